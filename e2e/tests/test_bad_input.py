@@ -134,15 +134,15 @@ def test_kubectl_scale_keeps_to_the_bounds(cluster: Cluster, crd: None, namespac
 
 def test_a_service_from_a_newer_version_runs_without_what_is_unknown(private: Service) -> None:
     newer = manifest("demo", scaling={"metric": "queueLength"})
-    newer["spec"]["engine"]["speculative"] = {"steps": 4}
+    newer["spec"]["engine"]["ofTheFuture"] = {"steps": 4}
     document = json.dumps(newer)
     refused = private.kubectl("apply", "-f", "-", input=document, check=False)
-    for field in ("spec.scaling", "spec.engine.speculative"):
+    for field in ("spec.scaling", "spec.engine.ofTheFuture"):
         assert f'unknown field "{field}"' in refused
     warned = private.kubectl("apply", "--validate=warn", "-f", "-", input=document, check=False)
     assert 'Warning: unknown field "spec.scaling"' in warned
     private.kubectl("apply", "--validate=ignore", "-f", "-", input=document)
     spec = private.get()["spec"]
     assert "scaling" not in spec
-    assert "speculative" not in spec["engine"]
+    assert "ofTheFuture" not in spec["engine"]
     private.wait_until_converged(1)

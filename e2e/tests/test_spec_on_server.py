@@ -110,9 +110,9 @@ def test_a_field_from_a_newer_version_is_named(cluster: Cluster, crd: None) -> N
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": "newer"},
-        "spec": {"model": {"uri": "file:///m"}, "engine": {"speculative": {"steps": 4}}},
+        "spec": {"model": {"uri": "file:///m"}, "engine": {"ofTheFuture": {"steps": 4}}},
     }
-    assert 'unknown field "spec.engine.speculative"' in _kubectl_create(cluster, service)
+    assert 'unknown field "spec.engine.ofTheFuture"' in _kubectl_create(cluster, service)
 
 
 def test_explain_documents_every_field(cluster: Cluster, crd: None) -> None:

@@ -98,5 +98,5 @@ def require_same_tokens(target: Mapping[str, int], draft: Mapping[str, int], fol
     raise ModelFilesError(
         f"{folder}: its tokenizer is another one than the model's: {len(differing)} tokens differ, {token!r} is "
         f"{draft.get(token, 'missing')} instead of {target.get(token, 'missing')}; choose a smaller model of the same "
-        "family as the draft model"
+        "family as --draft.model"
     )

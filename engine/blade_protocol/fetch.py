@@ -12,6 +12,7 @@ class FetchReport(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     """Folder that holds the model."""
     files: int = 0
+    """Number of its files, those of a draft model included."""
     bytes: int = 0
     """Total size of those files."""
     message: str = ""
@@ -24,7 +25,7 @@ class FetchProgress(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The model as named by the user: a folder or a hub id."""
     files: int = 0
-    """Number of the model's files; 0 until the hub has listed them."""
+    """Number of the model's files; 0 until the hub has listed them. A draft model's are added once it is its turn."""
     files_done: int = 0
     bytes: int = 0
     """Total size of those files."""

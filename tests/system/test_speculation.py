@@ -59,3 +59,11 @@ def test_responses_are_those_of_ordinary_decoding(running: Loop, temperature: fl
             answers[name] = answer.choices[0].message.content
     assert answers["plain"]
     assert answers["speculative"] == answers["ngram"] == answers["plain"]
+
+
+def test_the_status_says_that_it_is_speculative_and_what_the_draft_model_takes(running: Loop) -> None:
+    speculative = NAMES[1:]
+    running.until(lambda: all("speculation" in running.service(name)["status"] for name in speculative), 30)
+    statuses = {name: running.service(name)["status"] for name in NAMES}
+    assert [name for name, status in statuses.items() if "speculation" in status] == [*speculative]
+    assert [name for name, status in statuses.items() if "draft" in status["fit"]] == ["speculative"]

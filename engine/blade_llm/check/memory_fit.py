@@ -68,9 +68,10 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
     draft = draft_model_config(config, model, dtype)
     plan = plan_kv_cache(config, model, dtype, given, draft=draft)
-    kv_cache = plan.blocks * plan.block_bytes
+    block_bytes = _block_bytes(plan, draft)
+    kv_cache = plan.blocks * block_bytes
     adapters = adapter_bytes(config, model, dtype, on_gpu=False)
-    drafting = 0 if draft is None else weight_bytes(draft.model, draft.dtype, "none") + _draft_kv(draft, plan)
+    drafting = _draft_weights(draft)
     fixed = weights + activations + adapters + drafting + RUNTIME_BYTES
     total = fixed + kv_cache
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
@@ -87,7 +88,7 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     return CheckItem(
         name=NAME,
         status="WARNING" if fits else "FAILED",
-        detail=f"{detail}; {'little is left' if fits else 'too much'}: {_remedy(plan, limit, fixed)}",
+        detail=f"{detail}; {'little is left' if fits else 'too much'}: {_remedy(plan, limit, fixed, block_bytes)}",
     )
 
 
@@ -104,7 +105,7 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     graphs = _graph_bytes(config, model, dtype)
     adapters = adapter_bytes(config, model, dtype, on_gpu=True)
     draft = draft_model_config(config, model, dtype)
-    drafting = 0 if draft is None else weight_bytes(draft.model, draft.dtype, "none")
+    drafting = _draft_weights(draft)
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
@@ -129,7 +130,7 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
         return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; {error}")
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
     kv_cache = (
-        f"KV cache {_size(plan.blocks * plan.block_bytes)} ({plan.blocks} blocks, {plan.tokens} tokens, "
+        f"KV cache {_size(plan.blocks * _block_bytes(plan, draft))} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened})"
     )
     return CheckItem(name=NAME, status="PASS", detail=f"{parts}; {kv_cache}")
@@ -139,9 +140,13 @@ def _with_adapters(count: int) -> str:
     return f"+ adapters {_size(count)} " if count else ""
 
 
-def _draft_kv(draft: DraftModelConfig, plan: KVCachePlan) -> int:
-    """Bytes of the draft model's keys and values, which lie in blocks as the model's."""
-    return plan.blocks * kv_block_bytes(draft.model, draft.dtype)
+def _draft_weights(draft: DraftModelConfig | None) -> int:
+    return 0 if draft is None else weight_bytes(draft.model, draft.dtype, "none")
+
+
+def _block_bytes(plan: KVCachePlan, draft: DraftModelConfig | None) -> int:
+    """Bytes of a block of the KV cache as ``--kv_cache_bytes`` counts them: of the model and of its draft model."""
+    return plan.block_bytes + (0 if draft is None else kv_block_bytes(draft.model, draft.dtype))
 
 
 def _with_draft(count: int) -> str:
@@ -188,15 +193,15 @@ def _is_shortened(config: EngineConfig, model: ModelConfig, plan: KVCachePlan) -
     return config.max_model_len is None and plan.max_model_len < model.max_position_embeddings
 
 
-def _remedy(plan: KVCachePlan, limit: int, fixed: int) -> str:
+def _remedy(plan: KVCachePlan, limit: int, fixed: int, block_bytes: int) -> str:
     """The flags that bring the plan under the warning line, or the memory it takes."""
-    blocks = (int(limit * WARNING_SHARE) - fixed) // plan.block_bytes if plan.block_bytes else 0
+    blocks = (int(limit * WARNING_SHARE) - fixed) // block_bytes if block_bytes else 0
     needed = plan.blocks_of(plan.max_model_len)
     if blocks >= needed:
-        return f"set --kv_cache_bytes {blocks * plan.block_bytes}"
+        return f"set --kv_cache_bytes {blocks * block_bytes}"
     if blocks > 0:
-        return f"set --kv_cache_bytes {blocks * plan.block_bytes} and --max_model_len {blocks * plan.block_size}"
-    least = math.ceil((fixed + needed * plan.block_bytes) / WARNING_SHARE)
+        return f"set --kv_cache_bytes {blocks * block_bytes} and --max_model_len {blocks * plan.block_size}"
+    least = math.ceil((fixed + needed * block_bytes) / WARNING_SHARE)
     return f"allow at least {_size(least)} of memory, or take a smaller model"
 
 

@@ -40,10 +40,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_parser: str | None = None
     guided: bool = False
     """Guided decoding is requested (``--enable_json_warmup``)."""
+    draft_tokenizer_dir: str | None = None
+    """Where the draft model's tokenizer is, if not in its folder (``--draft.tokenizer_dir``)."""
 
     def source(self, model_dir: Path, config: ModelConfig) -> ModelSource:
         """Where the server would read the text side from."""
-        fields = {name: value for name, value in msgspec.structs.asdict(self).items() if name != "guided"}
+        other = ("guided", "draft_tokenizer_dir")
+        fields = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in other}
         return ModelSource(
             folder=str(model_dir),
             vocab_size=config.vocab_size,
@@ -83,7 +86,9 @@ def check_model(
         problems.append(str(error))
     slow: list[str] = []
     if weights is not None and model is not None:
-        wrong, slow = draft_problems(speculative, config, model.tokenizer, weights.total_bytes)
+        wrong, slow = draft_problems(
+            speculative, config, model.tokenizer, weights.total_bytes, wanted.draft_tokenizer_dir
+        )
         problems += wrong
     if problems or weights is None or model is None:
         return CheckItem(name=NAME, status="FAILED", detail="; ".join(problems))

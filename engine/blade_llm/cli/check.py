@@ -75,7 +75,9 @@ def _engine_config(flags: Mapping[str, Any]) -> Callable[[], EngineConfig]:
 
 
 def _wanted(flags: Mapping[str, Any]) -> Wanted:
-    return Wanted(**text_fields(flags), guided=flags["enable_json_warmup"])
+    return Wanted(
+        **text_fields(flags), guided=flags["enable_json_warmup"], draft_tokenizer_dir=flags["draft.tokenizer_dir"]
+    )
 
 
 def _parser() -> FlagParser:

@@ -18,7 +18,7 @@ from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.hub.materialize import materialize
-from blade_llm.hub.model import Progress
+from blade_llm.hub.model import Progress, ProgressCallback
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
 from blade_protocol.environment import TERMINATION_LOG_MAX_BYTES
@@ -34,7 +34,7 @@ _FLAGS: Final = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Fetch the model; returns the exit code: 0 when it is there, 1 when not."""
     parser = FlagParser("blade_llm_fetch", "Bring a model to this machine, or onto a volume.", [("fetch", _FLAGS)])
-    parser.usage = "%(prog)s --model MODEL [--output_dir DIR]"
+    parser.usage = "%(prog)s --model MODEL [--draft.model MODEL | --output_dir DIR]"
     flags = parser.parse(argv)
     model, draft, output_dir = flags["model"], flags["draft.model"], flags["output_dir"]
     if draft is not None and output_dir is not None:
@@ -51,8 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 folder = resolve_model(model, progress=progress)
             else:
                 folder = materialize(model, output_dir, progress=progress)
+            folders = [folder]
             if draft is not None:
-                resolve_model(draft, progress=progress)
+                meter.next_model()
+                folders.append(_fetch_draft(draft, progress))
     except ModelFilesError as error:
         print(f"blade_llm_fetch: {error}", file=sys.stderr)
         _report(FetchReport(model=model, ready=False, message=str(error)))
@@ -60,10 +62,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("blade_llm_fetch: stopped; what has arrived is kept, the same command continues", file=sys.stderr)
         return 130
-    sizes = [file.stat().st_size for file in folder.iterdir() if file.is_file()]
+    sizes = [file.stat().st_size for each in folders for file in each.iterdir() if file.is_file()]
     print(folder)
     _report(FetchReport(model=model, ready=True, folder=str(folder), files=len(sizes), bytes=sum(sizes)))
     return 0
+
+
+def _fetch_draft(draft: str, progress: ProgressCallback) -> Path:
+    try:
+        return resolve_model(draft, progress=progress)
+    except ModelFilesError as error:
+        raise ModelFilesError(f"--draft.model {draft}: {error}") from None
 
 
 def _report(report: FetchReport) -> None:

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
@@ -42,9 +43,18 @@ class Meter:
         self._began = 0.0
         self._samples: deque[tuple[float, int]] = deque()
         """(time, bytes there), at most one each ``SETTLE_S``, none older than the window but the first."""
+        self._earlier = Progress(0, 0, "", 0, 0)
+        """Models that are there already."""
+
+    def next_model(self) -> None:
+        """Add what follows to what is there: another model is downloaded after this one."""
+        with self._lock:
+            if (latest := self._latest) is not None:
+                self._earlier = replace(latest, done_bytes=latest.total_bytes, files_done=latest.files_total)
 
     def __call__(self, progress: Progress) -> None:
         with self._lock:
+            progress = _sum(self._earlier, progress)
             now, sample = self._clock(), progress.done_bytes
             if self._latest is None:
                 self._began = now
@@ -75,6 +85,16 @@ class Meter:
             self._samples.popleft()
         began, first = self._samples[0]
         return max(0, round((done - first) / max(SETTLE_S, now - began)))
+
+
+def _sum(earlier: Progress, progress: Progress) -> Progress:
+    return replace(
+        progress,
+        done_bytes=earlier.done_bytes + progress.done_bytes,
+        total_bytes=earlier.total_bytes + progress.total_bytes,
+        files_done=earlier.files_done + progress.files_done,
+        files_total=earlier.files_total + progress.files_total,
+    )
 
 
 @contextmanager

@@ -69,6 +69,7 @@ class Fit(Record):
     weights: Short = Field(default="", description="Weights, e.g. `0.92Gi`.")
     activations: Short = Field(default="", description="Peak of activations.")
     graphs: Short = Field(default="", description="CUDA graphs; absent without any.")
+    draft: Short = Field(default="", description="Weights and KV cache of the draft model; absent without one.")
     kv_cache: Short = Field(default="", description="KV cache.")
     kv_tokens: int = Field(default=0, description="Tokens the KV cache holds.")
     context_length: int = Field(default=0, description="Most tokens of one request.")
@@ -78,7 +79,7 @@ class Fit(Record):
 class Download(Record):
     """Size of the model and progress of its download, in steps of 5 %."""
 
-    bytes: int = Field(default=0, description="Size of the model's files.")
+    bytes: int = Field(default=0, description="Size of the model's files, those of a draft model included.")
     downloaded: int = Field(default=0, description="Bytes that have arrived.")
     bytes_per_second: int = Field(default=0, description="Speed over the last seconds; absent when nothing arrives.")
     eta_seconds: int = Field(default=0, description="What the rest takes at that speed.")
@@ -111,6 +112,17 @@ class AdapterStatus(Record):
     reason: Text = Field(default="", description="Why it is not where it is to be, in an engine's words.")
 
 
+class SpeculationStatus(Record):
+    """Speculative decoding on the engines of the current revision, since they started."""
+
+    drafted: int = Field(
+        default=0, description="Draft tokens, rounded down to 1,000, 2,000, 5,000, 10,000 and so on; 0 below."
+    )
+    acceptance: Short = Field(
+        default="", description="Share of them that the model accepted, e.g. `0.7`; absent below 1,000 draft tokens."
+    )
+
+
 class LLMServiceStatus(Record):
     """The observed state. Written by the operator alone."""
 
@@ -135,8 +147,8 @@ class LLMServiceStatus(Record):
         max_length=16,
         strict=False,
         description="Ready (SpecValid, ModelCached, PreflightPassed, ModelFits, WorkersReady, "
-        "RouterReady), AdaptersReady (with adapters), Progressing, Degraded; Reconciling and Stalled after kstatus; "
-        "Contested.",
+        "RouterReady), AdaptersReady (with adapters), SpeculationEffective (with speculative decoding), Progressing, "
+        "Degraded; Reconciling and Stalled after kstatus; Contested.",
     )
     model: Download | None = Field(default=None, description="The model's size and its download.")
     preflight: Annotated[tuple[Preflight, ...], ListType("map", key="pod")] = Field(
@@ -149,6 +161,9 @@ class LLMServiceStatus(Record):
         default="", description="How many of `spec.adapters` are on all engines that are to have them, as `3/4`."
     )
     fit: Fit | None = Field(default=None, description="How the model fits into memory.")
+    speculation: SpeculationStatus | None = Field(
+        default=None, description="What speculative decoding brings; only with `spec.engine.speculative`."
+    )
     failures: tuple[Failure, ...] = Field(
         default=(),
         max_length=16,

@@ -14,6 +14,7 @@ from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
 from blade_operator.status.failures import find_failures
 from blade_operator.status.inputs import StatusInputs
+from blade_operator.status.speculation import speculation, speculation_effective
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
 from blade_protocol.ports import ROUTER_PORT
 
@@ -25,6 +26,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
     failures = find_failures(inputs, now)
     model, memory = download(inputs, now), fit(inputs)
     found = [*conditions(inputs, failures, model, memory, now), *adapters_ready(inputs)]
+    found += speculation_effective(inputs)
     generation = int(inputs.obj["metadata"].get("generation", 0))
     current = inputs.current_pods
     status: dict[str, Any] = {
@@ -50,6 +52,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "model": model,
         "preflight": preflight(inputs),
         "fit": memory,
+        "speculation": speculation(inputs),
         **adapter_status(inputs),
         "failures": [failure.as_status() for failure in failures],
     }

@@ -340,7 +340,7 @@ def with_fields(text: str, field: str = "") -> str:
     """``text`` followed by the fields that set the flags and variables it names, or by ``field`` if it names none."""
     owners = {
         word: _OWNERS[word]
-        for word in re.findall(r"--\w+|\b(?:HF|MODELSCOPE|AWS|OSS|OCI)_\w+", text)
+        for word in re.findall(r"--\w+(?:\.\w+)*|\b(?:HF|MODELSCOPE|AWS|OSS|OCI)_\w+", text)
         if word in _OWNERS
     }
     note = ", ".join(f"{word} is {owner}" for word, owner in owners.items()) or field

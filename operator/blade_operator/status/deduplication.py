@@ -23,3 +23,11 @@ def deduplicate(before: str, now: str) -> str:
 def round_down(count: int) -> int:
     """``count`` rounded down to a step: exact up to 5, then 10, 20, 50, 100 …"""
     return _COUNTS[bisect_right(_COUNTS, max(0, count)) - 1]
+
+
+def round_total(total: int) -> int:
+    """A counter that grows for ever, rounded down to 1,000, 2,000, 5,000, 10,000 and so on; 0 below."""
+    if total < _COUNTS[-1]:
+        return 0
+    unit = int("1" + "0" * (len(str(total)) - 1))
+    return unit * max(step for step in (1, 2, 5) if step * unit <= total)

@@ -68,6 +68,7 @@ def fit(inputs: StatusInputs) -> dict[str, Any] | None:
         "weights": format_bytes(plan.weights),
         "activations": format_bytes(plan.activation_peak),
         **({"graphs": format_bytes(plan.graphs)} if plan.graphs else {}),
+        **({"draft": format_bytes(plan.draft)} if plan.draft else {}),
         "kvCache": format_bytes(plan.kv_cache),
         "kvTokens": plan.kv_tokens,
         "contextLength": plan.max_model_len,

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy
 import pytest
 from hub_support.tiny_model import make_model
@@ -405,7 +404,11 @@ def test_a_draft_model_is_checked_with_the_model(tmp_path: Path) -> None:
     speculative = SpeculativeConfig(method="draft", draft_model=str(tmp_path / "draft"))
     item = check_model(tmp_path / "target", speculative=speculative)
     assert item.status == "WARNING"
-    assert "it makes nothing faster; take one of a tenth of the size" in item.detail
+    assert "it makes nothing faster; take one of a tenth of the size as --draft.model" in item.detail
+    text = tmp_path / "text"
+    text.mkdir()
+    for file in (tmp_path / "draft").glob("tokenizer*.json"):
+        (text / file.name).write_text(file.read_text())
     tokenizer = json.loads((tmp_path / "draft" / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     token = next(iter(vocabulary))
@@ -414,14 +417,42 @@ def test_a_draft_model_is_checked_with_the_model(tmp_path: Path) -> None:
     item = check_model(tmp_path / "target", speculative=speculative)
     assert item.status == "FAILED"
     assert "its tokenizer is another one than the model's: 2 tokens differ" in item.detail
+    elsewhere = check_model(tmp_path / "target", Wanted(draft_tokenizer_dir=str(text)), speculative=speculative)
+    assert elsewhere.status == "WARNING"  # as the server, which reads the tokenizer there, too
     (tmp_path / "draft" / "config.json").unlink()
     assert check_model(tmp_path / "target", speculative=speculative).status == "FAILED"
 
 
+def drafting(model: Path) -> dict[str, Any]:
+    """Settings by which a model drafts for itself: its blocks are twice as large."""
+    return {"speculative": SpeculativeConfig(method="draft", draft_model=str(model))}
+
+
 def test_a_draft_model_counts_in_the_memory(tmp_path: Path) -> None:
-    make_model(tmp_path)
-    plain = EngineConfig(model=str(tmp_path), served_names=())
-    speculative = SpeculativeConfig(method="draft", draft_model=str(tmp_path))
-    item = check_memory_fit(msgspec.structs.replace(plain, speculative=speculative), 64 * GIB)
-    assert "+ draft model " in item.detail
-    assert "draft model" not in check_memory_fit(plain, 64 * GIB).detail
+    model = make_model(tmp_path)
+    item = plan(model, 4 * GIB, kv_cache_bytes=80 * BLOCK, **drafting(model))
+    assert f"+ draft model {WEIGHTS} bytes" in item.detail
+    assert f"+ KV cache {80 * BLOCK} bytes (0.00 GiB) (40 blocks, 640 tokens" in item.detail
+    assert f" = {FIXED + WEIGHTS + 80 * BLOCK} bytes" in item.detail
+    assert "draft model" not in plan(model, 4 * GIB).detail
+
+
+def test_a_draft_model_counts_in_a_gpus_memory(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    item = gpu_plan(model, Gpu(GIB, GIB), kv_cache_bytes=80 * BLOCK, **drafting(model))
+    assert f"+ draft model {WEIGHTS} bytes" in item.detail
+    assert f"KV cache {80 * BLOCK} bytes (0.00 GiB) (40 blocks, 640 tokens" in item.detail
+    full = gpu_plan(model, Gpu(ON_GPU + WEIGHTS, GIB), **drafting(model))
+    assert full.status == "FAILED"
+
+
+def test_with_a_draft_model_the_sizes_that_are_named_pass(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    limit = int((FIXED + WEIGHTS + 2 * 16.5 * BLOCK) / 0.9)
+    item = plan(model, limit, kv_cache_bytes=200 * BLOCK, **drafting(model))
+    assert item.status != "PASS"
+    assert suggested(item.detail, "--kv_cache_bytes") == 2 * 16 * BLOCK
+    assert plan(model, limit, kv_cache_bytes=2 * 16 * BLOCK, **drafting(model)).status == "PASS"
+    none = plan(model, 4 * GIB, kv_cache_bytes=2 * BLOCK, max_model_len=200, **drafting(model))
+    assert none.status == "FAILED"
+    assert f"raise --kv_cache_bytes to {2 * 13 * BLOCK}, or lower --max_model_len to 16" in none.detail

@@ -214,6 +214,28 @@ def test_the_folder_goes_to_stdout_and_the_result_to_the_termination_log(
     assert result["bytes"] == sum(path.stat().st_size for path in source.iterdir())
 
 
+def test_a_draft_model_is_fetched_into_the_same_cache_and_counts(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_termination_log: Path
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    hub.add("acme/small", make_model(tmp_path / "other"))
+    arguments = ["--model", "hf://acme/tiny", "--draft.model", "hf://acme/small@main"]
+    assert fetch.main(arguments) == 0
+    result = json.loads(no_termination_log.read_bytes())
+    both = [data for name in ("acme/tiny", "acme/small") for data in hub.repositories[name].values()]
+    assert (result["model"], result["files"], result["bytes"]) == ("hf://acme/tiny", len(both), sum(map(len, both)))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert resolve_model("hf://acme/small@main").is_dir()
+
+
+def test_a_draft_model_that_is_not_there_is_named(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_termination_log: Path
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    assert fetch.main(["--model", "hf://acme/tiny", "--draft.model", "hf://acme/none"]) == 1
+    assert json.loads(no_termination_log.read_bytes())["message"].startswith("--draft.model hf://acme/none: ")
+
+
 def test_a_failure_exits_1_and_says_why_in_both(no_termination_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fetch.main(["--model", "/no/such"]) == 1
     assert "/no/such does not exist" in capsys.readouterr().err

@@ -186,3 +186,16 @@ def test_thrown_away_bytes_are_no_negative_speed() -> None:
     clock.now += 2
     meter(progress(0))
     assert meter.read().bytes_per_second == 0
+
+
+def test_a_second_model_adds_to_the_first() -> None:
+    clock = Clock()
+    meter = Meter("m", clock)
+    meter.next_model()  # nothing of the first had to be downloaded
+    meter(progress(1000))
+    meter.next_model()
+    clock.now += 2
+    meter(Progress(300, 500, "model.safetensors", 0, 3))
+    read = meter.read()
+    assert (read.bytes_done, read.bytes, read.files_done, read.files) == (1300, 1500, 2, 5)
+    assert read.bytes_per_second == 150

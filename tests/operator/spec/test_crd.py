@@ -101,6 +101,18 @@ def test_rules_are_in_the_schema_at_their_place(version: dict[str, Any]) -> None
     assert found == {("".join(f".{step}" for step in rule.at), rule.cel) for rule in (*RULES, *CHANGE_RULES)}
 
 
+def test_rules_name_fields_that_an_api_server_accepts(version: dict[str, Any]) -> None:
+    # It takes no path through a list, and then refuses the whole definition.
+    nodes = list(schemas(version["schema"]["openAPIV3Schema"]))
+    named = {
+        path + rule["fieldPath"]
+        for path, node in nodes
+        for rule in node.get("x-kubernetes-validations", ())
+        if "fieldPath" in rule
+    }
+    assert named - {path for path, _ in nodes} == set()
+
+
 def test_names_and_subresources(version: dict[str, Any]) -> None:
     crd = custom_resource_definition()
     assert crd["metadata"]["name"] == "llmservices.serving.bladellm.io"

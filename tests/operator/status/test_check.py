@@ -109,6 +109,7 @@ def test_a_download_that_runs_fails_and_succeeds() -> None:
         ),
         ("set OCI_USERNAME and OCI_PASSWORD, or", "OCI_USERNAME is spec.model.credentialsSecretRef"),
         ("x; check AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_S3 is spec.engine.env"),
+        ("--draft.model hf://a/c: no such model", "--draft.model is spec.engine.speculative.draftModel"),
         ("set HF_ENDPOINT to a mirror, not http://x?HF_ENDPOINTS", "HF_ENDPOINT is spec.engine.env"),
     ],
 )
@@ -160,6 +161,10 @@ def test_an_item_of_the_check_names_the_field(item: str, status: Literal["WARNIN
         ("--chat_template /etc/x.jinja, line 1: unexpected end", "--chat_template is spec.engine.chatTemplate"),
         ("no place for tools; leave out --tool_call_parser x", "--tool_call_parser is spec.engine.toolCallParser"),
         ("no end; leave out --enable_json_warmup", "--enable_json_warmup is spec.engine.jsonWarmup"),
+        (
+            "its tokenizer is another one; choose a smaller model as --draft.model.",
+            "--draft.model is spec.engine.speculative.draftModel",
+        ),
         ("the model pools by max_tokens; give --pooling last, mean or cls", "--pooling is spec.engine.pooling"),
     ],
 )

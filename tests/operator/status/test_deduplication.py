@@ -17,7 +17,7 @@ from operator_support.mini_cluster import MiniCluster, engine_state, memory, ser
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object, Ref
-from blade_operator.status.deduplication import deduplicate, round_down
+from blade_operator.status.deduplication import deduplicate, round_down, round_total
 from blade_protocol.check import CheckItem
 from blade_protocol.fetch import FetchProgress
 
@@ -168,3 +168,10 @@ def test_only_figures_that_stand_for_themselves_are_noise(before: str, now: str,
 def test_counts_are_exact_while_small() -> None:
     counts = [0, 1, 4, 5, 6, 9, 10, 19, 20, 49, 99, 100, 5000, -1]
     assert [round_down(count) for count in counts] == [0, 1, 4, 5, 5, 5, 10, 10, 20, 20, 50, 100, 1000, 0]
+
+
+def test_totals_are_steps() -> None:
+    totals = [0, 999, 1000, 1999, 2000, 4999, 5000, 9999, 10_000, 199_999, 7_000_000_000]
+    assert [round_total(total) for total in totals] == [
+        0, 0, 1000, 1000, 2000, 2000, 5000, 5000, 10_000, 100_000, 5_000_000_000,
+    ]  # fmt: skip

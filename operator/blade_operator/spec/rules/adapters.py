@@ -31,18 +31,18 @@ ADAPTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         at=("spec",),
-        field="spec.adapters.name",
+        field="spec.model.servedNames",
         cel="!has(self.adapters) || !has(self.model.servedNames) || "
         "!self.adapters.exists(a, a.name in self.model.servedNames)",
         holds=lambda name, spec: not {adapter.name for adapter in spec.adapters} & {*spec.model.served_names},
-        message="is one of spec.model.servedNames: an adapter needs a name of its own",
+        message="one is the name of an adapter, too: each needs a name of its own",
     ),
     Rule(
         at=("spec",),
-        field="spec.adapters.uri",
+        field="spec.adapters",
         cel=f"!has(self.adapters) || self.adapters.all(a, {cel_readable('a.uri')})",
         holds=lambda name, spec: all(readable(adapter.uri, spec.model.uri) for adapter in spec.adapters),
-        message="must be a file:// one, or of the kind of spec.model.uri (pvc:// of the same claim): the pods have one "
-        "volume, and one Secret, for both",
+        message="each uri must be a file:// one, or of the kind of spec.model.uri (pvc:// of the same claim): the pods "
+        "have one volume, and one Secret, for both",
     ),
 )

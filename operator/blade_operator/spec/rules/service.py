@@ -56,7 +56,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "gamma": "spec.engine.speculative",
     "speculative_disable_by_batch_size": "spec.engine.speculative",
     "ngram_min_match": "spec.engine.speculative",
-    "draft.model": "spec.engine.speculative",
+    "draft.model": "spec.engine.speculative.draftModel",
     "task": "spec.engine.task",
     "pooling": "spec.engine.pooling",
     "chat_template": "spec.engine.chatTemplate",
