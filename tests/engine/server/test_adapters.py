@@ -160,12 +160,15 @@ def test_a_registered_adapter_answers(server: ServerProcess, folder: Path) -> No
     listed = internal(server, "load", lora_name="cold", lora_path=str(folder / "outside"), register_only=True)
     (one,) = (each for each in listed.json()["adapters"] if each["name"] == "cold")
     assert (one["state"], one["tier"], one["rank"]) == ("registered", "disk", 8)
+    while "cold" not in server.state()["adapters"]:
+        time.sleep(0.01)
     models = httpx.get(f"{server.url}/v1/models", timeout=10).json()["data"]
     assert "cold" in {each["id"] for each in models}
     assert text(server, "cold") != text(server)
-    state = server.state()
-    place = state["adapters"].index("cold")
-    assert (state["adapter_tiers"][place], len(state["adapter_digests"][place])) == ("device", 64)
+    place = server.state()["adapters"].index("cold")
+    while (state := server.state())["adapter_tiers"][place] != "device":
+        time.sleep(0.01)
+    assert len(state["adapter_digests"][place]) == 64
     assert state["max_adapters"] == 32
     assert internal(server, "unload", lora_name="cold").status_code == 200
 
