@@ -94,7 +94,8 @@ async def test_when_history_is_gone_the_list_is_compared_so_that_deletions_are_s
         assert server.listed("Pod") == 1
     else:  # ... and ends, so that the supervisor runs it anew
         assert counted(metrics.EVENT_SOURCE_RESTARTS) == runs + 1
-        assert server.listed("Pod") == 2
+        # The watch of pods was reset, too: it may list again before the end of the first run.
+        assert server.listed("Pod") in (2, 3)
 
 
 async def test_a_deletion_during_a_broken_watch_is_seen_when_nothing_is_left_to_list(server: FakeApiServer) -> None:
