@@ -133,10 +133,11 @@ class FakeApiServer:
             if watched.name == kind and namespace in (None, place):
                 queue.put_nowait((event, obj))
 
-    def reset_watches(self) -> None:
-        """Break every connection of a watch."""
-        for _, _, queue in self._streams:
-            queue.put_nowait(_RESET)
+    def reset_watches(self, kind: str | None = None) -> None:
+        """Break every connection of a watch, or those of one ``kind``."""
+        for watched, _, queue in self._streams:
+            if kind in (None, watched.name):
+                queue.put_nowait(_RESET)
 
     def delete_namespace(self, namespace: str) -> None:
         """All of its objects go, then the right to list anything in it, as the Role went too."""

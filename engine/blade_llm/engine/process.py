@@ -177,7 +177,9 @@ class EngineProcess:
                     self._owners.pop(request_id, None)
             case DrainUpdate():
                 self._draining = message.draining
-            case LoadAdapter() | UnloadAdapter() | ListAdapters():
+            case LoadAdapter() | UnloadAdapter():
+                self._core.change_adapters(message, partial(self._send_change, client))
+            case ListAdapters():
                 self._core.change_adapters(message, partial(self._send, client))
             case Hello():
                 self._clients.add(client)
@@ -185,6 +187,13 @@ class EngineProcess:
                 if message.follow_kv:
                     self._kv_followers.add(client)
                     self._send(client, StateUpdate(state=self._state, kv=self._all_kv()))
+
+    def _send_change(self, client: bytes, reply: AdapterReply) -> None:
+        """Reply to a change of the adapters; whoever asks for the state after the reply finds the change in it."""
+        if reply.error is None and not reply.pending:
+            self._state_due = 0.0
+            self._push_state()
+        self._send(client, reply)
 
     def _send_outputs(self, outputs: list[RequestOutput]) -> None:
         by_client: dict[bytes, list[RequestOutput]] = {}

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import zmq
+from engine_support.adapter_core import Disk, core_of
 from engine_support.fake_core import make_core
 from engine_support.fake_runner import FakeRunner
 
+from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import (
     AbortRequest,
+    AdapterReply,
     ClientToEngine,
     DrainUpdate,
     EngineReady,
     EngineToClient,
     GenerateRequest,
     Hello,
+    LoadAdapter,
     StateUpdate,
     StepOutputs,
+    UnloadAdapter,
 )
 from blade_llm.engine.process import EngineProcess
 from blade_llm.sampling.parameters import SamplingParams
@@ -30,14 +37,14 @@ from blade_llm.sampling.parameters import SamplingParams
 class Engine:
     """An engine process's loop, turned by hand, and the sockets of two clients."""
 
-    def __init__(self, context: zmq.Context[Any], parent_pipe: int) -> None:
+    def __init__(self, context: zmq.Context[Any], parent_pipe: int, core: EngineCore | None = None) -> None:
         router = context.socket(zmq.ROUTER)
         router.bind("inproc://engine")
         self.clients = [context.socket(zmq.DEALER) for _ in range(2)]
         for client in self.clients:
             client.connect("inproc://engine")
         runner = FakeRunner(num_blocks=8, max_num_seqs=2, max_model_len=64, vocab_size=97)
-        self._process = EngineProcess(make_core(runner), router, parent_pipe)
+        self._process = EngineProcess(core or make_core(runner), router, parent_pipe)
 
     def turn(self, *messages: tuple[int, ClientToEngine]) -> None:
         for client, message in messages:
@@ -51,14 +58,20 @@ class Engine:
         return found
 
 
-@pytest.fixture
-def engine() -> Iterator[Engine]:
+@contextlib.contextmanager
+def running(core: EngineCore | None = None) -> Iterator[Engine]:
     context: zmq.Context[Any] = zmq.Context()
     parent_pipe, parent = os.pipe()
-    yield Engine(context, parent_pipe)
+    yield Engine(context, parent_pipe, core)
     context.destroy(linger=0)
     os.close(parent_pipe)
     os.close(parent)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with running() as engine:
+        yield engine
 
 
 def test_a_client_that_connects_late_takes_no_updates_from_the_others(engine: Engine) -> None:
@@ -103,3 +116,24 @@ def test_each_sample_goes_to_the_client_that_requested_it(engine: Engine) -> Non
 def test_a_refusal_ends_every_sample(engine: Engine) -> None:
     engine.turn((0, _samples([3] * 64, "a", "b")))
     assert _outputs(engine.received(0)) == {"a": ["abort"], "b": ["abort"]}
+
+
+def test_a_change_of_adapters_is_in_the_state_before_its_reply(tmp_path: Path) -> None:
+    """However short the time since the last update."""
+    with running(core_of(Disk(), tmp_path)) as engine:
+        engine.turn((0, Hello()), (1, Hello()), (0, DrainUpdate(draining=True)))
+        folder = str(tmp_path / "adapters" / "a")
+        changes: list[tuple[ClientToEngine, tuple[str, ...]]] = [
+            (LoadAdapter(call_id=1, name="mine", path=folder), ("mine",)),
+            (UnloadAdapter(call_id=2, name="mine"), ()),
+        ]
+        for message, names in changes:
+            for client in (0, 1):
+                engine.received(client)
+            engine.turn((0, message))
+            while not (received := engine.received(0)) or not isinstance(received[-1], AdapterReply):
+                engine.turn()
+            for messages in (received[:-1], engine.received(1)):
+                (update,) = messages
+                assert isinstance(update, StateUpdate)
+                assert update.state.adapters == names
