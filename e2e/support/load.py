@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +13,8 @@ import httpx
 
 from e2e.support.prompts import ENDPOINT, RESPONSES, ROUTE, ChatResult, body, explain, failed, judge, read_event
 
+Models = Mapping[str, Mapping[str, Collection[str]]]
+
 LIMITS = httpx.Timeout(10.0, read=120.0)
 
 
@@ -20,12 +22,17 @@ def client() -> httpx.Client:
     return httpx.Client(timeout=LIMITS, trust_env=False)
 
 
-def chat(http: httpx.Client, url: str, prompt: str, *, stream: bool, **more: Any) -> ChatResult:
-    """One request to ``url`` (a service's base URL, without /v1), no retry; ``more`` goes into the request."""
+def chat(
+    http: httpx.Client, url: str, prompt: str, *, stream: bool, expected: Collection[str] | None = None, **more: Any
+) -> ChatResult:
+    """One request to ``url`` (a service's base URL, without /v1), no retry; ``more`` goes into the request.
+
+    ``expected``: the right responses; the demo model's by default.
+    """
     result = ChatResult(prompt, stream, "refused", begun=time.monotonic())
     run(http, url, result, **more)
     if result.outcome == "ok":
-        judge(result)
+        judge(result, expected)
     return result
 
 
@@ -97,10 +104,15 @@ class Load(AbstractContextManager["Load"]):
 
     ``retries``: how often a user repeats a request that failed before its first byte, as OpenAI's clients do by
     default; most tests do without.
+
+    Attributes:
+        models: the ``model`` of requests, by turns ("" for none) → prompt → the right responses. It may be replaced
+            while the load runs.
     """
 
     def __init__(self, url: str, users: int = 3, retries: int = 0, pause: float = 0.15) -> None:
         self.results: list[ChatResult] = []
+        self.models: Models = {"": {prompt: (response,) for prompt, response in RESPONSES.items()}}
         self._url, self._retries, self._pause = url, retries, pause
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(users)]
@@ -123,17 +135,22 @@ class Load(AbstractContextManager["Load"]):
         with client() as http:
             while not self._end.is_set():
                 number += 1
-                self.results.append(self._chat(http, prompts[number % len(prompts)], stream=bool(number % 2)))
+                self.results.append(self._chat(http, number, prompts[number % len(prompts)], stream=bool(number % 2)))
                 self._end.wait(self._pause)
 
-    def _chat(self, http: httpx.Client, prompt: str, stream: bool) -> ChatResult:
-        result = chat(http, self._url, prompt, stream=stream)
+    def _chat(self, http: httpx.Client, number: int, prompt: str, stream: bool) -> ChatResult:
+        models = self.models
+        model = list(models)[number % len(models)]
+        fields: dict[str, Any] = {"stream": stream, "expected": models[model][prompt]}
+        fields |= {"model": model} if model else {}
+        result = chat(http, self._url, prompt, **fields)
         for tries in range(2, self._retries + 2):
             if result.outcome != "refused":
                 break
             self._end.wait(0.5)
-            begun, result = result.begun, chat(http, self._url, prompt, stream=stream)
+            begun, result = result.begun, chat(http, self._url, prompt, **fields)
             result.tries, result.begun = tries, begun
+        result.model = model
         return result
 
     def more(self, count: int = 10) -> None:

@@ -6,6 +6,7 @@ The demo model gives these responses in float32 and bfloat16, alone and in any b
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -43,6 +44,8 @@ class ChatResult:
     route: str = ""
     """Why the router chose it."""
     tokens: int = 0
+    model: str = ""
+    """As the request named it."""
     tries: int = 1
     begun: float = 0.0
     first: float = 0.0
@@ -55,10 +58,10 @@ def body(prompt: str, *, stream: bool, max_tokens: int = 128, **more: Any) -> di
     return {**wanted, "stream": True, "stream_options": {"include_usage": True}} if stream else wanted
 
 
-def judge(result: ChatResult, expected: str | None = None) -> None:
-    """Decide between ``ok`` and ``wrong`` for a complete response."""
-    wanted = RESPONSES[result.prompt] if expected is None else expected
-    result.outcome = "ok" if result.text == wanted else "wrong"
+def judge(result: ChatResult, expected: Collection[str] | None = None) -> None:
+    """Decide between ``ok`` and ``wrong`` for a complete response; ``expected``: the right ones."""
+    right = (RESPONSES[result.prompt],) if expected is None else expected
+    result.outcome = "ok" if result.text in right else "wrong"
     if result.outcome == "wrong":
         result.detail = f"got {result.text!r}"
 

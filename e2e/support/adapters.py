@@ -1,0 +1,124 @@
+"""LoRA adapters of the demo model, what it says with each of them, and whether a service's status tells the truth."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+
+from blade_protocol.ports import ENGINE_PORT
+from e2e.support.prompts import RESPONSES
+from e2e.support.service import DEMO_MODEL, Service, names
+
+SOURCES: Final = {"pirate": DEMO_MODEL / "adapter", "polite": DEMO_MODEL.parent / "lora" / "adapter"}
+LATE: Final = 5.0
+"""Seconds that the status may lag behind the engines: they are looked at, and the status is written, every second or
+two."""
+
+Claims = frozenset[tuple[str, str]]
+"""Adapter and pod."""
+
+
+def make_adapters(folder: Path) -> dict[str, dict[str, str]]:
+    """Write the model and five adapters below ``folder``; what the merged model says: adapter → prompt → response."""
+    shutil.copytree(DEMO_MODEL / "model", folder / "model")
+    said = {}
+    for name, source, strength in (
+        ("pirate", "pirate", 1.0),
+        ("polite", "polite", 1.0),
+        ("captain", "pirate", -0.8),
+        ("butler", "polite", 1.3),
+        ("shy", "pirate", -0.6),
+    ):
+        shutil.copytree(SOURCES[source], folder / name)
+        path = folder / name / "adapter_config.json"
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**fields, "lora_alpha": fields["lora_alpha"] * strength}), encoding="utf-8")
+        said[name] = _merged_responses(folder / "model", folder / name)
+    return said
+
+
+def _merged_responses(base: Path, adapter: Path) -> dict[str, str]:
+    from examples.demo_model.measure import greedy_answer, prompt_ids
+    from examples.lora.merge import merged
+    from transformers import AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(base), merged(base, adapter)
+    said = {}
+    for prompt in RESPONSES:
+        tokens = greedy_answer(model, prompt_ids(tokenizer, prompt))
+        said[prompt] = str(tokenizer.decode(tokens, skip_special_tokens=True))
+    return said
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the status claimed at a moment, and what the engines listed just before or after."""
+
+    at: float
+    claimed: Claims
+    listed: Claims
+
+
+class StatusWatch(AbstractContextManager["StatusWatch"]):
+    """Compares ``status.adapters`` with the lists of the engines themselves, every second."""
+
+    def __init__(self, service: Service, engines: dict[str, str]) -> None:
+        """``engines``: pod → IP address; it may be replaced while the watch runs."""
+        self.engines = engines
+        self.samples: list[Sample] = []
+        self._service = service
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        while not self._end.wait(1.0):
+            claimed = frozenset(
+                (entry["name"], pod) for entry in self._service.status().get("adapters", ()) for pod in entry["pods"]
+            )
+            listed = {(name, pod) for pod, address in dict(self.engines).items() for name in adapters_of(address)}
+            self.samples.append(Sample(time.monotonic(), claimed, frozenset(listed)))
+
+    def lies(self) -> list[str]:
+        """Claims that no engine confirmed near that moment, and adapters that engines listed unclaimed all the time."""
+        found = []
+        for sample in self.samples:
+            near = [each.listed for each in self.samples if abs(each.at - sample.at) <= LATE]
+            if wrong := sample.claimed - frozenset().union(*near):
+                found.append(f"{sample.at:.0f}: {sorted(wrong)} claimed, but listed by no engine")
+            if missing := frozenset.intersection(*near) - sample.claimed:
+                found.append(f"{sample.at:.0f}: {sorted(missing)} listed by an engine, but not claimed")
+        return found
+
+
+def adapters_of(address: str) -> list[str]:
+    """What an engine lists at its own port; nothing while it does not respond."""
+    try:
+        models = httpx.get(f"http://{address}:{ENGINE_PORT}/v1/models", trust_env=False, timeout=3).json()["data"]
+    except (httpx.HTTPError, KeyError, ValueError):
+        return []
+    return [each["id"] for each in models if each.get("parent")]
+
+
+def engine_addresses(service: Service) -> dict[str, str]:
+    """Pod → IP address."""
+    pods = service.pods("engine")
+    return dict(zip(names(pods), (str(pod["status"].get("podIP", "")) for pod in pods), strict=True))
