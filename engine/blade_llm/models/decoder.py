@@ -22,6 +22,7 @@ from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.moe import MoESpec
 
 if TYPE_CHECKING:
+    from blade_llm.kernels.decoder_layers.draft import NativeDraft
     from blade_llm.kernels.decoder_layers.native import NativeDecoder
 
 
@@ -102,6 +103,32 @@ class Decoder:
             logits = logits.mul_(self.spec.logits_scale)
         cap = self.spec.logits_softcap
         return logits.div_(cap).tanh_().mul_(cap) if cap else logits
+
+    def native_draft(self, vocabulary: int, deterministic: bool) -> NativeDraft | None:
+        """The operator for all steps of a draft at once, over the first ``vocabulary`` tokens; None where the model's
+        operators are to be called one by one."""
+        spec, head = self.spec, None if self.head is None else self.head.packed
+        if self.fused is None or spec.embedding_scale != 1.0 or spec.logits_scale != 1.0 or spec.logits_softcap:
+            return None
+        if self.positions is not None or self.embedding_norm is not None or self.embedding.dtype != torch.bfloat16:
+            return None
+        from blade_llm.kernels.decoder_layers.draft import NativeDraft
+        from blade_llm.kernels.linear.native import NativeLinear
+
+        if not isinstance(head, NativeLinear) or spec.final_norm != spec.layers[0].mlp_norm:
+            return None
+        return NativeDraft(
+            self.fused,
+            embedding=self.embedding,
+            norm=self.norm.weight,
+            norm_bias=self.norm.bias,
+            head=head,
+            cosines=self.rotary[0].cos,
+            sines=self.rotary[0].sin,
+            heads=spec.layers[0].attention.num_heads,
+            vocabulary=vocabulary,
+            deterministic=deterministic,
+        )
 
     def warm_experts(self) -> None:
         """Compile the kernels of each kind of mixture-of-experts layer before the first request, on a GPU."""

@@ -7,7 +7,9 @@ it is right whenever both models put the same token first after that noise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,7 +17,9 @@ from torch import Tensor
 
 from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
+from blade_llm.kernels.decoder_layers import DraftTables
 from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.models.decoder import Decoder
 from blade_llm.models.model import Model
 from blade_llm.runner.device import TORCH_DTYPES
 from blade_llm.runner.draft_config import DraftModelConfig
@@ -27,6 +31,9 @@ from blade_llm.sampling.transfer import all_to_device
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache.folder import packed_cache
+
+if TYPE_CHECKING:
+    from blade_llm.kernels.decoder_layers.draft import NativeDraft
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,10 @@ class DraftRunner:
         )
         torch_attention = config.attn_cls == "paged" and device.type == "cuda"
         self._forward = ForwardPass(model_config, kv_cache, tables, config.deterministic, torch_attention)
+        self._native: NativeDraft | None = None
+        """All steps in one call; None: they are computed one by one."""
+        if isinstance(self._model, Decoder) and weights.config.dtype == "bfloat16" and device.type == "cpu":
+            self._native = self._model.native_draft(vocab_size, config.deterministic)
         self.max_positions = min(model_config.max_position_embeddings, tables.token_ids.shape[1] - 1)
         self.nbytes = weights.model.nbytes + sum(each.nbytes for layer in kv_cache for each in layer)
 
@@ -106,25 +117,35 @@ class DraftRunner:
         batch = RaggedBatch(sent[0], sent[2], sent[3], counts.tolist(), ends.tolist())
         drafting = int((drafts > 0).sum())
         hidden = self._forward(self._model, batch, sent[1], int(query_starts[-1]), sent[4][: max(drafting, 1)])
-        invalid = torch.zeros((), dtype=torch.bool, device=device)
-        host_slots = slots.tolist()
-        query_starts_of_ones = torch.arange(drafting + 1, device=device)
-        for step in range(int(drafts.max(initial=0))):
-            count = int((drafts > step).sum())
-            at = sent[3][:count] + step
-            positions = (ends[:count] + step).tolist()
+        if not drafting:
+            return torch.zeros((), dtype=torch.bool, device=device)
+        counts_by_step = [int((drafts > step).sum()) for step in range(int(drafts.max()))]
+        host_slots = slots[:drafting].tolist()
+        if self._native is not None and (sampling := self._sampler.draft_sampling(host_slots, sent[0])) is not None:
+            tables = DraftTables(self._tables.token_ids, self._tables.block_table, BLOCK_SIZE, self._forward.kv_cache)
+            broken = self._native(hidden, counts_by_step, sent[0], sent[3], sampling, tables)
+            return torch.tensor(broken > 0)
+        return self._one_by_one(hidden, counts_by_step, host_slots, sent[0], sent[3])
+
+    def _one_by_one(
+        self, hidden: Tensor, counts: Sequence[int], host_slots: list[int], slots: Tensor, ends: Tensor
+    ) -> Tensor:
+        """Sample a token of each sequence, compute it, and so on; whether any logits are no numbers.
+
+        ``hidden``: of the last tokens of sequences that draft; ``counts``: how many of them draft in each step.
+        ``slots``, ``ends``: [sequences] int64, the latter their lengths.
+        """
+        invalid = torch.zeros((), dtype=torch.bool, device=slots.device)
+        lengths = ends.tolist()
+        one_each = torch.arange(counts[0] + 1, device=slots.device)
+        for step, count in enumerate(counts):
+            at = ends[:count] + step
+            positions = [length + step for length in lengths[:count]]
             if step:
-                one = RaggedBatch(
-                    sent[0][:count],
-                    query_starts_of_ones[: count + 1],
-                    at,
-                    [1] * count,
-                    positions,
-                )
-                hidden = self._forward(self._model, one, at - 1, count)
-            logits = self._logits(hidden[:count])
-            rows = SampledSlots(host_slots[:count], positions, sent[0][:count], at)
-            sampled = self._sampler.sample(logits, rows)
+                batch = RaggedBatch(slots[:count], one_each[: count + 1], at, [1] * count, positions)
+                hidden = self._forward(self._model, batch, at - 1, count)
+            rows = SampledSlots(host_slots[:count], positions, slots[:count], at)
+            sampled = self._sampler.sample(self._logits(hidden[:count]), rows)
             if sampled.reported is not None:
                 invalid |= (sampled.reported < 0).any()
             self._tables.token_ids[rows.slot_index, rows.position_index] = sampled.tokens.to(torch.int32)

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from blade_llm.kernels.argmax import argmax, masked_argmax
+from blade_llm.kernels.decoder_layers import DraftSampling
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
 from blade_llm.kernels.mark_invalid import mark_invalid
 from blade_llm.kernels.penalties import apply_penalties
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
 from blade_llm.sampling.masks import TokenMasks, mask_words
 from blade_llm.sampling.stages import SampledSlots, Stages, stages_of
-from blade_llm.sampling.table import SamplingTable
+from blade_llm.sampling.table import BIASED, FILTERED, GREEDY_BELOW, PENALISED, RANDOM, SamplingTable
 
 __all__ = ["SampledLogprobs", "SampledSlots", "Sampler", "SamplerOutput"]
 
@@ -108,6 +110,30 @@ class Sampler:
             return scaled, torch.full_like(values[:, 0], float("-inf"))
         top_k = table.top_k.index_select(0, slots)
         return scaled, top_k_top_p_thresholds(scaled, top_k, values[:, table.TOP_P], values[:, table.MIN_P])
+
+    def draft_sampling(self, slots: list[int], slot_index: Tensor) -> DraftSampling | None:
+        """How slots sample, for a draft model; None where that takes more than temperature, top-k and top-p.
+
+        ``slot_index``: the slots on the device, [at least as many] int64.
+        """
+        table = self._table
+        union = int(np.bitwise_or.reduce(table.flags[slots]))
+        if union & (PENALISED | BIASED):
+            return None
+        if union & FILTERED and any(table[slot].params.min_p > 0 for slot in slots):
+            return None
+        slot_index = slot_index[: len(slots)]
+        values = table.values.index_select(0, slot_index).t().contiguous()
+        temperatures = values[table.TEMPERATURE]
+        temperatures.masked_fill_(temperatures < GREEDY_BELOW, 0.0)
+        return DraftSampling(
+            temperatures,
+            values[table.TOP_P],
+            table.top_k.index_select(0, slot_index),
+            table.keys.index_select(0, slot_index),
+            random=bool(union & RANDOM),
+            filtered=bool(union & FILTERED),
+        )
 
     def _tokens(self, logits: Tensor, sampled: SampledSlots, stages: Stages) -> Tensor:
         if stages.masks is not None and not (stages.random or stages.penalised or stages.bias is not None):

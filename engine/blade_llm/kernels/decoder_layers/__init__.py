@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.decoder_layers.draft_inputs import DraftSampling, DraftTables
 from blade_llm.kernels.decoder_layers.weights import DecoderShape, LayerWeights, NormKind
 from blade_llm.spec.mlp import Activation
+
+__all__ = ["DraftSampling", "DraftTables", "fuse", "serves"]
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.native import NativeDecoder

@@ -78,6 +78,7 @@ class NativeDecoder:
         if all(table is not None and table.native is not None for table in tables):
             self._adapters = tables[0].native if tables[0] is not None else None
         self._mixtures = [each for each in mixtures if each is not None]
+        self.num_layers, self.norm = len(layers), shape.norm
         self._layers = (_Layer * len(layers))(*map(_layer, layers, mixtures, forms))
         hidden, queries = layers[0].input_norm.shape[0], heads * head_dim
         formula, norm = FORMULAS[shape.activation], NORMS[shape.norm]
@@ -86,7 +87,8 @@ class NativeDecoder:
             *(hidden, inner, heads, kv_heads, head_dim, formula, shape.gated, norm),
             shape.eps,
         )
-        self._address = ctypes.addressof(self._decoder)
+        self.address = ctypes.addressof(self._decoder)
+        self.hidden = hidden
         self._widths = max(hidden, queries), queries + 2 * kv_heads * head_dim, queries
         self._mlp_widths = 0, (2 if shape.gated else 1) * inner, inner
 
@@ -115,14 +117,8 @@ class NativeDecoder:
             raise TypeError(f"the layers are bfloat16, the KV cache is {attention.dtype}: they must be the same")
         tokens = embedded.shape[0]
         x = torch.empty_like(embedded)
-        in_mlp = min(tokens, MLP_TOKENS)
-        scratch = [
-            embedded.new_empty(max(tokens * width, in_mlp * mlp_width))
-            for width, mlp_width in zip(self._widths, self._mlp_widths, strict=True)
-        ]
-        between = max((each.scratch_bytes(tokens) for each in self._mixtures), default=0)
-        mixture = torch.empty(between, dtype=torch.uint8)
-        caches = (_POINTER * (2 * len(kv_cache)))(*(cache.data_ptr() for pair in kv_cache for cache in pair))
+        scratch = self.scratch(tokens)
+        caches = cache_pointers(kv_cache)
         step = _Step(
             tokens,
             cos.data_ptr(),
@@ -133,11 +129,27 @@ class NativeDecoder:
             x.data_ptr(),
             embedded.data_ptr(),
             *(piece.data_ptr() for piece in scratch),
-            mixture.data_ptr(),
             None if adapters is None else batch_address(adapters),
         )
-        _decode()(self._address, ctypes.addressof(step), layers)
+        _decode()(self.address, ctypes.addressof(step), layers)
         return x, embedded
+
+    def scratch(self, tokens: int) -> list[Tensor]:
+        """What layers need between their operators for so many tokens: ``normed`` to ``mixture`` of a step."""
+        in_mlp = min(tokens, MLP_TOKENS)
+        between = max((each.scratch_bytes(tokens) for each in self._mixtures), default=0)
+        return [
+            *(
+                torch.empty(max(tokens * width, in_mlp * mlp_width), dtype=torch.bfloat16)
+                for width, mlp_width in zip(self._widths, self._mlp_widths, strict=True)
+            ),
+            torch.empty(between, dtype=torch.uint8),
+        ]
+
+
+def cache_pointers(kv_cache: Sequence[tuple[Tensor, Tensor]]) -> ctypes.Array[Any]:
+    """Addresses of keys and values, layer by layer."""
+    return (_POINTER * (2 * len(kv_cache)))(*(cache.data_ptr() for pair in kv_cache for cache in pair))
 
 
 def serves(layer: LayerWeights, head_dim: int) -> bool:

@@ -50,3 +50,12 @@ BLADE_EXPORT void blade_moe_route(int is_bf16, const void* logits, const float* 
 
 BLADE_EXPORT void blade_mixture(const blade::Mixture* mixture, const blade::bf16* x, int64_t tokens, char* scratch,
                                 blade::bf16* out);
+
+BLADE_EXPORT void blade_argmax(int is_bf16, const void* values, int64_t stride, int64_t rows, int64_t length,
+                               const int64_t* mask_index, const uint32_t* mask_words, int64_t* out);
+
+BLADE_EXPORT int64_t blade_gumbel_argmax(const float* logits, const float* thresholds, const int64_t* keys,
+                                         const int64_t* positions, int64_t rows, int64_t vocabulary, int64_t* out);
+
+BLADE_EXPORT void blade_top_k_top_p(const float* logits, const int64_t* top_k, const float* top_p, int64_t rows,
+                                    int64_t vocabulary, float* thresholds);
