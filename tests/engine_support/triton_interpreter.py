@@ -28,7 +28,7 @@ if not COMPILED:
     torch.set_num_threads(1)
 
 pytest.importorskip("triton", reason="Triton is not installed")
-importlib.import_module("engine_support.triton_bf16")
+importlib.import_module("engine_support.triton_products")
 
 
 def use_triton(monkeypatch: pytest.MonkeyPatch) -> None:

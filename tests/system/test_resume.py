@@ -18,14 +18,14 @@ from benchmarks.fleet import Fleet, Program, engine, router
 
 MESSAGES = [{"role": "user", "content": "What does sorted do?"}]
 # So long that no stream is over before the second engine is killed, however the machine is loaded.
-TOKENS = 1200
+TOKENS = 2400
 LONG = {"max_tokens": TOKENS, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
 STREAMS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": MESSAGES, "temperature": 0}),
     ("/v1/chat/completions", {"messages": MESSAGES, "temperature": 1.0, "seed": 7, "stop": ["never to be found"]}),
     ("/v1/completions", {"prompt": "What is a list?", "temperature": 0.8, "seed": 1, "repetition_penalty": 1.2}),
     ("/v1/completions", {"prompt": "def f(", "temperature": 1.0, "seed": 2, "frequency_penalty": 0.5, "logprobs": 1}),
-    ("/v1/completions", {"prompt": "A number: ", "seed": 3, "guided_regex": "[a-z0-9 ]{4000}", "ignore_eos": False}),
+    ("/v1/completions", {"prompt": "A number: ", "seed": 3, "guided_regex": "[a-z0-9 ]{9000}", "ignore_eos": False}),
     ("/v1/responses", {"input": "How do I open a file?", "temperature": 1.0, "seed": 4, "max_output_tokens": TOKENS}),
 ]
 
@@ -111,10 +111,17 @@ def _kill_engine_process(program: Program) -> None:
             os.kill(child.pid, signal.SIGKILL)
 
 
+def _metric(router: Program, name: str) -> float:
+    lines = httpx.get(f"{router.internal_url}/metrics").text.splitlines()
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
 def _resumed(router: Program) -> float:
-    text = httpx.get(f"{router.internal_url}/metrics").text
-    name = 'blade_router_resumes_total{outcome="resumed"} '
-    return sum(float(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name))
+    return _metric(router, 'blade_router_resumes_total{outcome="resumed"} ')
+
+
+def _in_flight(router: Program, engine: str) -> float:
+    return _metric(router, f'blade_router_endpoint_in_flight_requests{{endpoint="{engine}"}} ')
 
 
 def _wait_resumed(router: Program, streams: int) -> None:
@@ -137,11 +144,13 @@ async def test_two_of_three_engines_are_killed_and_no_stream_notices(three_repli
                 tasks.create_task(reader.read(client, path, fields))
             for reader in readers:
                 await reader.has(10)
+            killed = _in_flight(three_replicas.router, "engine-0")
             three_replicas.engines[0].kill()
             # A stream that its second engine has not gone on with is taken for what kills engines.
             await asyncio.to_thread(_wait_resumed, three_replicas.router, 2)
+            killed += _in_flight(three_replicas.router, "engine-1")
             _kill_engine_process(three_replicas.engines[1])
         for reader, alone in zip(readers, whole, strict=True):
             assert reader.outcome == alone.outcome
             reader.check()
-        assert _resumed(three_replicas.router) >= 4
+        assert _resumed(three_replicas.router) == killed >= 4

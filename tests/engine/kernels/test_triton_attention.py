@@ -11,7 +11,7 @@ from engine_support.attention_cases import AttentionCase, attention_case
 from engine_support.triton_interpreter import COMPILED, DEVICE
 from engine_support.triton_mixed_graph import in_graph
 
-import engine_support.triton_bf16  # noqa: F401  isort: skip
+import engine_support.triton_products  # noqa: F401  isort: skip
 from blade_llm.kernels.paged_attention import RaggedBatch
 from blade_llm.kernels.paged_attention import triton as kernels
 

@@ -12,7 +12,7 @@ from engine_support.attention_variants import MIXED, NAMES, WIDTHS, batch_of, va
 from engine_support.triton_interpreter import DEVICE
 from engine_support.triton_mixed_graph import in_graph
 
-import engine_support.triton_bf16  # noqa: F401  isort: skip
+import engine_support.triton_products  # noqa: F401  isort: skip
 from blade_llm.kernels.paged_attention import PLAIN, AttentionVariant
 from blade_llm.kernels.paged_attention import triton as kernels
 from blade_llm.kernels.paged_attention.triton_forms import config_of, head_splits, widths_of

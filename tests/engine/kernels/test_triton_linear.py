@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from engine_support.triton_interpreter import DEVICE
 
-import engine_support.triton_bf16  # noqa: F401  isort: skip
+import engine_support.triton_products  # noqa: F401  isort: skip
 from blade_llm.kernels.linear import triton as kernels
 
 
