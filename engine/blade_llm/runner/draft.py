@@ -7,11 +7,9 @@ it is right whenever both models put the same token first after that noise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,11 +21,11 @@ from blade_llm.models.decoder import Decoder
 from blade_llm.models.model import Model
 from blade_llm.runner.device import TORCH_DTYPES
 from blade_llm.runner.draft_config import DraftModelConfig
+from blade_llm.runner.draft_inputs import DraftInputs, send_draft_inputs
 from blade_llm.runner.forward_pass import ForwardPass
 from blade_llm.runner.kv_cache import allocate_kv_cache
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.sampler import SampledSlots, Sampler
-from blade_llm.sampling.transfer import all_to_device
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache.folder import packed_cache
@@ -103,48 +101,32 @@ class DraftRunner:
 
         Returns whether the logits are no numbers, [] bool.
         """
-        wanted = {chunk.slot: chunk.num_draft_tokens for chunk in plan.chunks if chunk.num_draft_tokens}
-        # Those that draft first, most tokens first: those of each further step are a prefix.
-        chunks = sorted(plan.draft_chunks, key=lambda chunk: -wanted.get(chunk.slot, 0))
-        counts = np.array([chunk.count for chunk in chunks])
-        slots = np.array([chunk.slot for chunk in chunks])
-        starts = np.array([chunk.start for chunk in chunks])
-        drafts = np.array([wanted.get(chunk.slot, 0) for chunk in chunks])
-        query_starts = np.concatenate([[0], counts.cumsum()])
-        ends = starts + counts
-        device = self._tables.token_ids.device
-        sent = all_to_device([slots, starts, query_starts, ends, query_starts[1:] - 1], device)
-        batch = RaggedBatch(sent[0], sent[2], sent[3], counts.tolist(), ends.tolist())
-        drafting = int((drafts > 0).sum())
-        hidden = self._forward(self._model, batch, sent[1], int(query_starts[-1]), sent[4][: max(drafting, 1)])
-        if not drafting:
-            return torch.zeros((), dtype=torch.bool, device=device)
-        counts_by_step = [int((drafts > step).sum()) for step in range(int(drafts.max()))]
-        host_slots = slots[:drafting].tolist()
-        if self._native is not None and (sampling := self._sampler.draft_sampling(host_slots, sent[0])) is not None:
+        inputs = send_draft_inputs(plan, self._tables.token_ids.device)
+        hidden = self._forward(self._model, inputs.batch, inputs.starts, inputs.num_tokens, inputs.selected)
+        if not inputs.counts:
+            return torch.zeros((), dtype=torch.bool, device=hidden.device)
+        slots, host_slots = inputs.batch.slots, inputs.drafting_slots
+        if self._native is not None and (sampling := self._sampler.draft_sampling(host_slots, slots)) is not None:
             tables = DraftTables(self._tables.token_ids, self._tables.block_table, BLOCK_SIZE, self._forward.kv_cache)
-            broken = self._native(hidden, counts_by_step, sent[0], sent[3], sampling, tables)
+            broken = self._native(hidden, inputs.counts, slots, inputs.batch.seq_lens, sampling, tables)
             return torch.tensor(broken > 0)
-        return self._one_by_one(hidden, counts_by_step, host_slots, sent[0], sent[3])
+        return self._one_by_one(hidden, inputs)
 
-    def _one_by_one(
-        self, hidden: Tensor, counts: Sequence[int], host_slots: list[int], slots: Tensor, ends: Tensor
-    ) -> Tensor:
+    def _one_by_one(self, hidden: Tensor, inputs: DraftInputs) -> Tensor:
         """Sample a token of each sequence, compute it, and so on; whether any logits are no numbers.
 
-        ``hidden``: of the last tokens of sequences that draft; ``counts``: how many of them draft in each step.
-        ``slots``, ``ends``: [sequences] int64, the latter their lengths.
+        ``hidden``: of the sequences' last tokens.
         """
+        slots, ends, lengths = inputs.batch.slots, inputs.batch.seq_lens, inputs.batch.host_seq_lens
         invalid = torch.zeros((), dtype=torch.bool, device=slots.device)
-        lengths = ends.tolist()
-        one_each = torch.arange(counts[0] + 1, device=slots.device)
-        for step, count in enumerate(counts):
+        one_each = torch.arange(inputs.counts[0] + 1, device=slots.device)
+        for step, count in enumerate(inputs.counts):
             at = ends[:count] + step
             positions = [length + step for length in lengths[:count]]
             if step:
                 batch = RaggedBatch(slots[:count], one_each[: count + 1], at, [1] * count, positions)
                 hidden = self._forward(self._model, batch, at - 1, count)
-            rows = SampledSlots(host_slots[:count], positions, slots[:count], at)
+            rows = SampledSlots(inputs.drafting_slots[:count], positions, slots[:count], at)
             sampled = self._sampler.sample(self._logits(hidden[:count]), rows)
             if sampled.reported is not None:
                 invalid |= (sampled.reported < 0).any()

@@ -167,6 +167,8 @@ class Scheduler:
         drafter = self._drafter
         if drafter is not None and not drafter.active(len(sets.running)):
             drafter = None
+        if drafter is not None and self._launched and self.config.pipeline_stages == 1:
+            return None  # decodes in flight would miss this step: the batch would fall into parts that take turns
         prefills = self._schedule_decodes(step, wait_for_tokens=drafter is not None)
         may_admit = bool(waiting and free_slots and sets.preemptions == preemptions)
         if step.tokens_left and (prefills or may_admit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
@@ -169,6 +170,27 @@ def test_tokens_are_the_same_with_draft_tokens_and_pipeline_stages(
     features = {**limits, "pipeline_stages": stages, "drafter": ScriptedDrafter(drafts)}
     answers = play(core_under_load(device, features, clock=device.clock), load)
     assert_as_alone(load, answers)
+
+
+def test_decodes_with_draft_tokens_stay_in_one_step() -> None:
+    """Those that come one by one do not fall into parts that take turns, each of which leaves the device half empty."""
+    device = AsyncDevice(DraftingRunner(num_blocks=200, max_num_seqs=8, max_model_len=400, vocab_size=VOCABULARY))
+    core = core_of(
+        device,
+        num_blocks=200,
+        max_num_seqs=8,
+        max_model_len=400,
+        clock=device.clock,
+        drafter=ScriptedDrafter(2),
+    )
+    load = [dataclasses.replace(each, comes_at=at) for at, each in enumerate(visitors(8, 10, 90))]
+    sizes = []
+    launch = device.launch_forward
+    device.launch_forward = lambda plan: sizes.append(len(plan.chunks)) or launch(plan)  # type: ignore[method-assign,func-returns-value]
+    play(core, load)
+    running = sizes[sizes.index(8) :]
+    assert running == sorted(running, reverse=True)
+    assert len(sizes) <= 8 + 90
 
 
 @pytest.mark.parametrize("stages", [2, 4])
