@@ -1,8 +1,9 @@
 """What engines and routers may connect to, as rules of their NetworkPolicies; None where that cannot be known.
 
-An engine makes no outbound connection. Its pod downloads the model before, from a hub, bucket or registry anywhere on
-the internet or in the cluster, through a proxy or not: these ports are in its spec. A router needs
-the API server, whose address no selector can match: it is restricted where the installation says what that is.
+An engine's pod downloads the model, its draft model and its adapters (these while it serves) from a hub, bucket or
+registry anywhere on the internet or in the cluster, through a proxy or not: the ports are in the service's spec. A
+router needs the API server, whose address no selector can match: it is restricted where the installation says what that
+is.
 """
 
 from __future__ import annotations
@@ -39,10 +40,18 @@ def engine_egress(service: LLMService) -> list[Object] | None:
     if not service.spec.model.downloaded:
         return [DNS]
     ports = outbound_ports(engine.env, engine.pod_template)
-    registry = registry_ports(service.spec.model.uri, engine.env, engine.pod_template)
-    if ports is None or registry is None:
+    registries = [registry_ports(uri, engine.env, engine.pod_template) for uri in _origins(service)]
+    if ports is None or None in registries:
         return None
-    return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in sorted({443, *ports, *registry})]}]
+    found = {443, *ports}.union(*(each for each in registries if each is not None))
+    return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in sorted(found)]}]
+
+
+def _origins(service: LLMService) -> list[str]:
+    """Where the engines' pods download from."""
+    spec, speculative = service.spec, service.spec.engine.speculative
+    draft = None if speculative is None else speculative.draft_model
+    return [spec.model.uri, *([] if draft is None else [draft.uri]), *(adapter.uri for adapter in spec.adapters)]
 
 
 def router_egress(service: LLMService, api_server: Sequence[tuple[str, int]]) -> list[Object] | None:

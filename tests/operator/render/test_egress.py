@@ -56,6 +56,20 @@ def test_an_engine_that_downloads_reaches_hubs_anywhere_but_no_metadata_service(
     assert {"namespaceSelector": {}} in hub["to"]
 
 
+def test_registries_of_a_draft_model_and_of_adapters_are_let_out() -> None:
+    speculative = {"method": "draft", "draftModel": {"uri": "oci://registry.team:5001/draft:v1"}}
+    spec = {
+        "model": {"uri": "oci://registry.team:5000/qwen:v1"},
+        "engine": {"speculative": speculative, "lora": {}},
+        "adapters": [
+            {"name": "sql", "uri": "oci://registry.team:5002/sql:v1"},
+            {"name": "local", "uri": "file:///adapters/local"},
+        ],
+    }
+    [_, registries] = egress(spec) or []
+    assert ports(registries) == [443, 5000, 5001, 5002]
+
+
 def test_ports_of_a_mirror_and_of_proxies_are_let_out() -> None:
     env = [
         {"name": "HF_ENDPOINT", "value": "http://hub.team:8000"},
