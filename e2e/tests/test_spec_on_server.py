@@ -39,7 +39,7 @@ def test_the_crd_is_established_without_a_complaint(cluster: Cluster, crd: None)
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.field)
 def test_kubectl_prints_the_rule_that_is_broken(cluster: Cluster, crd: None, rule: Rule) -> None:
-    example = next(example for example in EXAMPLES if example.breaks == rule.field)
+    example = next(example for example in EXAMPLES if example.is_of(rule))
     printed = _kubectl_create(cluster, _service(example))
     assert printed.startswith(f'The LLMService "{example.name}" is invalid: ')
     assert f"{rule.field}: Invalid value: {rule.message}" in printed

@@ -67,6 +67,19 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Limits of all clients of the model together."""
 
 
+class AdapterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A LoRA adapter that engines have, or are about to have."""
+
+    name: str
+    """As engines list it."""
+    model: str = ""
+    """What requests call it; its name when empty. Adapters of one model share its requests by weight."""
+    weight: float = 1.0
+    """Its share of the model's requests, beside the others' weights."""
+    service: str = ""
+    """Whose engines have it; empty: those without a service."""
+
+
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The request queue of a service: requests that wait in the router while its engines are busy (backpressure)."""
 
@@ -106,6 +119,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     models: tuple[ModelConfig, ...] = ()
     """Empty: any name goes to the engines, and they decide. Names that are not listed go to the only service there is
     (adapters are loaded into engines at any time), or get a 404 where there are several."""
+    adapters: tuple[AdapterConfig, ...] = ()
+    """LoRA adapters that were declared. A request for one that no engine has yet, or any more, gets a 503 instead of an
+    engine's 404."""
     canary: dict[str, float] = {}
     """Revision → its share of new requests, as weights. Revisions that are not listed share what they would by load;
     empty: no weighting."""

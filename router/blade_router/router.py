@@ -318,6 +318,7 @@ class Router:
         self.request_queues.configure(config.queue, config.hold)
         before = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
+        self.endpoints.declared_adapters = frozenset(adapter.name for adapter in config.adapters)
         self._health.watch(new)
         self.engine_watchers.watch(new)
         for endpoint in before:
@@ -331,7 +332,7 @@ class Router:
         if self._server is not None:
             self._server.cors = self._cors
         self._models[:] = [model.name for model in config.models]
-        self.metrics.configured_models = frozenset(self._models)
+        self.metrics.configured_models = frozenset(self._models) | self.endpoints.declared_adapters
 
 
 def _not_public(request: RawRequest) -> Refused:

@@ -166,6 +166,14 @@ CASES: dict[str, dict[str, Any]] = {
             "accessLog": True,
         },
     },
+    "adapters": {
+        "engine": {"lora": {}},
+        "adapters": [
+            {"name": "sql-v1", "uri": "file:///adapters/sql-v1", "model": "sql", "weight": 90},
+            {"name": "sql-v2", "uri": "file:///adapters/sql-v2", "model": "sql", "weight": 10},
+            {"name": "support", "uri": "file:///adapters/support"},
+        ],
+    },
     "speculative": {
         "model": {"uri": "hf://Qwen/Qwen3-8B", "cache": {"claimName": "models"}},
         "engine": {

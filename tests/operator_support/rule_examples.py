@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from blade_operator.spec.rules.rule import Rule
+
 HUB = "hf://Qwen/Qwen3-8B"
 FILE = "file:///m"
 MODELSCOPE = "modelscope://Qwen/Qwen3-8B"
@@ -15,11 +17,17 @@ OWN = "serving.bladellm.io/name"
 
 @dataclass(frozen=True)
 class Example:
-    """A service by name and spec; ``breaks`` is the field of the one rule it breaks, empty when it keeps all."""
+    """A service by name and spec; ``breaks`` is the field of the one rule it breaks, empty when it keeps all. Where
+    several rules are of that field, ``says`` is a part of the message."""
 
     breaks: str
     name: str
     spec: dict[str, Any]
+    says: str = ""
+
+    def is_of(self, rule: Rule) -> bool:
+        """Whether it breaks this rule."""
+        return rule.field == self.breaks and self.says in rule.message
 
 
 TEMPLATE = "serving.bladellm.io/chat-template"
@@ -57,6 +65,9 @@ def _draft(uri: str, **draft: Any) -> dict[str, Any]:
     return {"draftModel": {"uri": uri, **draft}}
 
 
+V1 = {"name": "sql-v1", "uri": FILE, "model": "sql"}
+V2 = {"name": "sql-v2", "uri": FILE, "model": "sql", "weight": 10}
+
 EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _adapters({"name": "sql", "uri": FILE}, {"name": "x", "uri": FILE, "replicas": 2})),
     Example("", "qwen", _adapters({"name": "sql", "uri": "hf://a/b"}, uri=HUB)),
@@ -64,8 +75,14 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.engine.lora.maxCPU", "qwen", _spec(engine={"lora": {"maxGPU": 4, "maxCPU": 3}})),
     Example("spec.engine.lora", "qwen", _spec(adapters=[{"name": "sql", "uri": FILE}])),
     Example("spec.model.servedNames", "qwen", _adapters({"name": "x", "uri": FILE}, model=SERVED)),
-    Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": HUB})),
-    Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": "pvc://b/x"}, uri="pvc://a/x")),
+    Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": HUB}), "each uri"),
+    Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": "pvc://b/x"}, uri="pvc://a/x"), "each uri"),
+    Example("", "qwen", _adapters(V1, V2)),
+    Example("", "qwen", _adapters({"name": "sql", "uri": FILE}, {**V2, "weight": 0})),
+    Example("spec.adapters", "qwen", _adapters({**V1, "weight": 0}, {**V2, "weight": 0}), "a weight"),
+    Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": FILE, "weight": 0}), "a weight"),
+    Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": FILE, "model": "other"}, V2), "its own name"),
+    Example("spec.model.servedNames", "qwen", _adapters({"name": "a", "uri": FILE, "model": "x"}, model=SERVED)),
     Example("", "qwen", _speculative(method="ngram", ngram={"minMatch": 3}, steps=8, disableAboveBatch=4)),
     Example("", "qwen", _speculative(**_draft(FILE))),
     Example("", "qwen", _speculative(HUB, **_draft("hf://Qwen/Qwen3-0.6B", revision="main"))),

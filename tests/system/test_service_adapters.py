@@ -59,6 +59,7 @@ def _answer(running: Loop, model: str) -> str:
     deadline = time.monotonic() + 20
     while (response := httpx.post(url, json=body, timeout=20)).status_code != 200:
         assert time.monotonic() < deadline, response.text
+        assert response.json()["error"]["code"] == "adapter_not_loaded", "a declared adapter is no unknown model"
         time.sleep(0.2)
     text: str = response.json()["choices"][0]["text"]
     return text

@@ -12,9 +12,18 @@ import msgspec
 from msgspec import NODEFAULT
 
 from blade_operator.spec import router_fields as fields
+from blade_operator.spec.adapter_fields import Adapter
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_bytes, parse_duration
-from blade_protocol.routing import HoldConfig, Limits, ModelConfig, PolicyName, QueueConfig, RouterConfig
+from blade_protocol.routing import (
+    AdapterConfig,
+    HoldConfig,
+    Limits,
+    ModelConfig,
+    PolicyName,
+    QueueConfig,
+    RouterConfig,
+)
 
 
 def router_json(service: LLMService) -> str:
@@ -33,6 +42,7 @@ def router_config(service: LLMService) -> RouterConfig:
         hold=_hold(router.hold, scaled_to_zero=service.spec.replicas == 0 and not router.image),
         anonymous=_limits(router.limits),
         share_prefix_cache=router.auth is not None and router.auth.share_prefix_cache,
+        adapters=() if router.image else tuple(map(_adapter, service.spec.adapters)),
         cors_origins=router.cors.allow_origins if router.cors else (),
     )
 
@@ -54,6 +64,10 @@ def _model(name: str, service: LLMService) -> ModelConfig:
         max_tokens=spec.max_tokens or 0,
         limits=_limits(spec.limits),
     )
+
+
+def _adapter(adapter: Adapter) -> AdapterConfig:
+    return AdapterConfig(name=adapter.name, model=adapter.model or "", weight=float(adapter.weight))
 
 
 def _limits(limits: fields.Limits | None) -> Limits:

@@ -33,7 +33,7 @@ class Lora(Record):
 class Adapter(Record):
     """A LoRA adapter, loaded into running engines. A change of the list restarts nothing."""
 
-    name: ServedName = Field(description="Name requests put into `model`.")
+    name: ServedName = Field(description="Name requests put into `model`, unless `model` is another one.")
     uri: Annotated[
         str,
         StringConstraints(pattern=URI, max_length=1024),
@@ -50,3 +50,15 @@ class Adapter(Record):
         default=True, description="`false`: engines know it, and read its weights for the first request."
     )
     pinned: bool = Field(default=False, description="It stays in host memory.")
+    model: ServedName | None = Field(
+        default=None,
+        description="Name requests put into `model` instead. Adapters of one such name share its requests by `weight`.",
+    )
+    weight: int = Field(
+        default=100, ge=0, le=1000, description="Share of that name's requests, beside the weights of the others."
+    )
+
+    @property
+    def requested_as(self) -> str:
+        """The name that requests use."""
+        return self.model or self.name

@@ -18,6 +18,7 @@ from blade_router.admission.window import slot_of
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
+from blade_router.policies.adapter_split import AdapterSplit, adapter_splits
 from blade_router.request.models import Catalog, Target, not_found, output_token_limit, prepare
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
@@ -117,6 +118,8 @@ class AdmissionController:
         self.borrow: Borrow | None = None
         """Borrows shares of limits from other replicas; set by its owner where there may be some."""
         self.catalog = Catalog(endpoints)
+        self.splits: dict[str, AdapterSplit] = {}
+        """Model names that several adapters share."""
         self._endpoints = endpoints
         self._queue_of = queue_of
         self._wait_for_endpoint = wait_for_endpoint
@@ -131,7 +134,8 @@ class AdmissionController:
     def configure(self, config: RouterConfig) -> None:
         """Take over models and limits; after the endpoints."""
         self._config = config
-        self.catalog = Catalog(self._endpoints, config.models)
+        self.catalog = Catalog(self._endpoints, config.models, config.adapters)
+        self.splits = adapter_splits(config.adapters, self._endpoints)
         names = {f" {service}" for service in self.catalog.services}
         names |= {model.name for model in config.models}
         self._estimates = {name: self._estimates.get(name) or Estimate() for name in names}
@@ -214,14 +218,14 @@ class AdmissionController:
         target = self._target(request, key)
         if target is None:
             raise not_found(request.fields.model or "")
-        self._prepare(request, key, target)
+        self._prepare(request, key, target, counted=False)
         return target.service
 
     async def wait_for_endpoint(self, request: ClientRequest, client: Client, admission: Admission) -> bool:
         return self._wait_for_endpoint is not None and await self._wait_for_endpoint(request, client, admission)
 
-    def _prepare(self, request: ClientRequest, key: Key, target: Target) -> None:
-        """Apply what its key and model have for a request.
+    def _prepare(self, request: ClientRequest, key: Key, target: Target, *, counted: bool = True) -> None:
+        """Apply what its key and model have for a request. ``counted``: where it goes counts for the next ones.
 
         Raises:
             Refused: the engines do not have the path, or the model or the key does not allow it.
@@ -229,7 +233,9 @@ class AdmissionController:
         self.catalog.check_route(request.path, target.service)
         ordered = key.priority is not None and key.priority > 0 and self.catalog.orders(target.service)
         salt = key.cache_salt if self.keyring.required and not self._config.share_prefix_cache else ""
-        prepare(request, target, key.priority, ordered=ordered, salt=salt)
+        split = self.splits.get(request.fields.model or "") if self.splits else None
+        adapter = "" if split is None else split.choose(request, counted=counted)
+        prepare(request, target, key.priority, ordered=ordered, salt=salt, adapter=adapter)
 
     def _target(self, request: ClientRequest, key: Key) -> Target | None:
         """The target of the request; None when engines have to be queried.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from blade_protocol.routing import EndpointConfig, ModelConfig, PolicyName, RouterConfig
+from blade_protocol.routing import AdapterConfig, EndpointConfig, ModelConfig, PolicyName, RouterConfig
 
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
@@ -35,6 +35,7 @@ def parse_config(content: bytes) -> RouterConfig:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(str(error)) from None
     check_models(config.models)
+    check_adapters(config)
     check_numbers(config)
     return msgspec.structs.replace(config, endpoints=checked(config.endpoints, "$.endpoints[{}]"))
 
@@ -58,6 +59,38 @@ def check_models(models: Iterable[ModelConfig]) -> None:
             seen[name] = place
         if fixed := {"model", "messages", "prompt", "input", "stream"} & model.defaults.keys():
             raise ConfigError(f"{where}.defaults.{min(fixed)}: a request says this itself; it has no default")
+
+
+def check_adapters(config: RouterConfig) -> None:
+    """Check that no adapter has another's name, or a model's, and that requests of each name go anywhere.
+
+    Raises:
+        ConfigError: says which one.
+    """
+    models = {name for model in config.models for name in (model.name, *model.aliases)}
+    groups: dict[str, list[tuple[str, AdapterConfig]]] = {}
+    names: dict[str, str] = {}
+    for index, adapter in enumerate(config.adapters):
+        where = f"$.adapters[{index}]"
+        model = adapter.model or adapter.name
+        if not adapter.name:
+            raise ConfigError(f"{where}.name: expected a name")
+        if adapter.name in names:
+            raise ConfigError(f"{where}.name: {adapter.name!r} is {names[adapter.name]} already")
+        for field, name in (("name", adapter.name), ("model", model)):
+            if name in models:
+                raise ConfigError(f"{where}.{field}: {name!r} is a model's name")
+        _require_non_negative(f"{where}.weight", adapter.weight)
+        names[adapter.name] = f"{where}.name"
+        groups.setdefault(model, []).append((where, adapter))
+    for model, group in groups.items():
+        where, first = group[0]
+        if model in names and all(adapter.name != model for _, adapter in group):
+            raise ConfigError(f"{where}.model: {model!r} is {names[model]}, which has another model")
+        if not any(adapter.weight > 0 for _, adapter in group):
+            raise ConfigError(f"{where}.weight: no adapter of {model!r} has a weight above 0")
+        if any(adapter.service != first.service for _, adapter in group):
+            raise ConfigError(f"{where}.service: the adapters of {model!r} are of different services")
 
 
 def check_numbers(config: RouterConfig) -> None:

@@ -33,6 +33,8 @@ class EndpointSet:
         self.confinement = Confinement()
         """Keys that may not use all endpoints."""
         self.all: list[Endpoint] = []
+        self.declared_adapters: frozenset[str] = frozenset()
+        """Adapters that engines are to have, whether they have them or not."""
         self.listeners: list[Callable[[], None]] = []
         """Called whenever an endpoint may have become usable, or stopped to be."""
 
@@ -72,8 +74,9 @@ class EndpointSet:
         """Endpoints of a service a request may go to, and whether this is panic mode.
 
         ``adapter`` is the model a request names where only engines that have it loaded may answer (``Policy.adapter``).
-        As long as any endpoint has an adapter of that name, tried and lost ones included, it goes to no other: those
-        would answer 404, which is final. Otherwise it is the name of no adapter, and all of them serve it.
+        As long as any endpoint has an adapter of that name, tried and lost ones included, or is to have it, it goes to
+        no other: those would answer 404, which is final. Otherwise it is the name of no adapter, and all of them serve
+        it.
 
         Usable ones first. When there is none, everything that is not draining: their health may be judged wrongly, and
         a request that fails costs no more than one that is not sent (panic mode). Of a confined ``key`` only those that
@@ -86,7 +89,9 @@ class EndpointSet:
         confinement = self.confinement
         everywhere = left if confinement.needed else None
         if adapter:
-            left = [endpoint for endpoint in left if adapter in endpoint.report.adapters] or left
+            having = [endpoint for endpoint in left if adapter in endpoint.report.adapters]
+            if having or adapter in self.declared_adapters:
+                left = having
         if tried:
             left = [endpoint for endpoint in left if endpoint not in tried]
         # `Endpoint.usable`, written out: the call for each candidate is felt.
@@ -103,6 +108,13 @@ class EndpointSet:
         if everywhere is not None:
             usable = confinement.allowed(usable, everywhere, key)
         return usable, panic
+
+    def lacks_adapter(self, adapter: str | None, service: str) -> bool:
+        """Whether endpoints of a service are to have this adapter, and none of them has it."""
+        if adapter is None or adapter not in self.declared_adapters:
+            return False
+        endpoints = self.of_service(service)
+        return bool(endpoints) and not any(adapter in endpoint.report.adapters for endpoint in endpoints)
 
     def attempt(self, choice: Choice, request: Request, client: Client, pool: ConnectionPool | None = None) -> Attempt:
         """One try of a request at the chosen endpoint, to be entered with ``with``.

@@ -1,15 +1,15 @@
 """Weighted traffic split by revision: first a revision by weight, then one of its endpoints by another policy.
 
-A session is assigned by a hash of its key, and moves only when the weights move over that point. Other requests are
-assigned by deficit round robin, so shares are exact, and not only on average.
+How requests are split is in ``weighted_split.py``.
 """
 
 from collections.abc import Mapping, Sequence
 
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.policies.base import Choice, Policy
-from blade_router.policies.hashing.hash_ring import hash_key, session_key
+from blade_router.policies.hashing.hash_ring import session_key
 from blade_router.policies.load import with_room
+from blade_router.policies.weighted_split import WeightedSplit
 from blade_router.request.request import ClientRequest
 
 OTHERS = ""
@@ -30,16 +30,14 @@ class Canary(Policy):
         self.sticky = True  # revisions keep their shares: only among the endpoints of one, those with room come first
         self.inner = inner
         self._weights = {revision: max(0.0, weight) for revision, weight in sorted(weights.items())}
-        self._deficit: dict[str, float] = {}
-        """Requests that each revision is behind its share."""
+        self._split = WeightedSplit()
 
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         groups = self._groups(candidates)
         if len(groups) == 1:
             return self._choose(candidates, request)
         shares = self._shares(groups, len(candidates))
-        key = session_key(request)
-        revision = _revision_at(shares, hash_key(key) / 2.0**64) if key else self._next_revision(shares)
+        revision = self._split.choose(shares, session_key(request))
         choice = self._choose(groups[revision], request)
         choice.reason = f"canary rev={_printable(choice.endpoint.revision)} {choice.reason}"
         return choice
@@ -71,14 +69,6 @@ class Canary(Policy):
             shares[OTHERS] = others
         return shares
 
-    def _next_revision(self, shares: Mapping[str, float]) -> str:
-        """The revision that is furthest behind its share."""
-        deficit = {revision: self._deficit.get(revision, 0.0) + share for revision, share in shares.items()}
-        revision = max(deficit, key=deficit.__getitem__)
-        deficit[revision] -= 1.0
-        self._deficit = deficit
-        return revision
-
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
         groups = self._groups(candidates)
         shares = self._shares(groups, len(candidates))
@@ -90,20 +80,11 @@ class Canary(Policy):
 
     def dry_run_copy(self) -> Policy:
         dry_run = Canary(self.inner.dry_run_copy(), self._weights)
-        dry_run._deficit = self._deficit
+        dry_run._split = self._split.copy()
         return dry_run
 
     def removed(self, endpoint: Endpoint) -> None:
         self.inner.removed(endpoint)
-
-
-def _revision_at(shares: Mapping[str, float], point: float) -> str:
-    """The revision at a point from 0 to 1."""
-    for revision, share in shares.items():
-        point -= share
-        if point < 0:
-            return revision
-    return max(shares, key=shares.__getitem__)  # the sum of the shares was a rounding error below the point
 
 
 def _printable(revision: str) -> str:

@@ -101,6 +101,10 @@ class ModelList:
                     continue  # requests of this name go elsewhere
                 if key.allows(name):
                     listed.setdefault(name, card)
+        for name, split in self._admission.splits.items():
+            cards = [card for card in self._cards.get(split.service, []) if card["id"] in split.weights]
+            if cards and key.allows(name):
+                listed.setdefault(name, cards[0] | {"id": name})
         return list(listed.values())
 
     async def _refresh(self) -> None:

@@ -251,7 +251,7 @@ class Proxy:
             return await self._fail_over(lost, response, endpoint, request, client, trial)
         retries.give_up()
         if retries.last is None:
-            raise self._unavailable(retries, admission)
+            raise self._unavailable(retries, admission, self.policy.adapter(request))
         response, added = retries.last
         if response.status == 503 and not header_of(response.headers, b"retry-after"):
             added.append((b"retry-after", b"1"))
@@ -314,6 +314,8 @@ class Proxy:
         """There is no candidate: wait for one where that is allowed. False when there will be none."""
         if self._refresh():
             return True  # a replica became ready since the configuration was read
+        if self.endpoints.lacks_adapter(self.policy.adapter(request), admission.service):
+            return False  # there are endpoints: one more would not help
         if retries.may_wait and await self.admission_control.wait_for_endpoint(request, client, admission):
             retries.reset()
             if retries.trial is None:  # an equal request may have lost its engine meanwhile
@@ -414,8 +416,11 @@ class Proxy:
         # How much of a prompt is cached tells of other clients' prompts, and load of how many there are.
         return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.public_name), (_REASON, choice.word)]
 
-    def _unavailable(self, retries: RetryState, admission: Admission) -> Refused:
+    def _unavailable(self, retries: RetryState, admission: Admission, adapter: str | None) -> Refused:
         tried = retries.tried
+        if self.endpoints.lacks_adapter(adapter, admission.service):
+            message = f"adapter `{adapter}` is declared, and no engine has loaded it; try again shortly"
+            return Refused(503, message, code="adapter_not_loaded", retry_after=2)
         confinement = self.endpoints.confinement
         if confinement.is_confined(admission.key_name) and confinement.part(
             self.endpoints.of_service(admission.service)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from blade_protocol import paths
-from blade_protocol.routing import EngineKind, Limits, ModelConfig
+from blade_protocol.routing import AdapterConfig, EngineKind, Limits, ModelConfig
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
@@ -59,12 +59,17 @@ class Catalog:
     Services are those that endpoints and models name; the one without a name is where everything is that names none.
     """
 
-    def __init__(self, endpoints: EndpointSet, models: Iterable[ModelConfig] = ()) -> None:
+    def __init__(
+        self, endpoints: EndpointSet, models: Iterable[ModelConfig] = (), adapters: Iterable[AdapterConfig] = ()
+    ) -> None:
         self.models = tuple(models)
         self._endpoints = endpoints
         self._targets = {
             name: Target(model.service, model) for model in self.models for name in (model.name, *model.aliases)
         }
+        for adapter in adapters:
+            for name in (adapter.name, adapter.model or adapter.name):
+                self._targets.setdefault(name, Target(adapter.service))
         self._kinds: dict[str, set[EngineKind]] = {}
         for endpoint in endpoints.all:
             self._kinds.setdefault(endpoint.config.service, set()).add(endpoint.config.engine)
@@ -142,13 +147,20 @@ def not_found(name: str) -> Refused:
 
 
 def prepare(
-    request: ClientRequest, target: Target, least_priority: int | None, *, ordered: bool = True, salt: str = ""
+    request: ClientRequest,
+    target: Target,
+    least_priority: int | None,
+    *,
+    ordered: bool = True,
+    salt: str = "",
+    adapter: str = "",
 ) -> None:
     """Apply its model's bounds and defaults to a request.
 
     Args:
         least_priority: replaces a lower number (an earlier turn) in the request; None: any is allowed.
         ordered: engines read a priority, and take 0 where there is none.
+        adapter: which one of those that share the requested name; empty: the name is no such one.
         salt: keeps the prefix cache of this client apart from others', whatever salt it sends; empty: it is shared.
 
     Raises:
@@ -182,6 +194,8 @@ def prepare(
             defaults = model.defaults
             if model.max_tokens and all(getattr(fields, name) is None for name in names):
                 defaults = _bounded(defaults, model.max_tokens)
+    if adapter and fields.model != adapter:
+        changes["model"] = adapter
     if salt and request.path in SALTED:
         own_salt = fields.cache_salt
         if own_salt is not msgspec.UNSET:

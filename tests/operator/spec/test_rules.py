@@ -20,12 +20,12 @@ def test_a_rule_judges_its_examples(example: Example) -> None:
     with pytest.raises(SpecError) as caught:
         parse_service(obj)
     [problem] = caught.value.problems
-    [rule] = [rule for rule in RULES if rule.field == example.breaks]
+    [rule] = filter(example.is_of, RULES)
     assert (problem.path, problem.message) == (rule.field, rule.message)
 
 
 def test_every_rule_has_an_example_that_breaks_it() -> None:
-    assert {example.breaks for example in EXAMPLES} - {""} == {rule.field for rule in RULES}
+    assert [rule for rule in RULES if not any(example.is_of(rule) for example in EXAMPLES)] == []
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.breaks or "allowed")

@@ -56,6 +56,17 @@ def listing(*engines: MockEngine, **more: Any) -> dict[str, Any]:
         ('{"models": [{"name": "a"}, {"name": "b", "max_tokens": -1}]}', "$.models[1].max_tokens"),
         ('{"models": [{"name": "a", "limits": {"concurrent": -1}}]}', "$.models[0].limits.concurrent"),
         ('{"canary": {"r1": 1, "r2": -0.5}}', "$.canary['r2']"),
+        ('{"adapters": [{"name": "a"}, {"name": "a"}]}', "$.adapters[1].name: 'a' is $.adapters[0].name already"),
+        ('{"adapters": [{"name": ""}]}', "$.adapters[0].name"),
+        ('{"models": [{"name": "m"}], "adapters": [{"name": "m"}]}', "$.adapters[0].name: 'm' is a model's name"),
+        ('{"models": [{"name": "m"}], "adapters": [{"name": "a", "model": "m"}]}', "$.adapters[0].model"),
+        ('{"adapters": [{"name": "a", "weight": -1}]}', "$.adapters[0].weight"),
+        ('{"adapters": [{"name": "a", "weight": 0}]}', "no adapter of 'a' has a weight above 0"),
+        ('{"adapters": [{"name": "a", "model": "x"}, {"name": "b", "model": "a"}]}', "$.adapters[1].model: 'a' is"),
+        (
+            '{"adapters": [{"name": "a", "service": "s"}, {"name": "b", "model": "a", "service": "t"}]}',
+            "of different services",
+        ),
     ],
 )
 def test_mistakes_are_named_by_path(content: str, says: str) -> None:
