@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import threading
@@ -14,6 +15,7 @@ from typing import Final, Self
 
 import httpx
 
+from blade_protocol.headers import INTERNAL_TOKEN
 from blade_protocol.ports import ENGINE_PORT
 from e2e.support.prompts import RESPONSES
 from e2e.support.service import DEMO_MODEL, Service, names
@@ -76,6 +78,7 @@ class StatusWatch(AbstractContextManager["StatusWatch"]):
         self.engines = engines
         self.samples: list[Sample] = []
         self._service = service
+        self._headers = {INTERNAL_TOKEN: internal_token(service)}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -94,8 +97,20 @@ class StatusWatch(AbstractContextManager["StatusWatch"]):
             claimed = frozenset(
                 (entry["name"], pod) for entry in self._service.status().get("adapters", ()) for pod in entry["pods"]
             )
-            listed = {(name, pod) for pod, address in dict(self.engines).items() for name in adapters_of(address)}
+            listed = {(name, pod) for pod, address in dict(self.engines).items() for name in self._adapters_of(address)}
             self.samples.append(Sample(time.monotonic(), claimed, frozenset(listed)))
+
+    def _adapters_of(self, address: str) -> list[str]:
+        """What an engine lists at its own port; nothing while it cannot be connected to."""
+        url = f"http://{address}:{ENGINE_PORT}/v1/models"
+        try:
+            response = httpx.get(url, headers=self._headers, trust_env=False, timeout=3)
+        except httpx.TransportError:
+            return []
+        if response.status_code == 503:  # it starts
+            return []
+        response.raise_for_status()
+        return [each["id"] for each in response.json()["data"] if each.get("parent")]
 
     def lies(self) -> list[str]:
         """Claims that no engine confirmed near that moment, and adapters that engines listed unclaimed all the time."""
@@ -109,13 +124,13 @@ class StatusWatch(AbstractContextManager["StatusWatch"]):
         return found
 
 
-def adapters_of(address: str) -> list[str]:
-    """What an engine lists at its own port; nothing while it does not respond."""
-    try:
-        models = httpx.get(f"http://{address}:{ENGINE_PORT}/v1/models", trust_env=False, timeout=3).json()["data"]
-    except (httpx.HTTPError, KeyError, ValueError):
-        return []
-    return [each["id"] for each in models if each.get("parent")]
+def internal_token(service: Service) -> str:
+    """The token by which a service's parts know each other."""
+    secrets = service.json("get", "secrets", "-l", f"serving.bladellm.io/name={service.name}")["items"]
+    [token] = [
+        value for secret in secrets if "-internal-" in secret["metadata"]["name"] for value in secret["data"].values()
+    ]
+    return base64.b64decode(token).decode().strip()
 
 
 def engine_addresses(service: Service) -> dict[str, str]:

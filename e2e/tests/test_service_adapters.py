@@ -70,7 +70,8 @@ def test_a_set_of_adapters_under_load(cluster: Cluster, operator: str, namespace
             gone = chat(http, url, next(iter(RESPONSES)), stream=False, model="pirate")
         assert gone.detail.startswith("404"), gone
 
-        target = service.pods("engine")[0]
+        [having] = [entry["pods"] for entry in service.status()["adapters"] if entry["name"] == "polite"]
+        target = next(pod for pod in service.pods("engine") if pod["metadata"]["name"] == having[0])
         kill_container(cluster, target, "engine")
         load.more(10)
         service.until(lambda: service.status()["readyReplicas"] == 2, "seen with two engines")

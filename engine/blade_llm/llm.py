@@ -76,6 +76,10 @@ class RequestOutput(msgspec.Struct, kw_only=True):
     outputs: list[CompletionOutput]
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache."""
+    draft_tokens: int = 0
+    """Verified by speculative decoding, for all outputs."""
+    accepted_tokens: int = 0
+    """Those of them that are in the outputs."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """One for each of ``prompt_token_ids``, None for the first, when requested."""
 
@@ -329,6 +333,8 @@ class _PendingOutput:
             raise ValueError(str(step.error))
         if step.cached_tokens and output.index == 0:
             self._result.cached_tokens = step.cached_tokens
+        self._result.draft_tokens += step.draft_tokens
+        self._result.accepted_tokens += step.accepted_tokens
         if step.prompt_logprobs is not None:
             self._result.prompt_logprobs = step.prompt_logprobs
         for position, token_id in enumerate(step.token_ids):

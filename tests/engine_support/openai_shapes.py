@@ -47,7 +47,9 @@ NEVER_NULL: Final[Mapping[str, frozenset[str]]] = {
     "Completion": frozenset({"system_fingerprint"}),  # a stream's chunks are of this type too
     "CompletionUsage": frozenset({"prompt_tokens_details", "completion_tokens_details"}),
     "PromptTokensDetails": frozenset({"cached_tokens"}),
-    "CompletionTokensDetails": frozenset({"reasoning_tokens"}),
+    "CompletionTokensDetails": frozenset(
+        {"reasoning_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens"}
+    ),
 }
 """Fields that may be missing and are not null, alike."""
 

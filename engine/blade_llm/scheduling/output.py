@@ -49,6 +49,10 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """``stop``, ``length`` or ``abort``; None while it runs."""
     stop_token_id: int | None = None
     """The end-of-sequence or stop id that ended it (it is not part of the text)."""
+    draft_tokens: int = 0
+    """Draft tokens that this step verified."""
+    accepted_tokens: int = 0
+    """Those of them that are among ``token_ids``."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache; set on a request's first output."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None

@@ -298,7 +298,7 @@ class Scheduler:
             elif tokens:
                 if chunk.num_draft_tokens:
                     tokens, logprobs = self._verified(step, chunk, request, tokens, logprobs)
-                output = append_sampled(request, tokens, logprobs, cache)
+                output = append_sampled(request, tokens, logprobs, cache, chunk.num_draft_tokens)
                 self._generation_tokens += len(output.token_ids) + (output.stop_token_id is not None)
                 if output.finish_reason is not None:
                     self._finish(request)

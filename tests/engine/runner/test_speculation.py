@@ -92,6 +92,26 @@ def test_an_equal_draft_model_makes_the_target_compute_a_quarter_of_the_steps(fo
     assert steps <= 2 + -(-60 // 4)
 
 
+def test_outputs_say_how_many_draft_tokens_they_are_made_of(folder: Path, other: Path) -> None:
+    config = engine_config(folder, max_model_len=256, speculative=speculative("ngram", folder, other, gamma=3))
+    core = core_for(config, step_seconds=FREE)
+    for number in range(4):
+        sampling = SamplingParams(max_tokens=30 + number, temperature=0.0, ignore_eos=True)
+        core.add(GenerateRequest(request_id=str(number), prompt_token_ids=[5, 6, 7] * 8, sampling=sampling))
+    drafted = accepted = 0
+    while core.has_work:
+        for output in core.step():
+            drafted += output.draft_tokens
+            accepted += output.accepted_tokens
+            assert output.accepted_tokens <= min(output.draft_tokens, len(output.token_ids))
+            if output.draft_tokens and output.finish_reason is None:
+                assert len(output.token_ids) == output.accepted_tokens + 1
+    counts = core.state(epoch="", sequence=0, draining=False).speculation
+    assert counts is not None
+    assert drafted == counts.draft_tokens > 0
+    assert 0 < accepted <= counts.accepted_tokens  # what came behind the last token was accepted, and dropped
+
+
 def test_a_cached_prompt_is_not_computed_again_by_the_draft_model(folder: Path) -> None:
     config = engine_config(folder, max_model_len=256, speculative=speculative("equal", folder, folder))
     core = core_for(config, step_seconds=FREE)

@@ -174,6 +174,9 @@ class GenerationResult:
     prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
     """Number of the prompt → its tokens' log-probabilities, once they came; None for the first token."""
     cached_tokens: int = 0
+    draft_tokens: int = 0
+    """Verified for all choices; those accepted are in ``accepted_tokens``."""
+    accepted_tokens: int = 0
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -215,6 +218,9 @@ class GenerationResult:
     def _add(self, index: int, output: RequestOutput) -> ChoiceUpdate | None:
         if output.cached_tokens and index % self.samples == 0:
             self.cached_tokens += output.cached_tokens
+        if output.draft_tokens:
+            self.draft_tokens += output.draft_tokens
+            self.accepted_tokens += output.accepted_tokens
         if output.prompt_logprobs is not None:
             self.prompt_logprobs[index // self.samples] = output.prompt_logprobs
         update = self.choices[index].add(output)
@@ -224,16 +230,19 @@ class GenerationResult:
 
     def usage(self) -> dict[str, object]:
         """OpenAI's ``usage``."""
-        details: dict[str, object] = {}
+        details: dict[str, int] = {}
         if thinking := [choice for choice in self.choices if choice.reasoning is not None]:
             tokens = sum(min(choice.reasoning.count, choice.num_tokens) for choice in thinking if choice.reasoning)
-            details["completion_tokens_details"] = {"reasoning_tokens": tokens}
+            details["reasoning_tokens"] = tokens
+        if self.draft_tokens:
+            details["accepted_prediction_tokens"] = self.accepted_tokens
+            details["rejected_prediction_tokens"] = self.draft_tokens - self.accepted_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-            **details,
+            **({"completion_tokens_details": details} if details else {}),
         }
 
 

@@ -93,7 +93,7 @@ class Envelope:
 def _usage(result: GenerationResult) -> dict[str, Any]:
     """A chat's usage in the words of a response."""
     usage: dict[str, Any] = result.usage()
-    thought = usage.get("completion_tokens_details", {"reasoning_tokens": 0})
+    thought = {"reasoning_tokens": usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0)}
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},

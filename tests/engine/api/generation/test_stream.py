@@ -145,6 +145,20 @@ async def test_events_leave_where_the_message_arrives(made: Any, tokenizer: Toke
     assert json.loads(stream.connection.text.split("\n\n")[-3][6:])["usage"]["completion_tokens"] == len(ids)
 
 
+@pytest.mark.parametrize("drafted", [0, 3])
+async def test_usage_has_the_draft_tokens(made: Any, tokenizer: Tokenizer, drafted: int) -> None:
+    stream = made(tokenizer, _chat(tokenizer), n=2)
+    await _settle()
+    stream.tokens(*tokenizer.encode("ab"), draft_tokens=drafted, accepted_tokens=drafted and 1)
+    stream.tokens(*tokenizer.encode("cd"), index=1, draft_tokens=drafted, accepted_tokens=drafted and 1)
+    stream.tokens(*tokenizer.encode("e"), finish_reason="length")
+    stream.tokens(index=1, finish_reason="length", draft_tokens=drafted)
+    await stream.task
+    usage = json.loads(stream.connection.text.split("\n\n")[-3][6:])["usage"]
+    details = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 7} if drafted else None
+    assert usage.get("completion_tokens_details") == details
+
+
 async def test_a_slow_client_gets_what_piled_up_as_one_event(made: Any, tokenizer: Tokenizer) -> None:
     stream = made(tokenizer, _chat(tokenizer))
     await _settle()
