@@ -81,7 +81,7 @@ class Decoder:
             self.fused is not None
             and done
             and not isinstance(adapters, TokenGroups)
-            and (adapters is None or self.fused.serves_adapters(adapters, len(x)))
+            and (adapters is None or self.fused.serves_adapters(adapters))
         ):
             rotation = rotations[0]
             x, residual = self.fused(

@@ -93,9 +93,10 @@ def test_the_bits_are_the_same_with_adapters(folder: Path, quant: str, tmp_path:
     fused, served = runner.model.fused, []
     assert fused is not None
     asked = fused.serves_adapters
-    fused.serves_adapters = lambda batch, tokens: served.append(asked(batch, tokens)) or served[-1]
+    fused.serves_adapters = lambda batch: served.append(asked(batch)) or served[-1]
     together = steps(runner, adapter)
-    assert True in served
+    assert served
+    assert all(served) or native.isa() == "amx"
     runner = runner_of(folder, quant=quant, enable_lora=True)
     runner.model.fused = None
     apart = steps(runner, adapter)

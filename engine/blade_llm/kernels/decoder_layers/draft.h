@@ -109,7 +109,7 @@ inline void forward(const DraftModel& model, const Draft& draft, const attention
         draft.slot_mapping[i] = block * draft.block_size + position % draft.block_size;
     }
     const Step step{count, draft.cosines, draft.sines, draft.slot_mapping, attention, draft.caches, draft.x,
-                    draft.residual, draft.normed, draft.projected, draft.gathered, draft.mixture, nullptr};
+                    draft.residual, draft.normed, draft.projected, draft.gathered, draft.mixture, nullptr, nullptr};
     decoder_layers(model.decoder, &step, model.layers);
     norm(*model.decoder, draft.x, draft.residual, draft.residual, model.norm, model.norm_bias, draft.hidden, count);
 }

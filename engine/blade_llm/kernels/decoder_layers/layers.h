@@ -46,7 +46,8 @@ struct Step {
     bf16 *x, *residual;   // what the last layer adds, and what it is added to: at first the embeddings
     bf16 *normed, *projected, *gathered;
     char* mixture;
-    const lora::Batch* adapters;  // null: no token uses any; else there are at most MLP_TOKENS
+    const lora::Batch* adapters;             // null: no token uses any
+    const lora::Batch* const* mlp_adapters;  // the same for each MLP_TOKENS of the tokens; null where none of those does
 };
 
 inline void linear(const Weight* weight, const Factors* const* table, const lora::Batch* adapters, const bf16* x,
@@ -66,7 +67,7 @@ inline void norm(const Decoder& decoder, const bf16* x, const bf16* residual, bf
 inline void decoder_layers(const Decoder* decoder, const Step* step, int64_t layers) {
     const auto& [all, hidden, inner, heads, kv_heads, head_dim, formula, gated, norm_kind, eps] = *decoder;
     const auto& [tokens, cosines, sines, slots, attention, caches, x, residual, normed, projected, gathered, mixture,
-                 adapters] =
+                 adapters, mlp_adapters] =
         *step;
     const int64_t queries = heads * head_dim;
     for (int64_t i = 0; i < layers; i++) {
@@ -86,10 +87,11 @@ inline void decoder_layers(const Decoder* decoder, const Step* step, int64_t lay
         }
         for (int64_t first = 0; first < tokens; first += MLP_TOKENS) {
             const int64_t some = std::min(MLP_TOKENS, tokens - first);
-            linear(layer.gate_up, layer.gate_up_adapters, adapters, normed + first * hidden, some, hidden,
+            const lora::Batch* own = adapters ? mlp_adapters[first / MLP_TOKENS] : nullptr;
+            linear(layer.gate_up, layer.gate_up_adapters, own, normed + first * hidden, some, hidden,
                    (gated ? 2 : 1) * inner, projected);
             blade_activate(1, static_cast<int>(formula), static_cast<int>(gated), projected, gathered, some, inner);
-            linear(layer.down, layer.down_adapters, adapters, gathered, some, inner, hidden, x + first * hidden);
+            linear(layer.down, layer.down_adapters, own, gathered, some, inner, hidden, x + first * hidden);
         }
     }
 }

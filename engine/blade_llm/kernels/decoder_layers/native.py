@@ -56,7 +56,8 @@ class _Step(ctypes.Structure):
     _fields_ = (
         ("tokens", _SIZE),
         *((name, _POINTER) for name in ("cosines", "sines", "slot_mapping", "attention", "caches")),
-        *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered", "mixture", "adapters")),
+        *((name, _POINTER) for name in ("x", "residual", "normed", "projected", "gathered", "mixture")),
+        *((name, _POINTER) for name in ("adapters", "mlp_adapters")),
     )
 
 
@@ -92,9 +93,9 @@ class NativeDecoder:
         self._widths = max(hidden, queries), queries + 2 * kv_heads * head_dim, queries
         self._mlp_widths = 0, (2 if shape.gated else 1) * inner, inner
 
-    def serves_adapters(self, batch: AdapterBatch, tokens: int) -> bool:
-        """Whether a step of so many tokens with these adapters can be computed in the call."""
-        return self._adapters is not None and tokens <= MLP_TOKENS and serves_batch(self._adapters, batch)
+    def serves_adapters(self, batch: AdapterBatch) -> bool:
+        """Whether a step with these adapters can be computed in the call."""
+        return self._adapters is not None and serves_batch(self._adapters, batch)
 
     def __call__(
         self,
@@ -119,6 +120,8 @@ class NativeDecoder:
         x = torch.empty_like(embedded)
         scratch = self.scratch(tokens)
         caches = cache_pointers(kv_cache)
+        own = [] if adapters is None else adapters.parts(tokens, MLP_TOKENS)
+        parts = (_POINTER * len(own))(*(None if part is None else batch_address(part) for part in own))
         step = _Step(
             tokens,
             cos.data_ptr(),
@@ -130,6 +133,7 @@ class NativeDecoder:
             embedded.data_ptr(),
             *(piece.data_ptr() for piece in scratch),
             None if adapters is None else batch_address(adapters),
+            ctypes.addressof(parts),
         )
         _decode()(self.address, ctypes.addressof(step), layers)
         return x, embedded

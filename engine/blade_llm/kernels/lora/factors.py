@@ -80,6 +80,19 @@ class AdapterBatch:
         self.address = 0
         self.kept: Any = None
 
+    def parts(self, tokens: int, size: int) -> list[AdapterBatch | None]:
+        """The same for each ``size`` of a step's tokens, whose rows count from there; None: none of them is in it."""
+        if tokens <= size:
+            return [self]
+        rows, slots = self.rows.numpy(), np.repeat(np.array(self.slots), np.diff(self.starts))
+        adapters = np.zeros(tokens, dtype=np.int64)
+        adapters[rows] = slots
+        found: list[AdapterBatch | None] = []
+        for first in range(0, tokens, size):
+            own, segments, starts = AdapterBatch.sort(adapters[first : first + size])
+            found.append(AdapterBatch(torch.from_numpy(own), segments, starts) if segments else None)
+        return found
+
     @staticmethod
     def sort(adapters: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
         """``rows``, ``slots`` and ``starts`` of tokens whose adapter slots are ``adapters`` ([tokens], 0: none)."""

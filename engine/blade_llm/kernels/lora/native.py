@@ -11,10 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.kernels.lora.factors import AdapterBatch, Factors, FactorTable
+from blade_llm.kernels.native import isa
 from blade_llm.kernels.native.functions import IS_BF16, bind
 
 MOST_ROWS: Final = 256
-"""Tokens an adapter, on average, from which two matrix products in torch are faster."""
+"""Tokens an adapter, on average, from which two matrix products in torch are faster with AMX."""
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -82,7 +83,8 @@ def serves(x: Tensor, y: Tensor, table: NativeTable, batch: AdapterBatch) -> boo
 
 def serves_batch(table: NativeTable, batch: AdapterBatch) -> bool:
     """Whether it is to compute these tokens of these adapters."""
-    return batch.starts[-1] <= MOST_ROWS * len(batch.slots) and all(table.served[slot] for slot in batch.slots)
+    few = batch.starts[-1] <= MOST_ROWS * len(batch.slots) or isa() != "amx"
+    return few and all(table.served[slot] for slot in batch.slots)
 
 
 def batch_address(batch: AdapterBatch) -> int:
