@@ -1,6 +1,5 @@
-// What adapters add to the result of a linear layer. Two parallel loops: shrink, A x for every token, into fp32; expand,
-// B times that, added to y. Blocks of a matrix are outside and tokens inside, four of one adapter at a time, so that its
-// matrices are read seldom.
+// What adapters add to the result of a linear layer: shrink, A x, into fp32; expand, B times that, added to y. Threads
+// share the tokens, four of one adapter at a time, so that its matrices are read seldom.
 #include <algorithm>
 #include <vector>
 
@@ -33,7 +32,7 @@ struct Batch {
 
 namespace {
 
-constexpr int64_t RANKS = 4, OUTPUTS = 512, TOKENS = 4;
+constexpr int64_t RANKS = 4, TOKENS = 4;
 
 // Up to TOKENS tokens of one adapter, which share each load of its matrices.
 struct Tile {
@@ -97,22 +96,6 @@ BLADE_INLINE void shrink_tile(const Call& call, const Tile& tile, int64_t first)
     }
 }
 
-template <int W>
-BLADE_INLINE void shrink_kernel(const Call& call, int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; unit++) {
-        const Tile& tile = call.tiles[unit % call.count];
-        const int64_t first = unit / call.count * RANKS;
-        if (first >= tile.factors->rank) continue;
-        if (call.is_bf16) {
-            if (tile.factors->is_bf16) shrink_tile<W, bf16, bf16>(call, tile, first);
-            else shrink_tile<W, bf16, float>(call, tile, first);
-        } else {
-            if (tile.factors->is_bf16) shrink_tile<W, float, bf16>(call, tile, first);
-            else shrink_tile<W, float, float>(call, tile, first);
-        }
-    }
-}
-
 // N * W outputs of M tokens.
 template <int W, class Y, class T, int M, int N>
 BLADE_INLINE void add_block(Y* const* y, const float* h, int64_t h_stride, const T* b, int64_t rank, int64_t stride) {
@@ -128,16 +111,15 @@ BLADE_INLINE void add_block(Y* const* y, const float* h, int64_t h_stride, const
 }
 
 template <int W, class Y, class T, int M>
-BLADE_INLINE void expand_some(const Call& call, const Tile& tile, int64_t begin, int64_t end) {
+BLADE_INLINE void expand_some(const Call& call, const Tile& tile) {
     constexpr int N = 4;
     const Factors& factors = *tile.factors;
     for (int64_t s = 0; s < factors.slices; s++) {
         const Slice& slice = factors.slice[s];
         const float* h = call.between + tile.first * call.widest + slice.first_rank;
-        int64_t o = std::max(begin, slice.first_output);
-        const int64_t last = std::min(end, slice.first_output + slice.outputs);
-        if (o >= last) continue;
-        const T* b = static_cast<const T*>(slice.b) + (o - slice.first_output);
+        int64_t o = slice.first_output;
+        const int64_t last = o + slice.outputs;
+        const T* b = static_cast<const T*>(slice.b);
         Y* y[M];
         for (int m = 0; m < M; m++) y[m] = static_cast<Y*>(call.y) + call.rows[tile.first + m] * call.outputs + o;
         auto advance = [&](int64_t by) {
@@ -158,32 +140,37 @@ BLADE_INLINE void expand_some(const Call& call, const Tile& tile, int64_t begin,
 }
 
 template <int W, class Y, class T>
-BLADE_INLINE void expand_tile(const Call& call, const Tile& tile, int64_t begin, int64_t end) {
+BLADE_INLINE void expand_tile(const Call& call, const Tile& tile) {
     switch (tile.count) {
-        case 1: return expand_some<W, Y, T, 1>(call, tile, begin, end);
-        case 2: return expand_some<W, Y, T, 2>(call, tile, begin, end);
-        case 3: return expand_some<W, Y, T, 3>(call, tile, begin, end);
-        default: return expand_some<W, Y, T, TOKENS>(call, tile, begin, end);
+        case 1: return expand_some<W, Y, T, 1>(call, tile);
+        case 2: return expand_some<W, Y, T, 2>(call, tile);
+        case 3: return expand_some<W, Y, T, 3>(call, tile);
+        default: return expand_some<W, Y, T, TOKENS>(call, tile);
     }
 }
 
+template <int W, class X, class T>
+BLADE_INLINE void add_tile(const Call& call, const Tile& tile) {
+    for (int64_t first = 0; first < tile.factors->rank; first += RANKS) shrink_tile<W, X, T>(call, tile, first);
+    expand_tile<W, X, T>(call, tile);
+}
+
+// Tiles are whole tokens: no thread waits for another between the two products.
 template <int W>
-BLADE_INLINE void expand_kernel(const Call& call, int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; unit++) {
-        const Tile& tile = call.tiles[unit % call.count];
-        const int64_t first = unit / call.count * OUTPUTS, last = std::min(first + OUTPUTS, call.outputs);
+BLADE_INLINE void add_kernel(const Call& call, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+        const Tile& tile = call.tiles[i];
         if (call.is_bf16) {
-            if (tile.factors->is_bf16) expand_tile<W, bf16, bf16>(call, tile, first, last);
-            else expand_tile<W, bf16, float>(call, tile, first, last);
+            if (tile.factors->is_bf16) add_tile<W, bf16, bf16>(call, tile);
+            else add_tile<W, bf16, float>(call, tile);
         } else {
-            if (tile.factors->is_bf16) expand_tile<W, float, bf16>(call, tile, first, last);
-            else expand_tile<W, float, float>(call, tile, first, last);
+            if (tile.factors->is_bf16) add_tile<W, float, bf16>(call, tile);
+            else add_tile<W, float, float>(call, tile);
         }
     }
 }
 
-BLADE_FOR_EACH_ISA(shrink, shrink_kernel, Call)
-BLADE_FOR_EACH_ISA(expand, expand_kernel, Call)
+BLADE_FOR_EACH_ISA(add, add_kernel, Call)
 
 }  // namespace
 }  // namespace lora
@@ -210,8 +197,5 @@ BLADE_EXPORT void blade_lora(const blade::lora::Factors* const* table, const bla
     if (between.size() < static_cast<size_t>(batch->count * widest)) between.resize(batch->count * widest);
     const int64_t count = tiles.size();
     const Call call{tiles.data(), count, batch->rows, is_bf16 != 0, x, inputs, x_stride, y, outputs, between.data(), widest};
-    blade::split((widest + RANKS - 1) / RANKS * count, ranks * inputs / 8,
-                 [&](int64_t begin, int64_t end) { shrink(call, begin, end); });
-    blade::split((outputs + OUTPUTS - 1) / OUTPUTS * count, ranks * outputs / 8,
-                 [&](int64_t begin, int64_t end) { expand(call, begin, end); });
+    blade::split(count, ranks * (inputs + outputs) / 8, [&](int64_t begin, int64_t end) { add(call, begin, end); });
 }
