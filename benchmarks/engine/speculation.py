@@ -75,7 +75,7 @@ def _core(model: Path, speculative: SpeculativeConfig | None = None) -> EngineCo
             max_num_seqs=MANY,
             kv_cache_bytes=512 << 20,
             enable_prompt_cache=False,
-            deterministic=True,  # or random weights, whose logits are close, have other tokens when several are computed
+            deterministic=True,  # logits of random weights are close: other tokens may win when several are computed
             speculative=speculative,
         )
     )
