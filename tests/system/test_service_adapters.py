@@ -52,6 +52,23 @@ def test_adapters_are_where_they_are_to_be_and_change_without_a_restart(tmp_path
         assert {pod["metadata"]["name"] for pod in running.objects("Pod")} == pods
 
 
+def test_two_adapters_share_the_requests_of_one_model(tmp_path: Path) -> None:
+    versions = [{**POLITE, "model": "tone", "weight": 50}, {**PIRATE, "model": "tone", "weight": 50}]
+    with loop(tmp_path, real=True) as running:
+        running.start("-f", _write(tmp_path, *versions, BROKEN))
+        running.until(lambda: running.ready("lora", 2), 120)
+        running.until(lambda: _loaded(running) == {"polite": 2, "pirate": 1, "broken": 0}, 60)
+        for name in ("polite", "pirate"):
+            assert _answer(running, name)
+        url = f"http://127.0.0.1:{running.port}/v1/completions"
+        body = {"model": "tone", "prompt": "What does len do?", "max_tokens": 4}
+        answers = [httpx.post(url, json=body, timeout=20).json()["model"] for _ in range(4)]
+        assert sorted(answers) == ["pirate", "pirate", "polite", "polite"]
+        refused = httpx.post(url, json=body | {"model": "broken"}, timeout=20)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "adapter_not_loaded")
+        assert "retry-after" in refused.headers
+
+
 def _answer(running: Loop, model: str) -> str:
     """What the router's port answers for ``model``, once it knows which engines have it."""
     url = f"http://127.0.0.1:{running.port}/v1/completions"
