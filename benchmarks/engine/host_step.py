@@ -90,13 +90,6 @@ class SamplerOutput:
         return StepResult(tokens, [None] * len(tokens))
 
 
-class FreeDrafts(StepSeconds):
-    """Every draft token is worth it, whatever steps take here."""
-
-    def observe(self, tokens: int, decodes: int, draft_steps: int, seconds: float) -> None:
-        """Learn nothing."""
-
-
 class NoDevice:
     """A runner that prepares inputs and computes nothing."""
 
@@ -188,7 +181,7 @@ class Serving:
             NoDevice(tables, self.watch),
             info,
             num_blocks=num_blocks,
-            step_seconds=FreeDrafts({1: 1.0, slots: 1.0}, {1: 0.0, slots: 0.0}),
+            step_seconds=StepSeconds({1: 1.0, slots: 1.0}, {1: 0.0, slots: 0.0}),  # every draft token is worth it
             draft_positions=max_model_len,
         )
         core.scheduler.budget = PrefillBudget(stretch=1e6)
