@@ -318,7 +318,8 @@ class Router:
         self.request_queues.configure(config.queue, config.hold)
         before = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
-        self.endpoints.declared_adapters = frozenset(adapter.name for adapter in config.adapters)
+        models = {model.name for model in config.models}  # such a name means the model
+        self.endpoints.declared_adapters = frozenset(adapter.name for adapter in config.adapters) - models
         self._health.watch(new)
         self.engine_watchers.watch(new)
         for endpoint in before:

@@ -135,7 +135,9 @@ class AdmissionController:
         """Take over models and limits; after the endpoints."""
         self._config = config
         self.catalog = Catalog(self._endpoints, config.models, config.adapters)
-        self.splits = adapter_splits(config.adapters, self._endpoints)
+        named = {name for model in config.models for name in (model.name, *model.aliases)}  # these mean the model
+        own = [adapter for adapter in config.adapters if (adapter.model or adapter.name) not in named]
+        self.splits = adapter_splits(own, self._endpoints)
         names = {f" {service}" for service in self.catalog.services}
         names |= {model.name for model in config.models}
         self._estimates = {name: self._estimates.get(name) or Estimate() for name in names}

@@ -62,12 +62,11 @@ def check_models(models: Iterable[ModelConfig]) -> None:
 
 
 def check_adapters(config: RouterConfig) -> None:
-    """Check that no adapter has another's name, or a model's, and that requests of each name go anywhere.
+    """Check that no adapter has another's name, and that requests of each name go anywhere.
 
     Raises:
         ConfigError: says which one.
     """
-    models = {name for model in config.models for name in (model.name, *model.aliases)}
     groups: dict[str, list[tuple[str, AdapterConfig]]] = {}
     names: dict[str, str] = {}
     for index, adapter in enumerate(config.adapters):
@@ -77,9 +76,6 @@ def check_adapters(config: RouterConfig) -> None:
             raise ConfigError(f"{where}.name: expected a name")
         if adapter.name in names:
             raise ConfigError(f"{where}.name: {adapter.name!r} is {names[adapter.name]} already")
-        for field, name in (("name", adapter.name), ("model", model)):
-            if name in models:
-                raise ConfigError(f"{where}.{field}: {name!r} is a model's name")
         _require_non_negative(f"{where}.weight", adapter.weight)
         names[adapter.name] = f"{where}.name"
         groups.setdefault(model, []).append((where, adapter))

@@ -58,8 +58,6 @@ def listing(*engines: MockEngine, **more: Any) -> dict[str, Any]:
         ('{"canary": {"r1": 1, "r2": -0.5}}', "$.canary['r2']"),
         ('{"adapters": [{"name": "a"}, {"name": "a"}]}', "$.adapters[1].name: 'a' is $.adapters[0].name already"),
         ('{"adapters": [{"name": ""}]}', "$.adapters[0].name"),
-        ('{"models": [{"name": "m"}], "adapters": [{"name": "m"}]}', "$.adapters[0].name: 'm' is a model's name"),
-        ('{"models": [{"name": "m"}], "adapters": [{"name": "a", "model": "m"}]}', "$.adapters[0].model"),
         ('{"adapters": [{"name": "a", "weight": -1}]}', "$.adapters[0].weight"),
         ('{"adapters": [{"name": "a", "weight": 0}]}', "no adapter of 'a' has a weight above 0"),
         ('{"adapters": [{"name": "a", "model": "x"}, {"name": "b", "model": "a"}]}', "$.adapters[1].model: 'a' is"),

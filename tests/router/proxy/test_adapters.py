@@ -145,6 +145,16 @@ async def test_the_list_has_names_that_an_adapter_answers_to(tmp_path: Path) -> 
         assert {card["id"] for card in listed if card.get("parent")} == {"sql", "sql-v2"}
 
 
+async def test_a_name_of_a_model_means_the_model(tmp_path: Path) -> None:
+    """However adapters are called: what the configuration had before goes on."""
+    adapters = [{"name": "base"}, {"name": "sql", "model": "base"}, {"name": "x"}]
+    async with two_engines(tmp_path, adapters) as (router, a, b):
+        for _ in range(3):
+            assert (await complete(router, "base")).status_code == 200
+        assert received(a) + received(b) == {"base": 3}
+        assert (await complete(router, "x")).json()["error"]["code"] == "adapter_not_loaded"
+
+
 async def test_requests_are_counted_by_adapter(tmp_path: Path) -> None:
     async with two_engines(tmp_path, CANARY) as (router, _, _):
         have(router, a="sql-v1 sql-v2")
