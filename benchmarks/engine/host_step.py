@@ -77,16 +77,22 @@ class SamplerOutput:
     more."""
 
     def __init__(self, plan: StepPlan) -> None:
-        drafted = [chunk.num_draft_tokens for chunk in plan.chunks if chunk.sample]
-        self._counts = [1 + index % (count + 1) for index, count in enumerate(drafted)]
-        self._tokens = torch.full((sum(self._counts),), 11)
+        self._counts: list[int] | None = None
+        if plan.draft_chunks:
+            drafted = [chunk.num_draft_tokens for chunk in plan.chunks if chunk.sample]
+            self._counts = [1 + index % (count + 1) for index, count in enumerate(drafted)]
+        count = sum(chunk.sample for chunk in plan.chunks) if self._counts is None else sum(self._counts)
+        self._tokens = torch.full((count,), 11)
 
     def done(self) -> bool:
         return False  # as on a GPU: the next forward pass is launched first
 
     def result(self) -> StepResult:
-        flat = iter(self._tokens.tolist())
-        tokens = [list(islice(flat, count)) for count in self._counts]
+        if self._counts is None:
+            tokens = [[token] for token in self._tokens.tolist()]
+        else:
+            flat = iter(self._tokens.tolist())
+            tokens = [list(islice(flat, count)) for count in self._counts]
         return StepResult(tokens, [None] * len(tokens))
 
 

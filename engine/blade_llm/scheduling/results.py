@@ -15,17 +15,9 @@ from blade_llm.scheduling.step import Step
 
 
 def append_sampled(
-    request: Request,
-    tokens: list[int],
-    logprobs: list[TokenLogprobs] | None,
-    cache: KVCacheManager,
-    draft_tokens: int = 0,
+    request: Request, tokens: list[int], logprobs: list[TokenLogprobs] | None, cache: KVCacheManager
 ) -> RequestOutput:
-    """Append sampled tokens up to the first that ends the request; its owner ends it.
-
-    ``draft_tokens``: verified for them; all but the last token equal theirs.
-    """
-    accepted = len(tokens) - 1
+    """Append sampled tokens up to the first that ends the request; its owner ends it."""
     known = request.token_ids
     length = len(known)
     kept = 0
@@ -60,8 +52,6 @@ def append_sampled(
         logprobs=logprobs,
         finish_reason=reason,
         stop_token_id=stop_token_id,
-        draft_tokens=draft_tokens,
-        accepted_tokens=min(accepted, len(tokens)) if draft_tokens else 0,
         cached_tokens=request.cached_tokens if first else None,
         prompt_logprobs=request.prompt_logprobs if first else None,
         error=error,

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from blade_llm.cache.adapters import AdapterResidency
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
@@ -297,8 +299,9 @@ class Scheduler:
                 outputs += self._advance_beams(request, tokens, logprobs)
             elif tokens:
                 if chunk.num_draft_tokens:
-                    tokens, logprobs = self._verified(step, chunk, request, tokens, logprobs)
-                output = append_sampled(request, tokens, logprobs, cache, chunk.num_draft_tokens)
+                    output = self._append_verified(step, chunk, request, tokens, logprobs)
+                else:
+                    output = append_sampled(request, tokens, logprobs, cache)
                 self._generation_tokens += len(output.token_ids) + (output.stop_token_id is not None)
                 if output.finish_reason is not None:
                     self._finish(request)
@@ -364,19 +367,23 @@ class Scheduler:
         """Take only the first ``most`` tokens that a launched step samples for a request with a grammar."""
         self._launched[plan.step].most_sampled[guided.request.slot] = most
 
-    def _verified(
+    def _append_verified(
         self,
         step: Step,
         chunk: ScheduledChunk,
         request: Request,
         tokens: list[int],
         logprobs: list[TokenLogprobs] | None,
-    ) -> tuple[list[int], list[TokenLogprobs] | None]:
-        """The tokens that a decode with draft tokens brings, as far as its grammar goes."""
+    ) -> RequestOutput:
+        """The same for a decode with draft tokens, as far as its grammar goes: all but the last token equal drafts."""
         most = step.most_sampled.get(chunk.slot, len(tokens))
+        tokens = tokens[:most]
+        accepted = len(tokens) - 1
         if self._drafter is not None:
-            self._drafter.observe(request, chunk.num_draft_tokens, min(most, len(tokens)) - 1)
-        return tokens[:most], logprobs and logprobs[:most]
+            self._drafter.observe(request, chunk.num_draft_tokens, accepted)
+        output = append_sampled(request, tokens, logprobs and logprobs[:most], self.cache)
+        accepted = min(accepted, len(output.token_ids))
+        return msgspec.structs.replace(output, draft_tokens=chunk.num_draft_tokens, accepted_tokens=accepted)
 
     def end(self, request: Request, error: RequestError) -> RequestOutput:
         """End a live request because of an error that is its own."""
