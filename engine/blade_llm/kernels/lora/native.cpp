@@ -1,5 +1,7 @@
 // What adapters add to the result of a linear layer: shrink, A x, into fp32; expand, B times that, added to y. Threads
 // share the tokens, four of one adapter at a time, so that its matrices are read seldom.
+#include <immintrin.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -172,6 +174,59 @@ BLADE_INLINE void add_kernel(const Call& call, int64_t begin, int64_t end) {
 
 BLADE_FOR_EACH_ISA(add, add_kernel, Call)
 
+// As dots, of bf16 alone: the products of two pairs in one instruction.
+template <int M, int N>
+BLADE_AVX512_BF16 static inline void dots_of_pairs(const bf16* const* x, const bf16* a, int64_t inputs, float* out,
+                                                   int64_t stride) {
+    __m512 sums[M][N];
+    for (auto& row : sums)
+        for (auto& sum : row) sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < inputs; i += 32) {
+        const __mmask32 there = inputs - i >= 32 ? ~0u : (1u << (inputs - i)) - 1;
+        __m512i values[M];
+#pragma GCC unroll 4
+        for (int m = 0; m < M; m++) values[m] = _mm512_maskz_loadu_epi16(there, x[m] + i);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) {
+            const __m512i weight = _mm512_maskz_loadu_epi16(there, a + n * inputs + i);
+#pragma GCC unroll 4
+            for (int m = 0; m < M; m++) sums[m][n] = _mm512_dpbf16_ps(sums[m][n], (__m512bh)values[m], (__m512bh)weight);
+        }
+    }
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++) out[m * stride + n] = _mm512_reduce_add_ps(sums[m][n]);
+}
+
+template <int M>
+BLADE_AVX512_BF16 static inline void shrink_by_pairs(const Call& call, const Tile& tile) {
+    const bf16* x[M];
+    for (int m = 0; m < M; m++) x[m] = static_cast<const bf16*>(call.x) + call.rows[tile.first + m] * call.x_stride;
+    const bf16* a = static_cast<const bf16*>(tile.factors->a);
+    float* out = call.between + tile.first * call.widest;
+    int64_t left = tile.factors->rank;
+    for (; left >= RANKS; left -= RANKS, a += RANKS * call.inputs, out += RANKS)
+        dots_of_pairs<M, RANKS>(x, a, call.inputs, out, call.widest);
+    for (; left > 0; left--, a += call.inputs, out++) dots_of_pairs<M, 1>(x, a, call.inputs, out, call.widest);
+}
+
+// As add, where the CPU has the instruction.
+BLADE_AVX512_BF16 static void add_by_pairs(const Call& call, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i++) {
+        const Tile& tile = call.tiles[i];
+        if (!call.is_bf16 || !tile.factors->is_bf16) {
+            add_kernel<16>(call, i, i + 1);
+            continue;
+        }
+        switch (tile.count) {
+            case 1: shrink_by_pairs<1>(call, tile); break;
+            case 2: shrink_by_pairs<2>(call, tile); break;
+            case 3: shrink_by_pairs<3>(call, tile); break;
+            default: shrink_by_pairs<TOKENS>(call, tile);
+        }
+        expand_tile<16, bf16, bf16>(call, tile);
+    }
+}
+
 }  // namespace
 }  // namespace lora
 }  // namespace blade
@@ -197,5 +252,6 @@ BLADE_EXPORT void blade_lora(const blade::lora::Factors* const* table, const bla
     if (between.size() < static_cast<size_t>(batch->count * widest)) between.resize(batch->count * widest);
     const int64_t count = tiles.size();
     const Call call{tiles.data(), count, batch->rows, is_bf16 != 0, x, inputs, x_stride, y, outputs, between.data(), widest};
-    blade::split(count, ranks * (inputs + outputs) / 8, [&](int64_t begin, int64_t end) { add(call, begin, end); });
+    const auto kernel = blade::isa() >= blade::Isa::avx512_bf16 ? add_by_pairs : add;
+    blade::split(count, ranks * (inputs + outputs) / 8, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
 }
