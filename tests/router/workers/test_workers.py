@@ -1,6 +1,7 @@
 """Several processes behind one port: they serve together, replace each other, and count together."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -185,10 +186,22 @@ async def test_what_a_dead_worker_had_under_way_is_not_counted(tmp_path: Path) -
             os.kill(pid, signal.SIGKILL)
         await asyncio.gather(*held, return_exceptions=True)
         await eventually(lambda: engine.active == 0)
+        await replaced(admin, set(before.values()))  # what a worker had counts until its parent has seen it die
         gate.release()
         for _ in range(engine.tokens):
             gate.release()
         assert (await request_with_key_a(port)).status == 200
+
+
+async def replaced(admin: int, dead: set[int]) -> None:
+    """Wait until as many other workers are there."""
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(OSError, EOFError):  # there is none yet
+                now = set((await workers(admin)).values())
+                if len(now) == len(dead) and not now & dead:
+                    return
+            await asyncio.sleep(0.02)
 
 
 async def test_a_stop_reaches_the_workers_and_streams_finish() -> None:
