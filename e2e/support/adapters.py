@@ -74,8 +74,8 @@ class StatusWatch(AbstractContextManager["StatusWatch"]):
     """Compares ``status.adapters`` with the lists of the engines themselves, every second."""
 
     def __init__(self, service: Service, engines: dict[str, str]) -> None:
-        """``engines``: pod → IP address; it may be replaced while the watch runs."""
-        self.engines = engines
+        """``engines``: pod → IP address."""
+        self._engines = engines
         self.samples: list[Sample] = []
         self._service = service
         self._headers = {INTERNAL_TOKEN: internal_token(service)}
@@ -97,7 +97,7 @@ class StatusWatch(AbstractContextManager["StatusWatch"]):
             claimed = frozenset(
                 (entry["name"], pod) for entry in self._service.status().get("adapters", ()) for pod in entry["pods"]
             )
-            listed = {(name, pod) for pod, address in dict(self.engines).items() for name in self._adapters_of(address)}
+            listed = {(name, pod) for pod, address in self._engines.items() for name in self._adapters_of(address)}
             self.samples.append(Sample(time.monotonic(), claimed, frozenset(listed)))
 
     def _adapters_of(self, address: str) -> list[str]:

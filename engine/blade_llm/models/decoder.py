@@ -125,7 +125,6 @@ class Decoder:
             head=head,
             cosines=self.rotary[0].cos,
             sines=self.rotary[0].sin,
-            heads=spec.layers[0].attention.num_heads,
             vocabulary=vocabulary,
             deterministic=deterministic,
         )

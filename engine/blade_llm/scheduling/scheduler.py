@@ -375,7 +375,8 @@ class Scheduler:
         tokens: list[int],
         logprobs: list[TokenLogprobs] | None,
     ) -> RequestOutput:
-        """The same for a decode with draft tokens, as far as its grammar goes: all but the last token equal drafts."""
+        """Append what a decode with draft tokens brings, as far as its grammar goes: all but the last token equal
+        drafts."""
         most = step.most_sampled.get(chunk.slot, len(tokens))
         tokens = tokens[:most]
         accepted = len(tokens) - 1

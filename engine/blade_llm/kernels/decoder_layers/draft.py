@@ -63,14 +63,13 @@ class NativeDraft:
         head: NativeLinear,
         cosines: Tensor,
         sines: Tensor,
-        heads: int,
         vocabulary: int,
         deterministic: bool,
     ) -> None:
         """``embedding``: [vocabulary, hidden] bf16; ``norm``: [hidden] bf16, of the decoder's kind; ``cosines``,
         ``sines``: [positions, head_dim / 2] fp32; ``vocabulary``: tokens that may be sampled, at most the head's."""
         self._kept = decoder, embedding, norm, norm_bias, head, cosines, sines  # for their addresses
-        self._decoder, self._heads, self._deterministic = decoder, heads, deterministic
+        self._decoder, self._deterministic = decoder, deterministic
         self._outputs, self._vocabulary = head.outputs, min(vocabulary, head.outputs)
         self._angles = cosines.shape[1]
         self._model = _Model(
@@ -156,7 +155,7 @@ class NativeDraft:
         """Of one token of each of the first ``count`` sequences, whose lengths the call counts up in ``positions``."""
         batch = RaggedBatch(slots[:count], one_each[: count + 1], positions[:count], [1] * count, [1] * count)
         k_cache = tables.kv_cache[0][0]
-        prepared = prepare(batch, tables.block_table, k_cache, self._heads, self._deterministic)
+        prepared = prepare(batch, tables.block_table, k_cache, self._decoder.num_heads, self._deterministic)
         assert isinstance(prepared, Prepared)
         return prepared
 

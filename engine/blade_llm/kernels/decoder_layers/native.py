@@ -79,7 +79,7 @@ class NativeDecoder:
         if all(table is not None and table.native is not None for table in tables):
             self._adapters = tables[0].native if tables[0] is not None else None
         self._mixtures = [each for each in mixtures if each is not None]
-        self.num_layers, self.norm = len(layers), shape.norm
+        self.num_layers, self.num_heads = len(layers), heads
         self._layers = (_Layer * len(layers))(*map(_layer, layers, mixtures, forms))
         hidden, queries = layers[0].input_norm.shape[0], heads * head_dim
         formula, norm = FORMULAS[shape.activation], NORMS[shape.norm]
@@ -89,7 +89,6 @@ class NativeDecoder:
             shape.eps,
         )
         self.address = ctypes.addressof(self._decoder)
-        self.hidden = hidden
         self._widths = max(hidden, queries), queries + 2 * kv_heads * head_dim, queries
         self._mlp_widths = 0, (2 if shape.gated else 1) * inner, inner
 

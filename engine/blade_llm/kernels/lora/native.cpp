@@ -44,7 +44,6 @@ struct Tile {
 
 struct Call {
     const Tile* tiles;
-    int64_t count;  // tiles
     const int64_t* rows;
     bool is_bf16;
     const void* x;
@@ -250,8 +249,8 @@ BLADE_EXPORT void blade_lora(const blade::lora::Factors* const* table, const bla
     }
     if (tiles.empty()) return;
     if (between.size() < static_cast<size_t>(batch->count * widest)) between.resize(batch->count * widest);
-    const int64_t count = tiles.size();
-    const Call call{tiles.data(), count, batch->rows, is_bf16 != 0, x, inputs, x_stride, y, outputs, between.data(), widest};
+    const Call call{tiles.data(), batch->rows, is_bf16 != 0, x, inputs, x_stride, y, outputs, between.data(), widest};
     const auto kernel = blade::isa() >= blade::Isa::avx512_bf16 ? add_by_pairs : add;
-    blade::split(count, ranks * (inputs + outputs) / 8, [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
+    blade::split(tiles.size(), ranks * (inputs + outputs) / 8,
+                 [&](int64_t begin, int64_t end) { kernel(call, begin, end); });
 }
