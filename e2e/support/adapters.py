@@ -93,12 +93,18 @@ class StatusWatch(AbstractContextManager["StatusWatch"]):
         self._thread.join(30)
 
     def _run(self) -> None:
+        """Sample at once, each second, and once more after the end."""
+        self._sample()
         while not self._end.wait(1.0):
-            claimed = frozenset(
-                (entry["name"], pod) for entry in self._service.status().get("adapters", ()) for pod in entry["pods"]
-            )
-            listed = {(name, pod) for pod, address in self._engines.items() for name in self._adapters_of(address)}
-            self.samples.append(Sample(time.monotonic(), claimed, frozenset(listed)))
+            self._sample()
+        self._sample()
+
+    def _sample(self) -> None:
+        claimed = frozenset(
+            (entry["name"], pod) for entry in self._service.status().get("adapters", ()) for pod in entry["pods"]
+        )
+        listed = {(name, pod) for pod, address in self._engines.items() for name in self._adapters_of(address)}
+        self.samples.append(Sample(time.monotonic(), claimed, frozenset(listed)))
 
     def _adapters_of(self, address: str) -> list[str]:
         """What an engine lists at its own port; nothing while it cannot be connected to."""
@@ -111,6 +117,10 @@ class StatusWatch(AbstractContextManager["StatusWatch"]):
             return []
         response.raise_for_status()
         return [each["id"] for each in response.json()["data"] if each.get("parent")]
+
+    def claimed_adapters(self) -> list[set[str]]:
+        """The adapters that the status named, in the order of time."""
+        return [{name for name, _ in sample.claimed} for sample in self.samples]
 
     def lies(self) -> list[str]:
         """Claims that no engine confirmed near that moment, and adapters that engines listed unclaimed all the time."""
