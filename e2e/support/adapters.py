@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,17 +81,18 @@ class StatusWatch(AbstractContextManager["StatusWatch"]):
         self._service = service
         self._headers = {INTERNAL_TOKEN: internal_token(service)}
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._pool = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._watching = self._pool.submit(self._run)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self._end.set()
-        self._thread.join(30)
+        self._watching.result(30)  # raises what ended the watch early
+        self._pool.shutdown()
 
     def _run(self) -> None:
         """Sample at once, each second, and once more after the end."""
