@@ -16,7 +16,7 @@ from blade_llm.kernels.lora import AdapterBatch, Factors, FactorTable
 from blade_llm.kernels.lora import torch as reference
 from blade_llm.kernels.lora import triton as kernels
 from blade_llm.kernels.lora.device import DeviceTable
-from blade_llm.kernels.lora.triton_forms import PREFILL_TOKENS, form_of, rows_of, splits_of, tiles_of
+from blade_llm.kernels.lora.triton_forms import PREFILL_TOKENS, form_of, most_splits, programs_of, rows_of, tiles_of
 from blade_llm.lora.device_slots import DeviceSlots
 from blade_llm.lora.packing import pack
 
@@ -166,10 +166,10 @@ def test_a_rank_costs_what_it_is() -> None:
     assert tiles_of(64, 9, 16) == 13
     assert tiles_of(4, 9, 16) == 4
     assert tiles_of(64, 65, 16) == 64
-    assert [splits_of(tiles, 3584, 132, False) for tiles in (1, 13, 64, 600)] == [8, 8, 8, 1]
-    assert splits_of(1, 18944, 132, False) == 16
-    assert splits_of(600, 18944, 132, True) == splits_of(1, 18944, 132, True) == 4
-    assert splits_of(1, 83, 132, False) == 1
+    assert [most_splits(tokens, False) for tokens in (0, 1, 64, 2048, 8192, 16384)] == [16, 16, 16, 4, 1, 1]
+    assert most_splits(1, True) == most_splits(16384, True) == 4
+    assert [programs_of(tiles, 8, 132, False) for tiles in (1, 13, 64, 600)] == [8, 104, 512, 600]
+    assert programs_of(600, 4, 132, True) == 2400
 
 
 @pytest.mark.parametrize("shared_memory", [64 << 10, 99 << 10, 227 << 10])
@@ -177,5 +177,5 @@ def test_a_rank_costs_what_it_is() -> None:
 def test_loads_in_flight_fit_the_shared_memory(shared_memory: int, tokens: int) -> None:
     for element_size in (2, 4):
         form = form_of(tokens, element_size, False, shared_memory)
-        shrink, expand = (form.rows + 64) * form.depth, 64 * form.columns
+        shrink, expand = (form.rows + 64) * form.depth, form.ranks * form.columns
         assert form.stages * max(shrink, expand) * element_size <= shared_memory

@@ -37,4 +37,10 @@ class TokenGroups:
     order: Tensor
     """[tokens] int32: tokens without adapter, then those of buffer 1, 2, …"""
     tiles: Tensor
-    """[tiles, 4] int32: buffer, and the places in ``order`` where the tile begins and ends; buffer 0: no tile."""
+    """[tiles, 8] int32: buffer (0: no tile), the places in ``order`` where the tile begins and ends, how many tiles
+    there are, and into how many parts inputs are cut."""
+    work: Tensor
+    """[programs, 8] int32: buffer, begin and end of the tile of each program of shrink, which part of the inputs it
+    multiplies, and of how many."""
+    most_splits: int
+    """Parts at most."""
