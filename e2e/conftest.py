@@ -49,9 +49,10 @@ def images() -> Images:
 
 @pytest.fixture(scope="session")
 def crd(cluster: Cluster) -> None:
-    """The LLMService kind, ready for use."""
+    """Our kinds, ready for use."""
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(REPOSITORY / "crds"))
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "llmservices.serving.bladellm.io")
+    kinds = "llmservices.serving.bladellm.io", "loraadapters.serving.bladellm.io"
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", *kinds)
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,12 @@ every response is the merged model's, and the status is true at each second."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from blade_protocol.labels import ADAPTER_KIND, API_VERSION
 from e2e.cluster.base import Cluster
 from e2e.support.adapters import StatusWatch, engine_addresses, make_adapters
 from e2e.support.load import Load, chat, client
@@ -85,6 +87,65 @@ def test_a_set_of_adapters_under_load(cluster: Cluster, operator: str, namespace
     first, *_, last = watch.claimed_adapters()
     assert "pirate" in first - last, "watched from the first set on"
     assert "shy" in last - first, "watched to the last set"
+
+
+def test_a_team_adds_its_adapter_without_touching_the_service(
+    cluster: Cluster, operator: str, namespace: str, tmp_path: Path
+) -> None:
+    """One who may change LoRAAdapters alone: with them answers come and go, and what is wrong harms nobody."""
+    said = make_adapters(tmp_path / "models")
+    cluster.static_volume(namespace, CLAIM, tmp_path / "models")
+    service = Service(cluster, namespace)
+    engine = {"lora": {"maxGPU": 4, "maxCPU": 8}}
+    selector = {"matchLabels": {"for": "demo"}}
+    service.apply(replicas=2, model={"uri": f"pvc://{CLAIM}/model"}, engine=engine, adapterSelector=selector)
+    service.kubectl("create", "role", "adapters", "--verb=*", "--resource=loraadapters.serving.bladellm.io")
+    service.kubectl("create", "rolebinding", "team", "--role=adapters", "--user=team")
+    service.wait_until_converged(2)
+    engines, generation = names(service.pods("engine")), service.get()["metadata"]["generation"]
+
+    def as_team(verb: str, name: str, folder: str, labels: dict[str, str] | None = None, **spec: Any) -> str:
+        metadata = {"name": name, "labels": {"for": "demo"} if labels is None else labels}
+        spec = {"uri": f"pvc://{CLAIM}/{folder}", **spec}
+        obj = {"apiVersion": API_VERSION, "kind": ADAPTER_KIND, "metadata": metadata, "spec": spec}
+        return service.kubectl("--as=team", verb, "-f", "-", input=json.dumps(obj), check=False)
+
+    def adapter(name: str) -> dict[str, Any]:
+        return dict(service.json("get", "lora", name).get("status") or {})
+
+    service.until(lambda: "created" in as_team("apply", "pirate", "pirate"), "with an adapter of the team's", 30)
+    as_team("apply", "shy", "shy", replicas=1)
+    as_team("apply", "other", "polite", labels={})
+    as_team("apply", "wrong", "nowhere")
+    service.kubectl("wait", "--for=condition=Ready", "lora/pirate", "lora/shy", "--timeout=90s")
+    assert (adapter("pirate")["engines"], adapter("shy")["engines"]) == ("2/2", "1/1")
+    assert adapter("other") == {}, "nobody selects it"
+    service.until(lambda: "does not exist" in json.dumps(adapter("wrong")), "with the engine's words in its status")
+    assert loaded(service) == {"pirate": 2, "shy": 1, "wrong": 0}
+    printed = [line.split()[:4] for line in service.kubectl("get", "lora").splitlines()]
+    assert ["pirate", "True", "Loaded", "2/2"] in printed
+    with service.reach() as url, Load(url) as load:
+        service.until(lambda: answers(url, "shy"), "answering as its adapters")
+        load.models = right(said, pirate=("pirate",), shy=("shy",))
+        load.more(20)
+        load.models = right(said, pirate=("pirate",))
+        load.more(6)
+        service.kubectl("--as=team", "delete", "lora", "shy", "wrong")
+        service.until(lambda: loaded(service) == {"pirate": 2}, "without those that were deleted")
+        load.more(10)
+    assert load.bad == []
+    assert service.condition("AdaptersReady")["status"] == "True"
+    assert (names(service.pods("engine")), service.get()["metadata"]["generation"]) == (engines, generation)
+    refused = service.kubectl("--as=team", "patch", "llm", "demo", "--type=merge", "-p", "{}", check=False)
+    assert "forbidden" in refused, "it may not change the service"
+    service.kubectl("delete", "llm", "demo")
+    service.until(lambda: adapter("pirate") == {}, "gone without a trace in the adapter's status")
+
+
+def answers(url: str, model: str) -> bool:
+    """Whether a request for ``model`` gets a response."""
+    with client() as http:
+        return chat(http, url, next(iter(RESPONSES)), stream=False, model=model).outcome == "ok"
 
 
 def replaced(url: str, said: Said) -> bool:

@@ -1,4 +1,4 @@
-"""The chart's CRD is the one in crds/, as a template that Helm upgrades and never deletes."""
+"""The chart's CRDs are those in crds/, as templates that Helm upgrades and never deletes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def unwrap(template: str) -> str:
     return "\n".join(body).replace('{{ "{{" }}', "{{")
 
 
-def test_the_chart_has_the_crd_of_crds() -> None:
-    rendered = yaml.safe_load(unwrap((CHART / "templates/crd.yaml").read_text()))
-    assert rendered["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-    [plain] = (ROOT / "crds").glob("*.yaml")
-    assert rendered == yaml.safe_load(plain.read_text())
+def test_the_chart_has_the_crds_of_crds() -> None:
+    rendered = [yaml.safe_load(unwrap(path.read_text())) for path in sorted((CHART / "templates").glob("crd*.yaml"))]
+    for each in rendered:
+        assert each["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    plain = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("*.yaml")]
+    assert len(plain) == 2
+    assert sorted(rendered, key=str) == sorted(plain, key=str)
 
 
 def test_braces_in_descriptions_reach_the_cluster() -> None:

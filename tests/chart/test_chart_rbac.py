@@ -77,9 +77,12 @@ def test_a_router_may_read_the_secret_of_its_keys_and_no_other(rendered: list[di
     assert all(len(rule["resourceNames"]) == 1 for rule in of_secrets)
 
 
-def test_an_llmservice_is_never_written_and_only_its_status_patched() -> None:
+def test_our_own_kinds_are_never_written_and_only_their_status_patched() -> None:
     own = {(name, verb) for group, name, verb in permissions(rules()) if group == "serving.bladellm.io"}
-    assert own == {("llmservices", verb) for verb in ("list", "watch")} | {("llmservices/status", "patch")}
+    kinds = "llmservices", "loraadapters"
+    assert own == {(kind, verb) for kind in kinds for verb in ("list", "watch")} | {
+        (f"{kind}/status", "patch") for kind in kinds
+    }
 
 
 def test_what_is_rendered_may_be_applied_and_nothing_else_made(rendered: list[dict[str, Any]]) -> None:

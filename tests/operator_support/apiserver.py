@@ -62,6 +62,16 @@ def llm_service(
     }
 
 
+def lora_adapter(name: str, version: int, namespace: str = "team", **labels: str) -> Object:
+    metadata = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {
+        "apiVersion": "serving.bladellm.io/v1alpha1",
+        "kind": "LoRAAdapter",
+        "metadata": {**metadata, "generation": 1, "labels": labels},
+        "spec": {"uri": f"file:///{name}"},
+    }
+
+
 Refusal = tuple[int, str]
 """HTTP status and message."""
 _CLOSE = object()

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from blade_operator.adapters.object_status import updated
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
@@ -19,7 +20,7 @@ from blade_operator.spec import apply_defaults
 from blade_protocol.adapters import AdapterInfo
 from blade_protocol.check import CheckItem, CheckReport
 from blade_protocol.fetch import FetchProgress
-from blade_protocol.labels import API_VERSION, DELETION_COST, DRAINING_SINCE, KIND, REVISION
+from blade_protocol.labels import ADAPTER_KIND, API_VERSION, DELETION_COST, DRAINING_SINCE, KIND, REVISION
 from blade_protocol.state import EngineState, MemoryPlan
 
 
@@ -100,6 +101,8 @@ class MiniCluster:
         """What engines list, by pod; with ``spec.engine.lora`` each that is ready has a list."""
         self.broken: dict[str, str] = {}
         """By path of an adapter why no engine can load it."""
+        self.lora_adapters: dict[str, Object] = {}
+        """LoRAAdapters of the namespace, by name."""
         self.downloads: dict[str, FetchProgress] = {}
         self.rejected: dict[Ref, str] = {}
         self.abandoned = False
@@ -124,6 +127,7 @@ class MiniCluster:
                 revisions=of_kind("ControllerRevision"),
                 others=tuple(obj for ref, obj in self.objects.items() if ref.kind not in known),
                 pods=tuple(self.pods),
+                lora_adapters=tuple(self.lora_adapters.values()),
                 engines=self.engines,
                 adapters={pod: tuple(each.values()) for pod, each in self.adapters.items() if pod in self.engines},
                 downloads=self.downloads,
@@ -168,6 +172,9 @@ class MiniCluster:
                 del place[int(last)]
         for ref in plan.delete:
             self.objects.pop(ref, None)
+        for name, entry in plan.lora_adapters.items():
+            obj = self.lora_adapters[name]
+            obj["status"] = updated(obj, self.service["metadata"]["name"], entry, self.now)
         if plan.status is not None:
             self.service["status"] = plan.status
         self.events += plan.events
@@ -192,6 +199,14 @@ class MiniCluster:
         """Replace fields of the spec, as ``kubectl apply`` would."""
         self.service = apply_defaults({**self.service, "spec": {**self.service["spec"], **spec}})
         self.service["metadata"]["generation"] += 1
+
+    def add_adapter(self, name: str, labels: dict[str, str] | None = None, **spec: Any) -> None:
+        """Apply a LoRAAdapter; those made later are younger."""
+        metadata = {"name": name, "namespace": "team", "labels": labels or {}, "generation": 1}
+        metadata["creationTimestamp"] = f"2026-01-01T00:00:{len(self.lora_adapters):02}Z"
+        spec = {"uri": f"file:///adapters/{name}", **spec}
+        obj = {"apiVersion": API_VERSION, "kind": ADAPTER_KIND, "metadata": metadata, "spec": spec}
+        self.lora_adapters[name] = apply_defaults(obj)
 
     # the controllers and kubelets
 

@@ -61,6 +61,10 @@ def _adapters(*adapters: dict[str, Any], uri: str = FILE, **spec: Any) -> dict[s
     return _spec(uri, engine={"lora": {}}, adapters=list(adapters), **spec)
 
 
+def _selecting(*requirements: dict[str, Any]) -> dict[str, Any]:
+    return _adapters(adapterSelector={"matchExpressions": [{"key": "team", **each} for each in requirements]})
+
+
 def _draft(uri: str, **draft: Any) -> dict[str, Any]:
     return {"draftModel": {"uri": uri, **draft}}
 
@@ -73,7 +77,12 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _adapters({"name": "sql", "uri": "hf://a/b"}, uri=HUB)),
     Example("", "qwen", _spec(engine={"lora": {"maxGPU": 4, "maxCPU": 4}})),
     Example("spec.engine.lora.maxCPU", "qwen", _spec(engine={"lora": {"maxGPU": 4, "maxCPU": 3}})),
-    Example("spec.engine.lora", "qwen", _spec(adapters=[{"name": "sql", "uri": FILE}])),
+    Example("spec.engine.lora", "qwen", _spec(adapters=[{"name": "sql", "uri": FILE}]), "spec.adapters"),
+    Example("spec.engine.lora", "qwen", _spec(adapterSelector={}), "spec.adapterSelector"),
+    Example("", "qwen", _adapters(adapterSelector={"matchLabels": {"example.org/team": "law"}})),
+    Example("", "qwen", _selecting({"operator": "In", "values": ["a"]}, {"operator": "Exists"})),
+    Example("spec.adapterSelector.matchExpressions", "qwen", _selecting({"operator": "NotIn"})),
+    Example("spec.adapterSelector.matchExpressions", "qwen", _selecting({"operator": "Exists", "values": ["a"]})),
     Example("spec.model.servedNames", "qwen", _adapters({"name": "x", "uri": FILE}, model=SERVED)),
     Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": HUB}), "each uri"),
     Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": "pvc://b/x"}, uri="pvc://a/x"), "each uri"),

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 from operator_support.loop import Loop, loop, manifest
+
+from blade_protocol.labels import ADAPTER_KIND, API_VERSION
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODEL = EXAMPLES / "demo_model" / "model"
@@ -67,6 +70,40 @@ def test_two_adapters_share_the_requests_of_one_model(tmp_path: Path) -> None:
         refused = httpx.post(url, json=body | {"model": "broken"}, timeout=20)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "adapter_not_loaded")
         assert "retry-after" in refused.headers
+
+
+def test_a_lora_adapter_comes_and_goes_without_touching_the_service(tmp_path: Path) -> None:
+    path = manifest(tmp_path, "lora", model=MODEL, engine=ENGINE, adapterSelector={}, check={"mode": "Off"})
+    with loop(tmp_path, real=True) as running:
+        running.start("-f", str(path))
+        running.until(lambda: running.ready("lora", 1), 120)
+        generation = running.service("lora")["metadata"]["generation"]
+        polite, captain = (
+            _lora_adapter(tmp_path, "polite", POLITE),
+            _lora_adapter(tmp_path, "captain", PIRATE, model="sea"),
+        )
+        assert running.command("apply", "-f", polite) == "loraadapter.serving.bladellm.io/polite created\n"
+        running.command("apply", "-f", captain)
+        running.until(lambda: _loaded(running) == {"polite": 1, "captain": 1}, 60)
+        for name in ("polite", "sea"):
+            assert _answer(running, name)
+        running.until(lambda: "True Loaded 1/1" in " ".join(running.command("get", "lora", "polite").split()), 20)
+        assert running.service("lora")["metadata"]["generation"] == generation
+        assert "polite" in running.command("describe", "lora").partition("Adapters:")[2]
+        running.command("delete", "-f", polite)
+        running.until(lambda: _loaded(running) == {"captain": 1}, 60)
+        wrong = tmp_path / "wrong.yaml"
+        wrong.write_text(Path(captain).read_text().replace("uri:", "url:"))
+        said = running.command("apply", "-f", str(wrong), code=1)
+        assert 'the LoRAAdapter "captain" is invalid' in said
+        assert "spec.url: unknown field; did you mean uri?" in said
+
+
+def _lora_adapter(folder: Path, name: str, adapter: dict[str, Any], **spec: Any) -> str:
+    obj = {"apiVersion": API_VERSION, "kind": ADAPTER_KIND, "metadata": {"name": name}}
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({**obj, "spec": {"uri": adapter["uri"], **spec}}))
+    return str(path)
 
 
 def _answer(running: Loop, model: str) -> str:

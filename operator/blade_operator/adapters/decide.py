@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from blade_operator.adapters.placement import Wanted, place
 from blade_operator.model.plan import LoadAdapter, UnloadAdapter
-from blade_operator.spec.adapter_fields import Adapter
+from blade_operator.spec.adapters.fields import Adapter
 from blade_protocol.adapters import AdapterInfo
 from blade_protocol.state import EngineState
 

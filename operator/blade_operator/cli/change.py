@@ -18,8 +18,7 @@ from blade_protocol.labels import GROUP, KIND, NAME, SINGULAR
 
 def named(obj: Object) -> str:
     """``llmservice.serving.bladellm.io/qwen``."""
-    kind = f"{SINGULAR}.{GROUP}" if obj["kind"] == KIND else obj["kind"].lower()
-    return f"{kind}/{obj['metadata']['name']}"
+    return f"{resource(obj['kind'], plural=False)}/{obj['metadata']['name']}"
 
 
 def apply(options: argparse.Namespace) -> int:
@@ -62,8 +61,7 @@ def delete(options: argparse.Namespace) -> int:
             print(f"error: {error}", file=sys.stderr)
             failed = True
             continue
-        what = SINGULAR if kind == KIND else resource(kind).removesuffix("s")
-        print(f'{what}{"." + GROUP if kind == KIND else ""} "{name}" deleted', flush=True)
+        print(f'{resource(kind, plural=False)} "{name}" deleted', flush=True)
         while options.wait and _pods_left(layout, namespace, name):
             if not loop_is_running(layout):
                 raise CommandError("the control loop ended before everything had stopped; the next `local up` goes on")

@@ -54,6 +54,7 @@ def page(service: Object, pods: list[Object], events: list[Object]) -> Iterator[
     yield "Spec:"
     yield from (f"  {line}" for line in dump(service["spec"]).splitlines())
     yield from _table("Conditions", [_condition(each) for each in status.get("conditions", [])])
+    yield from _table("Adapters", [_adapter(each) for each in status.get("adapters", [])])
     preflight = [row for entry in status.get("preflight", []) for row in _preflight(entry)]
     yield from _table("Preflight", preflight)
     if fit := status.get("fit"):
@@ -107,6 +108,16 @@ def _condition(condition: Object) -> tables.Row:
         ("Since", tables.since(condition.get("lastTransitionTime", ""))),
         ("Reason", condition.get("reason", "")),
         ("Message", condition.get("message", "")),
+    ]
+
+
+def _adapter(adapter: Object) -> tables.Row:
+    return [
+        ("Name", adapter["name"]),
+        ("Loaded", f"{adapter.get('loaded', 0)}/{adapter.get('desired', 0)}"),
+        ("MiB", f"{adapter.get('bytes', 0) / 2**20:.1f}"),
+        ("Pods", ", ".join(adapter.get("pods", ()))),
+        ("Reason", adapter.get("reason", "")),
     ]
 
 

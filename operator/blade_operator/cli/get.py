@@ -16,10 +16,21 @@ from blade_operator.cluster.local.layout import Layout, loop_is_running
 from blade_operator.cluster.local.store import read_objects
 from blade_operator.model.objects import Object, Ref
 from blade_operator.program import program
-from blade_protocol.labels import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
+from blade_protocol.labels import (
+    ADAPTER_KIND,
+    ADAPTER_PLURAL,
+    ADAPTER_SHORT_NAME,
+    ADAPTER_SINGULAR,
+    GROUP,
+    KIND,
+    PLURAL,
+    SHORT_NAME,
+    SINGULAR,
+)
 
 _KINDS = {
     KIND: (SHORT_NAME, SINGULAR, PLURAL),
+    ADAPTER_KIND: (ADAPTER_SHORT_NAME, ADAPTER_SINGULAR, ADAPTER_PLURAL),
     "Pod": ("po", "pod", "pods"),
     "Deployment": ("deploy", "deployment", "deployments"),
     "Service": ("svc", "service", "services"),
@@ -111,7 +122,7 @@ def _print(objects: list[Object], kinds: tuple[str, ...], options: argparse.Name
 
 
 def _prefixed(obj: Object) -> str:
-    group = {KIND: f".{GROUP}", "Deployment": ".apps"}.get(obj["kind"], "")
+    group = {KIND: f".{GROUP}", ADAPTER_KIND: f".{GROUP}", "Deployment": ".apps"}.get(obj["kind"], "")
     return f"{obj['kind'].lower()}{group}/{obj['metadata']['name']}"
 
 

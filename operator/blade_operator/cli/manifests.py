@@ -14,11 +14,11 @@ import yaml
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.model.objects import Object
-from blade_operator.spec import SpecError, apply_defaults, parse_service
+from blade_operator.spec import SpecError, apply_defaults, parse_adapter, parse_service
 from blade_operator.spec.model_fields import HUBS, STORES, URI
-from blade_protocol.labels import API_VERSION, KIND
+from blade_protocol.labels import ADAPTER_KIND, API_VERSION, KIND
 
-_APPLIED = (KIND, "Secret", "ConfigMap")
+_APPLIED = (KIND, ADAPTER_KIND, "Secret", "ConfigMap")
 CACHE_CLAIM = "bladellm-models"
 """The claim that keeps downloads for later services, whatever their names."""
 _DOWNLOADED = tuple(f"{scheme}://" for scheme in (*HUBS, *STORES))
@@ -80,11 +80,13 @@ def admit(obj: Object) -> Object:
         raise CommandError(f"{kind} objects cannot be applied here, only {', '.join(_APPLIED)}")
     if problems := list(_problems(obj)):
         raise CommandError(_invalid(obj, problems))
-    if kind != KIND:
+    if kind not in (KIND, ADAPTER_KIND):
         return obj
+    if "spec" not in obj:
+        raise CommandError(_invalid(obj, ["spec: is required"]))
     filled = apply_defaults(obj)
     try:
-        parse_service(filled)
+        parse_service(filled) if kind == KIND else parse_adapter(filled)
     except SpecError as error:
         raise CommandError(_invalid(obj, error.problems)) from error
     return filled
@@ -104,7 +106,7 @@ def _problems(obj: Object) -> Iterator[str]:
         yield "metadata.namespace: must be a string"
     for field in ("labels", "annotations"):
         yield from _not_strings(metadata.get(field), f"metadata.{field}")
-    if kind == KIND:
+    if kind in (KIND, ADAPTER_KIND):
         return
     if obj.get("apiVersion") != "v1":
         yield "apiVersion: must be v1"

@@ -6,12 +6,15 @@ talks to a real API server. Reconcile never sees either; the controller executes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol
 
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import EventRecord, Prune
+
+MOST_ADAPTERS: Final = 1000
+"""LoRAAdapters of a namespace that are looked at: nobody can make a reconcile slow with more."""
 
 
 class Rejected(Exception):
@@ -56,6 +59,12 @@ class Cluster(Protocol):
 
     async def write_status(self, key: Key, status: Object) -> None:
         """Replace the service's status."""
+
+    def lora_adapters(self, namespace: str) -> tuple[Object, ...]:
+        """The LoRAAdapters of a namespace, at most :data:`MOST_ADAPTERS`, by name."""
+
+    async def update_adapter_status(self, ref: Ref, change: Callable[[Object], Object]) -> None:
+        """Make the status of a LoRAAdapter what ``change`` makes of the object; where it is gone, nothing happens."""
 
     async def emit(self, key: Key, event: EventRecord) -> None:
         """Record a Kubernetes Event about the service."""

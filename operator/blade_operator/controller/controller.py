@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from blade_operator import metrics
+from blade_operator.adapters.object_status import changed, updated
 from blade_operator.cluster import Cluster, Rejected
 from blade_operator.controller.adapter_attempts import AdapterAttempts
 from blade_operator.controller.attempts import Attempts, Write
@@ -26,6 +27,7 @@ from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
 from blade_protocol.adapters import LoadAdapterRequest
+from blade_protocol.labels import ADAPTER_KIND
 
 _log = logging.getLogger(__name__)
 
@@ -120,6 +122,7 @@ class Controller:
         """Reconcile one service and execute the plan. Returns the seconds until its resync, None when it is gone."""
         observed = await self._cluster.observe(key)
         if observed is None:
+            await self._release_adapters(key)
             self._forget(key)
             return None
         report = await self._fleet.query(() if self._is_foreign(observed) else observed.pods)
@@ -166,7 +169,7 @@ class Controller:
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:
         """Execute ``plan`` in this order: claim, drain, replace, apply, prune, delete, record events, write the
-        status."""
+        statuses."""
         before = observed.service.get("status") or {}
         if plan.claim is not None and not await self._cluster.claim(key, before, plan.claim):
             return
@@ -187,8 +190,21 @@ class Controller:
         await _gather(self._cluster.delete(ref) for ref in plan.delete)
         for event in plan.events:
             await self._cluster.emit(key, event)
+        for name, entry in plan.lora_adapters.items():
+            await self._note_adapter(key, name, entry)
         if plan.status is not None:
             await self._cluster.write_status(key, plan.status)
+
+    async def _note_adapter(self, key: Key, name: str, entry: Object | None) -> None:
+        """Let the status of a LoRAAdapter say ``entry`` of the service."""
+        await self._cluster.update_adapter_status(
+            Ref(ADAPTER_KIND, key.namespace, name), lambda obj: updated(obj, key.name, entry, datetime.now(UTC))
+        )
+
+    async def _release_adapters(self, key: Key) -> None:
+        """No LoRAAdapter says anything of a service that is gone."""
+        for name in changed(key.name, self._cluster.lora_adapters(key.namespace), {}):
+            await self._note_adapter(key, name, None)
 
     async def _act(self, pod: Object, action: Action, adapters: AdapterAttempts) -> None:
         match action:
@@ -234,6 +250,7 @@ def _has_work(plan: Plan) -> bool:
         or plan.delete
         or plan.events
         or plan.actions
+        or plan.lora_adapters
         or plan.status is not None
     )
 

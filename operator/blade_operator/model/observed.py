@@ -24,6 +24,8 @@ class Observed:
     """ControllerRevisions, which hold the rendered pod template of each revision."""
     others: tuple[Object, ...] = ()
     """Further rendered kinds (PodDisruptionBudget, ServiceAccount …)."""
+    lora_adapters: tuple[Object, ...] = ()
+    """The LoRAAdapters of the service's namespace."""
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     """State of each engine by pod name; a pod that did not respond is absent (unknown, not failed)."""
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)

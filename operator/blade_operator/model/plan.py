@@ -71,6 +71,8 @@ class Plan:
     delete: list[Ref] = field(default_factory=list)
     status: Object | None = None
     """The whole new status, or None when it would not change anything worth a write."""
+    lora_adapters: dict[str, Object | None] = field(default_factory=dict)
+    """What the service has to say of LoRAAdapters, by name, where it is not what they say yet; None: nothing more."""
     actions: list[Action] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
     requeue_after: float | None = None

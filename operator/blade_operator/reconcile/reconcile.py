@@ -7,10 +7,12 @@ spec is never written. While a spec is invalid everything stays as it is and onl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from blade_operator.adapters.decide import Decision, decide
+from blade_operator.adapters.object_status import changed, entries
+from blade_operator.adapters.selection import select
 from blade_operator.model import pods as podutil
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.objects import Object, Ref
@@ -54,9 +56,10 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
 
 def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     try:
-        service = parse_service(observed.service)
+        selection = select(parse_service(observed.service), observed.lora_adapters)
     except SpecError as error:
         return _invalid(observed, error, now, defaults)
+    service = selection.service
     revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
     deployments = _engine_deployments(observed)
     before = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
@@ -80,6 +83,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         obj=observed.service,
         service=service,
         adapters=adapters.statuses,
+        left_out=selection.left_out,
         invalid=None,
         pods=own_pods(observed),
         router_service=_router_service(observed, router_name(service)),
@@ -106,6 +110,9 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         replace=replace,
         apply=[*apply, *lowered.marks],
         prune=objects_to_prune(desired, existing, apply),
+        lora_adapters=changed(
+            service.name, observed.lora_adapters, entries(service.name, selection, adapters.statuses)
+        ),
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
         actions=[*lowered.actions, *adapters.actions],
         events=events,
@@ -161,6 +168,7 @@ def _plan(
     replace: Sequence[Object] = (),
     apply: Sequence[Object] = (),
     prune: Sequence[Prune] = (),
+    lora_adapters: Mapping[str, Object | None] | None = None,
     delete: Sequence[Ref] = (),
     actions: Sequence[Action] = (),
     events: Sequence[EventRecord] = (),
@@ -169,7 +177,7 @@ def _plan(
     status = build_status(inputs, now)
     if other := contested(inputs.last_status, inputs.installation, now):
         status["conditions"] = [*status["conditions"], other]
-    changed = status != inputs.last_status
+    is_new = status != inputs.last_status
     unreachable = [pod for pod in inputs.engine_pods if podutil.is_ready(pod)]
     unreachable = [pod for pod in unreachable if pod["metadata"]["name"] not in inputs.engines]
     after = [*requeue, *[UNREACHABLE_REQUEUE] * bool(unreachable), *[DOWNLOAD_REQUEUE] * is_downloading(inputs)]
@@ -178,9 +186,10 @@ def _plan(
         apply=list(apply),
         prune=list(prune),
         delete=list(delete),
-        status=status if changed else None,
+        status=status if is_new else None,
+        lora_adapters=dict(lora_adapters or {}),
         actions=list(actions),
-        events=[*(transitions(inputs.last_status, status) if changed else ()), *events],
+        events=[*(transitions(inputs.last_status, status) if is_new else ()), *events],
         requeue_after=min(after, default=None),
     )
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import NODEFAULT
 
 from blade_operator.spec import router_fields as fields
-from blade_operator.spec.adapter_fields import Adapter
+from blade_operator.spec.adapters.fields import Adapter
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol.routing import (

@@ -8,7 +8,7 @@ from blade_operator.spec.crd.defaults import apply_defaults
 from blade_operator.spec.crd.printer_columns import columns
 from blade_operator.spec.errors import Problem, SpecError
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.parse import LLMService, check_change, parse_service
+from blade_operator.spec.parse import LLMService, check_change, parse_adapter, parse_service
 
 __all__ = [
     "LLMService",
@@ -18,5 +18,6 @@ __all__ = [
     "apply_defaults",
     "check_change",
     "columns",
+    "parse_adapter",
     "parse_service",
 ]

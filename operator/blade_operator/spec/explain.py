@@ -16,12 +16,12 @@ from blade_operator.spec.types import Hint, describe
 Location = tuple[str | int, ...]
 
 
-def explain(error: Mapping[str, Any]) -> Problem:
-    """One of pydantic's error records about ``spec``, as a `Problem`."""
+def explain(error: Mapping[str, Any], root: type[BaseModel] = LLMServiceSpec) -> Problem:
+    """One of pydantic's error records about ``spec``, as a `Problem`; ``root`` is the model of ``spec``."""
     location: Location = tuple(error["loc"])
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        parent = _descend(location[:-1])
+        parent = _descend(location[:-1], root)
         known = [info.alias or name for name, info in parent.model_fields.items()] if parent else []
         return unknown_field(("spec", *location[:-1]), str(location[-1]), known)
     path = dotted(("spec", *location))
@@ -50,7 +50,7 @@ def explain(error: Mapping[str, Any]) -> Problem:
         case "less_than_equal":
             return Problem(path, f"must be at most {context['le']}, not {value}")
         case "string_pattern_mismatch" | "string_too_short":
-            return Problem(path, f"must be {_hint(location) or 'longer'}, not {describe(value)}")
+            return Problem(path, f"must be {_hint(location, root) or 'longer'}, not {describe(value)}")
         case "string_too_long":
             return Problem(path, f"must be at most {context['max_length']} characters, not {len(value)}")
         case "too_long":
@@ -110,8 +110,8 @@ def model_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _field(location: Location) -> FieldInfo | None:
-    model: type[BaseModel] | None = LLMServiceSpec
+def _field(location: Location, root: type[BaseModel]) -> FieldInfo | None:
+    model: type[BaseModel] | None = root
     info = None
     for step in location:
         if isinstance(step, int) or (model is None and info is not None):
@@ -121,15 +121,15 @@ def _field(location: Location) -> FieldInfo | None:
     return info
 
 
-def _descend(location: Location) -> type[BaseModel] | None:
+def _descend(location: Location, root: type[BaseModel]) -> type[BaseModel] | None:
     if not location:
-        return LLMServiceSpec
-    info = _field(location)
+        return root
+    info = _field(location, root)
     return model_of(info.annotation) if info else None
 
 
-def _hint(location: Location) -> str | None:
-    info = _field(location)
+def _hint(location: Location, root: type[BaseModel]) -> str | None:
+    info = _field(location, root)
     if info is None:
         return None
     for found in (*info.metadata, *_metadata(info.annotation)):

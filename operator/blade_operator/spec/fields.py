@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from blade_operator.spec.adapter_fields import Adapter, Lora
+from blade_operator.spec.adapters.fields import Adapter, Lora
+from blade_operator.spec.adapters.selector import LabelSelector
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
@@ -239,6 +240,11 @@ class LLMServiceSpec(Record):
     replicas: int = Field(default=1, ge=0, le=1000, description="Engine replicas; `kubectl scale` sets it.")
     adapters: Annotated[tuple[Adapter, ...], ListType("map", key="name"), Unique] = Field(
         default=(), max_length=128, strict=False, description="LoRA adapters of the model, beside it."
+    )
+    adapter_selector: LabelSelector | None = Field(
+        default=None,
+        description="Which LoRAAdapters of the namespace are adapters of the service, too, by their labels; `{}` "
+        "selects all of them. Nothing restarts when they come, change or go.",
     )
     router: Router = Field(default_factory=Router, description="The proxy in front of the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How engines are replaced.")

@@ -1,4 +1,5 @@
-"""From an object as stored or as written in a file to a typed `LLMService`, or to every problem with it at once."""
+"""From an object as stored or as written in a file to a typed `LLMService`, or to every problem with it at once; and
+from a ``LoRAAdapter`` to the adapter that it stands for."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from blade_operator.spec.adapters.fields import Adapter, LoRAAdapterSpec
 from blade_operator.spec.errors import Problem, SpecError
 from blade_operator.spec.explain import explain, unknown_field
 from blade_operator.spec.fields import LLMServiceSpec
@@ -15,7 +17,7 @@ from blade_operator.spec.overlay import overlay_problems
 from blade_operator.spec.rules.change import CHANGE_RULES
 from blade_operator.spec.rules.service import RULES, broken
 from blade_operator.spec.types import describe
-from blade_protocol.labels import API_VERSION, KIND
+from blade_protocol.labels import ADAPTER_KIND, API_VERSION, KIND
 
 _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
 
@@ -81,3 +83,24 @@ def check_change(old: dict[str, Any], new: dict[str, Any]) -> None:
     before, after = parse_service(old).spec, parse_service(new).spec
     if problems := [Problem(rule.field, rule.message) for rule in CHANGE_RULES if not rule.holds(before, after)]:
         raise SpecError(problems)
+
+
+def parse_adapter(obj: dict[str, Any]) -> Adapter:
+    """The adapter, which has the object's name. Raises `SpecError` with every problem found."""
+    problems = [unknown_field((), name, _TOP_LEVEL) for name in obj if name not in _TOP_LEVEL]
+    if obj.get("apiVersion", API_VERSION) != API_VERSION or obj.get("kind") != ADAPTER_KIND:
+        problems.append(Problem("apiVersion", f"must be {API_VERSION}, and kind {ADAPTER_KIND}"))
+    spec = obj.get("spec")
+    try:
+        fields = LoRAAdapterSpec.model_validate({} if spec is None else spec)
+    except ValidationError as error:
+        raise SpecError([*problems, *(explain(each, LoRAAdapterSpec) for each in error.errors())]) from error
+    try:
+        adapter = Adapter(
+            name=obj["metadata"]["name"], **{each: getattr(fields, each) for each in type(fields).model_fields}
+        )
+    except ValidationError as error:
+        raise SpecError([*problems, *(explain(each, Adapter) for each in error.errors())]) from error
+    if problems:
+        raise SpecError(problems)
+    return adapter

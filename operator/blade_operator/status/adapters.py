@@ -30,9 +30,13 @@ def adapters_ready(inputs: StatusInputs) -> list[Condition]:
         if not before:
             return []
         return [Condition("AdaptersReady", before["status"], before["reason"], before.get("message", ""))]
-    if not inputs.adapters:
+    if not inputs.adapters and not inputs.left_out:
         return []
     missing = [each for each in inputs.adapters if each.desired and (each.reason or len(each.pods) < each.desired)]
+    if not missing and inputs.left_out:
+        name, reason = min(inputs.left_out.items())
+        more = f"; {len(inputs.left_out) - 1} more are left out" if len(inputs.left_out) > 1 else ""
+        return [Condition("AdaptersReady", "False", "LeftOut", f"LoRAAdapter {name} is left out: {reason}{more}")]
     if not missing:
         count = sum(each.desired > 0 for each in inputs.adapters)
         return [

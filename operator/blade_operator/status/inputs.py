@@ -31,6 +31,8 @@ class StatusInputs:
     unauthorized: frozenset[str] = frozenset()
     adapters: Sequence[AdapterStatus] | None = None
     """The LoRA adapters of the spec; None: it is invalid."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Names of selected LoRAAdapters that the service cannot have, each with the reason."""
     deployments: tuple[Object, ...] = ()
     rejected: Mapping[Ref, str] = field(default_factory=dict)
     current: str = ""

@@ -9,7 +9,7 @@ from operator_support.mini_cluster import engine_state
 
 from blade_operator.adapters.decide import RETRY, SOON, Decision, decide
 from blade_operator.model.plan import LoadAdapter, UnloadAdapter
-from blade_operator.spec.adapter_fields import Adapter
+from blade_operator.spec.adapters.fields import Adapter
 from blade_protocol.adapters import AdapterInfo
 
 PODS = ("p0", "p1", "p2")

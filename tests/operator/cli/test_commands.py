@@ -92,7 +92,7 @@ def test_get_as_yaml_json_and_names(run: Terminal) -> None:
     ("args", "message"),
     [
         (("get", "llm", "nobody"), 'llmservices.serving.bladellm.io "nobody" not found'),
-        (("get", "zebras"), 'there is no resource type "zebras": use all or one of llm, po, deploy'),
+        (("get", "zebras"), 'there is no resource type "zebras": use all or one of llm, lora, po, deploy'),
         (("describe", "nobody"), 'llmservices.serving.bladellm.io "nobody" not found'),
         (("scale", "nobody", "--replicas", "2"), 'llmservices.serving.bladellm.io "nobody" not found'),
         (("delete", "nobody"), 'llmservices.serving.bladellm.io "nobody" not found'),

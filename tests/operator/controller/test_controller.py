@@ -40,6 +40,8 @@ class _Cluster:
         self.gone = False
         self.refused: dict[str, str] = {}
         self.failing = ""
+        self.adapter: Object = {}
+        """A LoRAAdapter of the namespace."""
         self.claimed = False
         """By another installation."""
 
@@ -76,6 +78,12 @@ class _Cluster:
 
     async def write_status(self, key: Key, status: Object) -> None:
         self.calls.append(("status", status["phase"]))
+
+    def lora_adapters(self, namespace: str) -> tuple[Object, ...]:
+        return (self.adapter,) if self.adapter else ()
+
+    async def update_adapter_status(self, ref: Ref, change: Callable[[Object], Object]) -> None:
+        self.calls.append(("adapter", ref.name, change(self.adapter)))
 
     async def emit(self, key: Key, event: EventRecord) -> None:
         self.calls.append(("event", event.reason))
@@ -448,3 +456,14 @@ async def test_adapters_are_loaded_and_unloaded_and_refusals_reach_the_next_deci
     request = LoadAdapterRequest(lora_name="sql", lora_path="/sql", wait=False, replace=True, register_only=True)
     assert asked == [request, "old", "old"], "a refused request waits for its back-off"
     assert seen == [{}, {("pod-1", "sql"): "rank 64 is more than 16"}]
+
+
+async def test_a_lora_adapter_says_nothing_of_a_service_that_is_gone() -> None:
+    cluster = _Cluster()
+    cluster.gone = True
+    cluster.adapter = {
+        "metadata": {"name": "law", "generation": 1},
+        "status": {"services": [{"service": KEY.name, "desired": 1, "loaded": 1}]},
+    }
+    assert await Controller(cluster, _Fleet(cluster, {}), lambda observed, now: Plan()).reconcile(KEY) is None
+    assert cluster.calls == [("adapter", "law", {})]

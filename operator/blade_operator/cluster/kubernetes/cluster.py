@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 
-from blade_operator.cluster import Rejected
+from blade_operator.cluster import MOST_ADAPTERS, Rejected
 from blade_operator.cluster.change_queue import ChangeQueue
 from blade_operator.cluster.kubernetes.api import APPLY, JSON_PATCH, MERGE, WRITE_TIMEOUT, Api, ApiError
 from blade_operator.cluster.kubernetes.events import event_object
 from blade_operator.cluster.kubernetes.informer_cache import InformerCache
 from blade_operator.cluster.kubernetes.installations import Installations
-from blade_operator.cluster.kubernetes.kinds import EVENT, KINDS, SERVICE, path_of
+from blade_operator.cluster.kubernetes.kinds import ADAPTER, EVENT, KINDS, SERVICE, path_of
 from blade_operator.cluster.kubernetes.watching.scopes import Scopes
 from blade_operator.model.installation import claimed
 from blade_operator.model.objects import Key, Object, Ref
@@ -27,6 +27,8 @@ _REFUSAL_MESSAGES = ("failed to create typed patch object", "failed calling webh
 """Said with a 500: of a field that the kind does not have, and for an admission webhook that does not respond."""
 _NO_SUCH_PLACE = "the server rejected our request due to an error in our request"
 """Said with a 422, of a JSON patch that does not apply."""
+_TRIES = 3
+"""Writes of a status that others write, too, before the next reconcile goes on with it."""
 _SEPARATE_KINDS = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
 
 
@@ -65,7 +67,8 @@ class KubernetesCluster:
         [service] = found.pop(KIND)
         deployments, pods, services, config_maps, revisions = (tuple(found.pop(kind, ())) for kind in _SEPARATE_KINDS)
         others = tuple(obj for objs in found.values() for obj in objs)
-        observed = Observed(service, deployments, pods, services, config_maps, revisions, others)
+        adapters = self.lora_adapters(key.namespace)
+        observed = Observed(service, deployments, pods, services, config_maps, revisions, others, adapters)
         owner = claimed(service)
         if self._installation and owner not in ("", self._installation):
             observed = dataclasses.replace(observed, abandoned=await self._installations.is_gone(owner))
@@ -204,6 +207,37 @@ class KubernetesCluster:
             return False
         self.cache.put(written)
         return True
+
+    def lora_adapters(self, namespace: str) -> tuple[Object, ...]:
+        """See `Cluster.lora_adapters`. None of a namespace that has not been seen completely."""
+        if self.scopes.is_incomplete(namespace):
+            return ()
+        return tuple(self.cache.lora_adapters(namespace, MOST_ADAPTERS))
+
+    async def update_adapter_status(self, ref: Ref, change: Callable[[Object], Object]) -> None:
+        """See `Cluster.update_adapter_status`. Services share such a status: it is written to the very version that it
+        was made of, and made again where another one was quicker."""
+        record = self.cache.get(ref)
+        obj = record.unpack() if record is not None else None
+        version = str(record.version) if record is not None else ""
+        for _ in range(_TRIES):
+            if obj is None:
+                return
+            metadata = {"uid": obj["metadata"]["uid"], "resourceVersion": version}
+            body = {"metadata": metadata, "status": replacing(obj.get("status"), change(obj))}
+            path = f"{path_of(ref)}/status"
+            try:
+                self.cache.put(await self._api.write("PATCH", path, body, kind=ADAPTER.name, content_type=MERGE))
+                return
+            except ApiError as error:
+                if error.status == 404:
+                    return
+                if error.status != 409:
+                    raise
+            params = {"fieldSelector": f"metadata.name={ref.name}", "limit": "1"}
+            found = await self._api.get(ADAPTER.path(ref.namespace), params, kind=ref.kind, timeout=WRITE_TIMEOUT)
+            obj = next(iter(found["items"]), None)
+            version = obj["metadata"]["resourceVersion"] if obj is not None else ""
 
     async def emit(self, key: Key, event: EventRecord) -> None:
         """See `Cluster.emit`. An Event nobody may write, as in a namespace that is being deleted, is left out."""

@@ -17,7 +17,7 @@ import msgspec
 
 from blade_operator.cluster.kubernetes.trim import trim
 from blade_operator.model.objects import Key, Object, Ref
-from blade_protocol.labels import KIND, NAME
+from blade_protocol.labels import ADAPTER_KIND, KIND, NAME
 
 _TOMBSTONES = 2048
 """Deleted objects whose version is still known: responses to writes are late by seconds at most."""
@@ -31,9 +31,9 @@ class CachedObject:
 
     version: int
     data: bytes
-    """The trimmed object; of an LLMService, without its status."""
+    """The trimmed object; of one of our kinds, without its status."""
     status: bytes = b""
-    """Of an LLMService: written by the operator itself, so that a change of it triggers no reconcile."""
+    """Of one of our kinds: written by the operator itself, so that a change of it triggers no reconcile."""
 
     def unpack(self) -> Object:
         """The trimmed object."""
@@ -49,6 +49,8 @@ class InformerCache:
     def __init__(self) -> None:
         self._by_key: dict[Key, dict[Ref, CachedObject]] = {}
         self._keys: dict[Ref, Key] = {}
+        self._selecting: set[Key] = set()
+        """Services that select LoRAAdapters."""
         self._tombstones: dict[Ref, int] = {}
         """Versions at which objects were deleted: the response to an earlier write may come after that event."""
         self._listeners: list[Callable[[Key], None]] = []
@@ -68,6 +70,11 @@ class InformerCache:
         for ref, cached in sorted(self._by_key.get(key, {}).items()):
             found.setdefault(ref.kind, []).append(cached.unpack())
         return found
+
+    def lora_adapters(self, namespace: str, limit: int) -> list[Object]:
+        """LoRAAdapters of a namespace, the first ``limit`` in order of names."""
+        found = sorted(self._by_key.get(Key(namespace, ""), {}).items())
+        return [cached.unpack() for _, cached in found[:limit]]
 
     def services(self) -> list[Key]:
         """Every LLMService; first those whose latest spec has not been reconciled yet."""
@@ -107,11 +114,15 @@ class InformerCache:
         if key is None:
             return
         kept = trim(obj)
-        status = _pack(kept.pop("status")) if ref.kind == KIND else b""
+        status = _pack(kept.pop("status")) if ref.kind in (KIND, ADAPTER_KIND) else b""
         cached = CachedObject(version, _pack(kept), status)
         self._keys[ref] = key
         self._tombstones.pop(ref, None)
         self._by_key.setdefault(key, {})[ref] = cached
+        if ref.kind == KIND and (obj.get("spec") or {}).get("adapterSelector") is not None:
+            self._selecting.add(key)
+        elif ref.kind == KIND:
+            self._selecting.discard(key)
         if before is None or before.data != cached.data:
             self._notify(key)
 
@@ -160,6 +171,8 @@ class InformerCache:
         key = self._keys.pop(ref, None)
         if key is None:
             return
+        if ref.kind == KIND:
+            self._selecting.discard(key)
         cached = self._by_key[key]
         del cached[ref]
         if not cached:
@@ -167,11 +180,16 @@ class InformerCache:
         self._notify(key)
 
     def _notify(self, key: Key) -> None:
-        for listener in self._listeners:
-            listener(key)
+        keys = [each for each in self._selecting if each.namespace == key.namespace] if not key.name else [key]
+        for each in keys:
+            for listener in self._listeners:
+                listener(each)
 
 
 def _key_of(obj: Object) -> Key | None:
+    """The service that ``obj`` belongs to; of a LoRAAdapter one without a name, as it is of all in its namespace."""
     metadata = obj["metadata"]
+    if obj["kind"] == ADAPTER_KIND:
+        return Key(metadata["namespace"], "")
     name = metadata["name"] if obj["kind"] == KIND else (metadata.get("labels") or {}).get(NAME)
     return Key(metadata["namespace"], name) if name else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blade_operator.model.objects import Ref
-from blade_protocol.labels import API_VERSION, KIND, MANAGED_BY, MANAGER, PLURAL
+from blade_protocol.labels import ADAPTER_KIND, ADAPTER_PLURAL, API_VERSION, KIND, MANAGED_BY, MANAGER, PLURAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,9 @@ class Kind:
     selector: str = f"{MANAGED_BY}={MANAGER}"
     """Which of them are watched; the server applies it."""
     watched: bool = True
+    optional: bool = False
+    """Services are reconciled also where it cannot be listed: it came with a later release, whose CRD or rights may be
+    missing."""
 
     @property
     def group(self) -> str:
@@ -42,6 +45,7 @@ class Kind:
 
 
 SERVICE = Kind(KIND, API_VERSION, PLURAL, selector="")
+ADAPTER = Kind(ADAPTER_KIND, API_VERSION, ADAPTER_PLURAL, selector="", optional=True)
 EVENT = Kind("Event", "v1", "events", watched=False)
 LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases", watched=False)
 SECRET = Kind("Secret", "v1", "secrets", watched=False)
@@ -49,6 +53,7 @@ SECRET = Kind("Secret", "v1", "secrets", watched=False)
 
 _ALL = (
     SERVICE,
+    ADAPTER,
     EVENT,
     LEASE,
     SECRET,

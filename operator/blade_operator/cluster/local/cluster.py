@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from blade_operator.cluster import MOST_ADAPTERS
 from blade_operator.cluster.change_queue import ChangeQueue
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.fields import require_supported
@@ -12,7 +13,7 @@ from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import EventRecord, Prune
-from blade_protocol.labels import KIND, MANAGER, NAME
+from blade_protocol.labels import ADAPTER_KIND, KIND, MANAGER, NAME
 
 _OBSERVED_BY_KIND = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
 _OTHERS = (
@@ -40,6 +41,10 @@ class LocalCluster:
         )
 
         def enqueue(obj: Object) -> None:
+            if obj["kind"] == ADAPTER_KIND:
+                for selecting in self._selecting(obj["metadata"]["namespace"]):
+                    changed.add(selecting)
+                return
             key = _service_of(obj)
             if key is not None:
                 changed.add(key)
@@ -47,6 +52,24 @@ class LocalCluster:
         self._store.subscribe(enqueue)
         async for key in changed:
             yield key
+
+    def _selecting(self, namespace: str) -> list[Key]:
+        """The services of a namespace that select LoRAAdapters."""
+        services = self._store.find(KIND, namespace)
+        return [
+            Key(namespace, service["metadata"]["name"])
+            for service in services
+            if service["spec"].get("adapterSelector") is not None
+        ]
+
+    def lora_adapters(self, namespace: str) -> tuple[Object, ...]:
+        """See `Cluster.lora_adapters`."""
+        return tuple(self._store.find(ADAPTER_KIND, namespace)[:MOST_ADAPTERS])
+
+    async def update_adapter_status(self, ref: Ref, change: Callable[[Object], Object]) -> None:
+        """See `Cluster.update_adapter_status`."""
+        if (obj := self._store.get(ref)) is not None:
+            self._store.write_status(ref, change(obj))
 
     async def observe(self, key: Key) -> Observed | None:
         """See `Cluster.observe`."""
@@ -59,7 +82,8 @@ class LocalCluster:
 
         deployments, pods, services, config_maps, revisions = map(children, _OBSERVED_BY_KIND)
         others = tuple(obj for kind in _OTHERS for obj in children(kind))
-        return Observed(service, deployments, pods, services, config_maps, revisions, others)
+        adapters = self.lora_adapters(key.namespace)
+        return Observed(service, deployments, pods, services, config_maps, revisions, others, adapters)
 
     async def apply(self, obj: Object) -> None:
         """See `Cluster.apply`.

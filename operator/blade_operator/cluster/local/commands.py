@@ -19,7 +19,7 @@ from blade_operator.cluster.local.store import Admit, Store
 from blade_operator.model.objects import Object, Ref
 from blade_operator.program import program
 from blade_operator.spec import SpecError, check_change
-from blade_protocol.labels import GROUP, KIND, PLURAL
+from blade_protocol.labels import ADAPTER_KIND, GROUP, KIND
 
 USER = "kubectl"
 """Field manager of manifests that users apply."""
@@ -72,9 +72,9 @@ class Commands:
         self._store.update(ref, lambda obj: obj["spec"].update(replicas=replicas), self._admit)
 
 
-def resource(kind: str) -> str:
+def resource(kind: str, *, plural: bool = True) -> str:
     """The resource name that kubectl prints for a kind: ``llmservices.serving.bladellm.io``, ``secrets``."""
-    return f"{PLURAL}.{GROUP}" if kind == KIND else f"{kind.lower()}s"
+    return kind.lower() + ("s" if plural else "") + (f".{GROUP}" if kind in (KIND, ADAPTER_KIND) else "")
 
 
 @contextlib.asynccontextmanager

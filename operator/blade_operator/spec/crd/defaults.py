@@ -6,19 +6,20 @@ import copy
 from functools import cache
 from typing import Any
 
-from blade_operator.spec.crd.schema import Schema, service_schema
+from blade_operator.spec.crd.schema import Schema, adapter_schema, service_schema
+from blade_protocol.labels import ADAPTER_KIND
 
 
 def apply_defaults(obj: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the LLMService ``obj`` with every default the CRD declares; what is set stays."""
+    """A copy of ``obj``, of one of our kinds, with every default its CRD declares; what is set stays."""
     filled = copy.deepcopy(obj)
-    _fill(filled, _schema())
+    _fill(filled, _schema(obj["kind"]))
     return filled
 
 
 @cache
-def _schema() -> Schema:
-    return service_schema()
+def _schema(kind: str) -> Schema:
+    return adapter_schema() if kind == ADAPTER_KIND else service_schema()
 
 
 def _fill(value: Any, schema: Schema) -> None:

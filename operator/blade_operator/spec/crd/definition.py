@@ -1,11 +1,22 @@
-"""The CustomResourceDefinition: names, printer columns and subresources around the schema."""
+"""The CustomResourceDefinitions: names, printer columns and subresources around the schema."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from blade_operator.spec.crd.schema import service_schema
-from blade_protocol.labels import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR, VERSION
+from blade_operator.spec.crd.schema import adapter_schema, service_schema
+from blade_protocol.labels import (
+    ADAPTER_KIND,
+    ADAPTER_PLURAL,
+    ADAPTER_SHORT_NAME,
+    ADAPTER_SINGULAR,
+    GROUP,
+    KIND,
+    PLURAL,
+    SHORT_NAME,
+    SINGULAR,
+    VERSION,
+)
 
 PRINTER_COLUMNS: Final[tuple[dict[str, Any], ...]] = (
     {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
@@ -21,38 +32,67 @@ PRINTER_COLUMNS: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
+ADAPTER_COLUMNS: Final[tuple[dict[str, Any], ...]] = (
+    {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
+    {"name": "Reason", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].reason'},
+    {"name": "Engines", "type": "string", "jsonPath": ".status.engines"},
+    {"name": "URI", "type": "string", "jsonPath": ".spec.uri"},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    {"name": "Model", "type": "string", "jsonPath": ".spec.model", "priority": 1},
+    {
+        "name": "Message",
+        "type": "string",
+        "jsonPath": '.status.conditions[?(@.type=="Ready")].message',
+        "priority": 1,
+    },
+)
+
+
 def custom_resource_definition() -> dict[str, Any]:
     """The CustomResourceDefinition of LLMService, for ``kubectl apply``."""
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    names = {"plural": PLURAL, "singular": SINGULAR, "shortNames": [SHORT_NAME], "categories": ["all", "ai"]}
+    return _definition(KIND, names, PRINTER_COLUMNS, service_schema(), {"scale": scale})
+
+
+def adapter_definition() -> dict[str, Any]:
+    """The CustomResourceDefinition of LoRAAdapter."""
+    names = {
+        "plural": ADAPTER_PLURAL,
+        "singular": ADAPTER_SINGULAR,
+        "shortNames": [ADAPTER_SHORT_NAME],
+        "categories": ["ai"],
+    }
+    return _definition(ADAPTER_KIND, names, ADAPTER_COLUMNS, adapter_schema(), {})
+
+
+def _definition(
+    kind: str,
+    names: dict[str, Any],
+    columns: tuple[dict[str, Any], ...],
+    schema: dict[str, Any],
+    subresources: dict[str, Any],
+) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{names['plural']}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
-            "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": SINGULAR,
-                "shortNames": [SHORT_NAME],
-                "categories": ["all", "ai"],
-            },
+            "names": {"kind": kind, "listKind": f"{kind}List", **names},
             "versions": [
                 {
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "additionalPrinterColumns": [dict(column) for column in PRINTER_COLUMNS],
-                    "schema": {"openAPIV3Schema": service_schema()},
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.replicas",
-                            "statusReplicasPath": ".status.replicas",
-                            "labelSelectorPath": ".status.selector",
-                        },
-                    },
+                    "additionalPrinterColumns": [dict(column) for column in columns],
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}, **subresources},
                 }
             ],
         },

@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from blade_operator.spec.crd.definition import PRINTER_COLUMNS
+from blade_operator.spec.crd.definition import ADAPTER_COLUMNS, PRINTER_COLUMNS
+from blade_protocol.labels import ADAPTER_KIND
 
 _STEP: Final = re.compile(r'\.(?P<field>\w+)|\[\?\(@\.(?P<key>\w+)=="(?P<value>[^"]*)"\)\]')
 
 
-def columns(service: dict[str, Any], *, wide: bool = False, now: datetime | None = None) -> list[tuple[str, str]]:
-    """Header and cell of every column of one LLMService: NAME, then the CRD's. ``wide`` adds those of priority 1."""
-    row = [("NAME", str(service["metadata"]["name"]))]
-    for column in PRINTER_COLUMNS:
+def columns(obj: dict[str, Any], *, wide: bool = False, now: datetime | None = None) -> list[tuple[str, str]]:
+    """Header and cell of every column of an object of one of our kinds: NAME, then the CRD's. ``wide`` adds those of
+    priority 1."""
+    row = [("NAME", str(obj["metadata"]["name"]))]
+    for column in ADAPTER_COLUMNS if obj.get("kind") == ADAPTER_KIND else PRINTER_COLUMNS:
         if column.get("priority", 0) and not wide:
             continue
-        value = lookup(service, column["jsonPath"])
+        value = lookup(obj, column["jsonPath"])
         if column["type"] == "date":
             cell = age(value, now or datetime.now(UTC)) if value else "<unknown>"
         else:

@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from blade_operator.spec.adapters.fields import LoRAAdapterSpec
+from blade_operator.spec.adapters.status_fields import LoRAAdapterStatus
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.rules.change import CHANGE_RULES, ChangeRule
 from blade_operator.spec.rules.rule import Rule
@@ -44,6 +46,22 @@ def service_schema() -> Schema:
             place = place["properties"][step]
         place.setdefault("x-kubernetes-validations", []).append(rule.schema)
     return root
+
+
+def adapter_schema() -> Schema:
+    """The ``openAPIV3Schema`` of a LoRAAdapter."""
+    return {
+        "type": "object",
+        "description": "A LoRA adapter for the LLMServices of its namespace whose `adapterSelector` selects it.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": "Version of this API."},
+            "kind": {"type": "string", "description": "LoRAAdapter."},
+            "metadata": {"type": "object"},
+            "spec": structural(LoRAAdapterSpec, defaults=True),
+            "status": structural(LoRAAdapterStatus, defaults=False),
+        },
+    }
 
 
 def structural(model: type[BaseModel], *, defaults: bool) -> Schema:

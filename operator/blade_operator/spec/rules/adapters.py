@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from blade_operator.spec.adapter_fields import Adapter, Lora
+from blade_operator.spec.adapters.fields import Adapter, Lora
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.rules.place import cel_readable, readable
 from blade_operator.spec.rules.rule import Rule
@@ -37,6 +37,11 @@ def _names_are_unambiguous(spec: LLMServiceSpec) -> bool:
     return all(adapter.requested_as == adapter.name or adapter.name not in groups for adapter in spec.adapters)
 
 
+def _requirements_are_whole(spec: LLMServiceSpec) -> bool:
+    requirements = spec.adapter_selector.match_expressions if spec.adapter_selector is not None else ()
+    return all((each.operator in ("In", "NotIn")) == bool(each.values) for each in requirements)
+
+
 ADAPTER_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
@@ -51,6 +56,23 @@ ADAPTER_RULES: Final[tuple[Rule, ...]] = (
         cel="!has(self.adapters) || size(self.adapters) == 0 || (has(self.engine) && has(self.engine.lora))",
         holds=lambda name, spec: not spec.adapters or spec.engine.lora is not None,
         message="engines serve adapters with it only: set it (`lora: {}` for the defaults), or remove spec.adapters",
+    ),
+    Rule(
+        at=("spec",),
+        field="spec.engine.lora",
+        cel="!has(self.adapterSelector) || (has(self.engine) && has(self.engine.lora))",
+        holds=lambda name, spec: spec.adapter_selector is None or spec.engine.lora is not None,
+        message="engines serve adapters with it only: set it (`lora: {}` for the defaults), or remove "
+        "spec.adapterSelector",
+    ),
+    Rule(
+        at=("spec",),
+        field="spec.adapterSelector.matchExpressions",
+        cel="!has(self.adapterSelector) || !has(self.adapterSelector.matchExpressions) || "
+        "self.adapterSelector.matchExpressions.all(e, "
+        "(e.operator == 'In' || e.operator == 'NotIn') == (has(e.values) && size(e.values) > 0))",
+        holds=lambda name, spec: _requirements_are_whole(spec),
+        message="In and NotIn need values, Exists and DoesNotExist take none",
     ),
     Rule(
         at=("spec",),

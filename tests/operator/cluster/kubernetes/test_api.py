@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
-from operator_support.apiserver import Clock, config_map, llm_service
+from operator_support.apiserver import Clock, config_map, llm_service, lora_adapter
 
 from blade_operator.cluster import Rejected
 from blade_operator.cluster.kubernetes import api as module
@@ -251,6 +251,35 @@ async def test_a_service_is_claimed_only_in_the_very_version_that_was_observed(
     assert len(server.requests) == 1
     server.refuse(409, "the object has been modified")
     assert not await cluster.claim(KEY, {"phase": "Ready", "installation": "a/b"}, {"installation": "c/d"})
+
+
+async def test_a_status_that_others_write_too_is_made_again_of_theirs(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    """Services share the status of a LoRAAdapter."""
+    cluster.cache.put(lora_adapter("law", 5))
+    theirs = {**lora_adapter("law", 6), "status": {"services": ["theirs"]}}
+
+    def respond(request: web.Request, body: Any) -> web.Response:
+        if request.method == "GET":
+            return web.json_response({"items": [theirs]})
+        if body["metadata"]["resourceVersion"] == "5":
+            return web.json_response({"kind": "Status", "reason": "Conflict", "message": "modified"}, status=409)
+        return web.json_response({**lora_adapter("law", 7), "status": body["status"]})
+
+    server.respond = respond
+    ref = Ref("LoRAAdapter", "team", "law")
+    await cluster.update_adapter_status(
+        ref, lambda obj: {"services": [*obj.get("status", {}).get("services", ()), "ours"]}
+    )
+    assert [request.method for request, _ in server.requests] == ["PATCH", "GET", "PATCH"]
+    request, body = server.requests[-1]
+    assert request.path == "/apis/serving.bladellm.io/v1alpha1/namespaces/team/loraadapters/law/status"
+    assert body["metadata"] == {"uid": "uid-law", "resourceVersion": "6"}
+    assert cluster.lora_adapters("team")[0]["status"] == {"services": ["theirs", "ours"]}
+    server.refuse(404, "not found")
+    await cluster.update_adapter_status(ref, lambda obj: {})  # it is gone
+    await cluster.update_adapter_status(Ref("LoRAAdapter", "team", "nobody"), lambda obj: {})
 
 
 @pytest.mark.parametrize(

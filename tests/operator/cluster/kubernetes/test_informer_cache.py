@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from operator_support.apiserver import config_map, llm_service
+from operator_support.apiserver import config_map, llm_service, lora_adapter
 
 from blade_operator.cluster.kubernetes.informer_cache import InformerCache
 from blade_operator.cluster.kubernetes.trim import trim
@@ -172,3 +172,34 @@ def test_history_that_was_rewritten_replaces_what_is_newer(cache: InformerCache,
     cache.forget_namespace("team")
     assert cache.children(KEY) == {}
     assert set(notified) == {KEY}
+
+
+def test_a_lora_adapter_is_of_all_services_of_its_namespace_that_select(
+    cache: InformerCache, notified: list[Key]
+) -> None:
+    for name, namespace, selects in (
+        ("a", "team", True),
+        ("b", "team", False),
+        ("c", "other", True),
+        ("d", "team", True),
+    ):
+        service = llm_service(1, name=name, namespace=namespace)
+        cache.put({**service, "spec": {"adapterSelector": {}} if selects else {}})
+    cache.put({**llm_service(2, name="d"), "spec": {}})  # it does not any more
+    notified.clear()
+    cache.put(lora_adapter("law", 3))
+    assert notified == [Key("team", "a")]
+    cache.put({**lora_adapter("law", 4), "status": {"engines": "1/1"}})
+    assert notified == [Key("team", "a")], "its status is the operator's own"
+    assert [each["status"] for each in cache.lora_adapters("team", 10)] == [{"engines": "1/1"}]
+    cache.put(lora_adapter("law", 5, team="legal"))
+    cache.remove(Ref("LoRAAdapter", "team", "law"), 6)
+    assert notified == [Key("team", "a")] * 3
+    assert cache.lora_adapters("team", 10) == []
+    assert {key.name for key in cache.services()} == {"a", "b", "c", "d"}
+
+
+def test_lora_adapters_are_bounded(cache: InformerCache) -> None:
+    for number in range(20):
+        cache.put(lora_adapter(f"a{number:02}", number + 1))
+    assert [each["metadata"]["name"] for each in cache.lora_adapters("team", 3)] == ["a00", "a01", "a02"]

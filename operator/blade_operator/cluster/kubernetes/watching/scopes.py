@@ -34,7 +34,7 @@ class Scopes:
 
     A namespace with a kind that cannot be listed is skipped whole: to reconcile a service without seeing all of its
     children would be guesswork. In the whole cluster only the kind is skipped, and the operator is not ready until it
-    has been seen once.
+    has been seen once. An optional kind is skipped alone, and nothing waits for it.
     """
 
     def __init__(self, namespaces: Sequence[str] = ()) -> None:
@@ -58,7 +58,7 @@ class Scopes:
     @property
     def unsynced(self) -> list[str]:
         """What has yet to be listed for the first time, for people."""
-        return [str(scope) for scope in self.all if scope not in self._synced and not self._leaves_out(scope)]
+        return [str(scope) for scope in self.all if scope not in self._synced and not self._waits_not(scope)]
 
     def is_skipped(self, scope: Scope) -> bool:
         """Whether ``scope``, or the namespace it is in, cannot be listed now."""
@@ -94,7 +94,8 @@ class Scopes:
         namespace = scope.namespace
         if namespace not in self._incomplete or namespace in self._skipped_namespaces:
             return
-        if all(each in self._synced for each in self.all if each.namespace == namespace):
+        mine = [each for each in self.all if each.namespace == namespace]
+        if all(each in self._synced or self._waits_not(each) for each in mine):
             self._incomplete.discard(namespace)
             for listener in self._listeners:
                 listener(namespace)
@@ -121,14 +122,19 @@ class Scopes:
 
     @property
     def _skipped_namespaces(self) -> set[str]:
-        return {scope.namespace for scope in self._skipped if scope.namespace is not None}
+        return {scope.namespace for scope in self._skipped if scope.namespace is not None and not scope.kind.optional}
+
+    def _waits_not(self, scope: Scope) -> bool:
+        return self._leaves_out(scope) or (scope.kind.optional and scope in self._skipped)
 
     def _leaves_out(self, scope: Scope) -> bool:
         return scope.namespace in self._skipped_namespaces
 
 
 def _consequence(scope: Scope) -> str:
-    return f"namespace {scope.namespace} is skipped" if scope.namespace else "it is skipped"
+    if scope.kind.optional or not scope.namespace:
+        return "it is skipped"
+    return f"namespace {scope.namespace} is skipped"
 
 
 def by_path(scopes: Iterable[Scope]) -> dict[str, Scope]:

@@ -77,6 +77,9 @@ class Supervisor:
                 refused[scope] = reason
         for namespace in await self._scopes.skip(refused):
             self._cache.forget_namespace(namespace)
+        for scope in refused:
+            for ref in self._cache.refs(scope.kind.name, scope.namespace) if scope.kind.optional else ():
+                self._cache.forget(ref)
 
     async def _recheck(self) -> None:
         """Ends the run, and itself, once something that is skipped can be listed."""
@@ -120,5 +123,5 @@ class Supervisor:
 
 
 def _unit(scope: Scope) -> str:
-    """What is skipped together: a namespace, or a kind in the whole cluster."""
-    return scope.namespace or str(scope)
+    """What is skipped together: a namespace, or a kind in the whole cluster; an optional kind alone."""
+    return str(scope) if scope.kind.optional else scope.namespace or str(scope)

@@ -14,7 +14,7 @@ import kopf
 import pytest
 from kubernetes.aio import client
 from kubernetes.aio.config import ConfigException
-from operator_support.apiserver import EXPIRED, FakeApiServer, config_map, fake_api_server, llm_service
+from operator_support.apiserver import EXPIRED, FakeApiServer, config_map, fake_api_server, llm_service, lora_adapter
 from operator_support.local import until
 from operator_support.watching import watching
 
@@ -204,6 +204,24 @@ async def test_a_kind_that_is_not_there_yet_is_watched_once_it_is(server: FakeAp
         del server.refused[services]
         await watched.synced()
         assert watched.cache.services() == [Key("team", "qwen")]
+        assert watched.scopes.skipped == {}
+
+
+async def test_a_namespace_without_lora_adapters_is_served(server: FakeApiServer) -> None:
+    """Their CRD, or the right to list them, may be missing after an upgrade; once they are there they are watched."""
+    adapters = "/apis/serving.bladellm.io/v1alpha1/namespaces/team/loraadapters"
+    server.refused[adapters] = (403, "loraadapters is forbidden")
+    server.put("LLMService", llm_service(0))
+    server.put("LoRAAdapter", lora_adapter("law", 0))
+    async with watching(server, "team") as watched:
+        await watched.synced()
+        assert watched.scopes.served_namespaces == ["team"]
+        assert list(watched.scopes.skipped) == ["loraadapters in team"]
+        observed = await watched.cluster.observe(Key("team", "qwen"))
+        assert observed is not None
+        assert observed.lora_adapters == ()
+        del server.refused[adapters]
+        await until(lambda: bool(watched.cache.lora_adapters("team", 10)))
         assert watched.scopes.skipped == {}
 
 

@@ -30,10 +30,13 @@ class Lora(Record):
     )
 
 
-class Adapter(Record):
-    """A LoRA adapter, loaded into running engines. A change of the list restarts nothing."""
-
+class _Named(Record):
     name: ServedName = Field(description="Name requests put into `model`, unless `model` is another one.")
+
+
+class LoRAAdapterSpec(Record):
+    """A LoRA adapter for the LLMServices whose `adapterSelector` selects it."""
+
     uri: Annotated[
         str,
         StringConstraints(pattern=URI, max_length=1024),
@@ -57,6 +60,10 @@ class Adapter(Record):
     weight: int = Field(
         default=100, ge=0, le=1000, description="Share of that name's requests, beside the weights of the others."
     )
+
+
+class Adapter(LoRAAdapterSpec, _Named):
+    """A LoRA adapter, loaded into running engines. A change of the list restarts nothing."""
 
     @property
     def requested_as(self) -> str:

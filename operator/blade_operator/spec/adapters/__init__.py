@@ -1,0 +1,1 @@
+"""LoRA adapters in the API: those that an ``LLMService`` lists, and ``LoRAAdapter`` objects that it selects."""
