@@ -49,6 +49,8 @@ class AdapterCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters read from disk."""
     host_evictions: int
     """Adapters that left host memory for others."""
+    host_load_seconds: float = 0.0
+    """What reading one from disk takes, as of the last ones; 0: none was read yet."""
 
 
 class AdapterList(msgspec.Struct, frozen=True, kw_only=True):

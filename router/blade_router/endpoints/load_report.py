@@ -1,6 +1,7 @@
 """What an engine last reported about its own load."""
 
 import time
+from collections.abc import Mapping
 
 
 class LoadReport:
@@ -10,6 +11,7 @@ class LoadReport:
     """
 
     __slots__ = (
+        "adapter_seconds",
         "adapters",
         "cache_tokens",
         "capacity",
@@ -35,6 +37,8 @@ class LoadReport:
         """Names it serves, those of adapters included."""
         self.adapters: frozenset[str] = frozenset()
         """Names of the adapters it has loaded."""
+        self.adapter_seconds: Mapping[str, float] = {}
+        """Of those whose weights it would have to read first, what that takes."""
         self.revision = ""
         self.reported_at = 0.0
         """Time of the last report, also of one that said nothing had changed (``time.monotonic``); 0: never."""
@@ -49,6 +53,7 @@ class LoadReport:
         cache_tokens: int | None = None,
         models: frozenset[str] | None = None,
         adapters: frozenset[str] | None = None,
+        adapter_seconds: Mapping[str, float] | None = None,
         revision: str | None = None,
         partial: bool = False,
     ) -> None:
@@ -71,6 +76,8 @@ class LoadReport:
             self.models = models
         if adapters is not None:
             self.adapters = adapters
+        if adapter_seconds is not None:
+            self.adapter_seconds = adapter_seconds
         if revision is not None:
             self.revision = revision
         if not partial:

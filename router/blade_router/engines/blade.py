@@ -94,6 +94,7 @@ class BladeEngine:
             cache_tokens=state.memory.kv_tokens if state.memory is not None else 0,
             models=adapters | {state.model},
             adapters=adapters,
+            adapter_seconds=_cold(state),
             revision=state.revision,
         )
         if state.draining:
@@ -158,3 +159,12 @@ async def _events(connection: Connection) -> AsyncIterator[bytes]:
                     yield line[5:]
                 elif line.startswith(b":"):
                     yield b""
+
+
+def _cold(state: EngineState) -> dict[str, float]:
+    """The adapters whose weights are on disk alone, and what reading one takes."""
+    counts = state.adapter_counts
+    if counts is None or not counts.host_load_seconds or "disk" not in state.adapter_tiers:
+        return {}
+    tiers = zip(state.adapters, state.adapter_tiers, strict=False)
+    return {name: counts.host_load_seconds for name, tier in tiers if tier == "disk"}

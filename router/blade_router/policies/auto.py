@@ -2,7 +2,8 @@
 
 ``wait + fixed + own * (1 + pressure) + copy * (aversion + crowd)``, and the lowest wins. ``wait`` is what the engine
 still has to compute for others, ``own`` what of this prompt is not in its cache, at the engine's own rate, learned from
-its responses (``endpoints.prefill_clock``). ``pressure`` is higher where much was put of late: new blocks evict others.
+its responses (``endpoints.prefill_clock``). ``fixed`` is what any request takes, and where the weights of its adapter
+are on disk alone, what reading them does. ``pressure`` is higher where much was put of late: new blocks evict others.
 ``copy`` is what it computes although another engine has it. That costs others as well: the blocks it evicts, and the
 ``crowd`` that waits there and is served later. So a prompt leaves its engine when waiting there costs more than
 computing it again costs everybody, and not before; a popular one gets a second home when one engine cannot serve it.
@@ -90,6 +91,7 @@ class Auto(Policy):
         prompt = request.prompt
         blocks = prompt.blocks
         stream = bool(request.fields.stream)
+        model = request.fields.model or ""
         routers = self._unsynced()
         self._strangers = strangers = self._unknown()
         warmest = float(max(matched))
@@ -128,6 +130,8 @@ class Auto(Policy):
             if endpoint is home:
                 cached += (blocks - cached) * HOME_SHARE
             cost = wait + (prefill.fixed if stream else prefill.delay)
+            if report.adapter_seconds:
+                cost += report.adapter_seconds.get(model, 0.0)
             if stream and prefill.token > steady:
                 cost += (prefill.token - steady) * streamed
             cost += (blocks - cached) * rate * (1.0 + PRESSURE * prefill.placed / mean_placed)

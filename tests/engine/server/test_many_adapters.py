@@ -47,3 +47,4 @@ def test_a_thousand_registered_adapters(tmp_path_factory: pytest.TempPathFactory
         while (counts := internal.get("/internal/state").json()["adapter_counts"])["host_loads"] < 10:
             time.sleep(0.05)  # states are published ten times a second
         assert (counts["host_loads"], counts["host_evictions"]) == (10, 2)
+        assert 0 < counts["host_load_seconds"] < 10

@@ -11,6 +11,7 @@ from router_support.engine import MockEngine, chunk
 from router_support.internal_port import InternalPort
 from router_support.serving import Running, eventually, serving
 
+from blade_protocol.adapters import AdapterCounts
 from blade_protocol.routing import EndpointConfig, RouterConfig
 from blade_protocol.state import MemoryPlan
 from blade_router.endpoints.endpoint import Endpoint
@@ -61,6 +62,13 @@ async def test_load_models_and_room_come_with_each_event() -> None:
             await eventually(lambda: endpoint.report.running == 3)
             assert (endpoint.report.waiting, endpoint.report.kv_usage) == (2, 0.75)
             assert (endpoint.report.adapters, endpoint.report.models) == ({"french"}, {"m", "french"})
+            counts = AdapterCounts(
+                device_hits=0, device_loads=0, host_hits=0, host_loads=1, host_evictions=0, host_load_seconds=0.25
+            )
+            port.set(adapters=("french", "greek"), adapter_tiers=("host", "disk"), adapter_counts=counts)
+            await eventually(lambda: endpoint.report.adapter_seconds == {"greek": 0.25})
+            port.set(adapter_tiers=("host", "device"))
+            await eventually(lambda: endpoint.report.adapter_seconds == {})
             assert port.queries == {"/internal/events": 1}, "one connection, and no poll"
 
 

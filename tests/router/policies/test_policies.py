@@ -150,3 +150,16 @@ async def test_policies_say_whether_the_adapter_must_be_there(name: PolicyName) 
     verse = chat_request(group_text(1, 2), model="poet")
     for canary in (None, {"1": 0.5}):
         assert policy(name, canary).adapter(verse) == (None if name == "lora-affinity" else "poet")
+
+
+async def test_an_engine_that_must_read_an_adapter_first_is_the_dearer_by_that() -> None:
+    chooser, two = policy("auto"), endpoints(2)
+    two[0].report.update(adapters=frozenset({"law"}), adapter_seconds={"law": 0.3})
+    two[1].report.update(adapters=frozenset({"law"}))
+    law = chat_request("hello", model="law")
+    scores = chooser.scores(two, law)
+    assert scores["0"]["score"] - scores["1"]["score"] == pytest.approx(300, abs=10)
+    for _ in range(10):
+        assert serve(chooser, two, law) == "1"
+    scores = chooser.scores(two, chat_request("hello", model="m"))
+    assert abs(scores["0"]["score"] - scores["1"]["score"]) < 100, "other requests do not care"

@@ -5,6 +5,7 @@ What comes from elsewhere has threads of its own, so that a slow hub holds up no
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,6 +15,8 @@ from blade_llm.engine.adapters.entry import Adapter, CheckedFiles, LoadedAdapter
 from blade_llm.engine.adapters.paths import find_folder, normalized
 from blade_llm.sampling.guided.threads import DaemonThreads
 
+RECENT: Final = 0.2
+"""Share of the last one in what reading takes."""
 DOWNLOADS: Final = 2
 """Adapters that are downloaded at once."""
 
@@ -38,6 +41,8 @@ class AdapterFiles:
         self._downloads = DaemonThreads(DOWNLOADS, "adapter-downloads")
         self._reads = DaemonThreads(1, "adapters")
         self._checks = DaemonThreads(1, "adapter-checks")
+        self.read_seconds = 0.0
+        """What reading one takes, as of the last ones; 0: none was read yet."""
 
     def prepare(self, adapter: Adapter) -> Future[CheckedFiles]:
         """Find the files of ``adapter``, download them if they are elsewhere, and check them if it is registered
@@ -51,14 +56,21 @@ class AdapterFiles:
 
     def read_now(self, path: str) -> LoadedAdapter:
         """Read them on this thread. Raises ``ModelFilesError``."""
-        return self._reader.read(find_folder(path))
+        return self._timed(find_folder(path))
 
     def _prepare(self, path: str, check: bool) -> CheckedFiles:
         folder = find_folder(path)
         return CheckedFiles(folder, self._reader.check(folder) if check else 0)
 
     def _read(self, folder: Path | None, path: str) -> LoadedAdapter:
-        return self._reader.read(folder or find_folder(path))
+        return self._timed(folder or find_folder(path))
+
+    def _timed(self, folder: Path) -> LoadedAdapter:
+        began = time.perf_counter()
+        weights = self._reader.read(folder)
+        took = time.perf_counter() - began
+        self.read_seconds += (took - self.read_seconds) * (RECENT if self.read_seconds else 1.0)
+        return weights
 
 
 def is_local(path: str) -> bool:

@@ -165,6 +165,7 @@ class AdapterManager:
             host_hits=self.hits,
             host_loads=self._host.loads,
             host_evictions=self._host.evictions,
+            host_load_seconds=self._files.read_seconds,
         )
 
     def infos(self) -> list[AdapterInfo]:
