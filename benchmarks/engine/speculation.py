@@ -3,8 +3,11 @@
 The target is the model of ``make bench`` (Qwen2.5-0.5B's shape, random weights), the draft a model of a tenth of its
 size. Two random models never agree, so agreement is given: the draft model computes as ever, then each of its tokens is
 replaced by the target's own with a stated probability, and by another one else. Rounds with and without drafts take
-turns, and their tokens are compared. N-grams are measured on the same requests, whose outputs
-repeat themselves sooner or later, as those of random models do.
+turns, and their tokens are compared.
+
+N-grams are measured on the same requests, whose outputs repeat themselves sooner or later, as those of random models
+do; and on prompts that already have what is repeated, as when a text is copied or edited: a request's prompt with the
+output that it got, up to where that goes round in circles.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,12 @@ def main() -> int:
     figures.append(Figure(f"draft_0.6_batch_{MANY}", _compare(plain, speculating, MANY, 0.6), "of normal", ">=", 0.98))
     figures.append(Figure("ngram_single", _compare(plain, ngram, 1), "of normal"))
     figures.append(Figure(f"ngram_batch_{MANY}", _compare(plain, ngram, MANY), "of normal", ">=", 0.98))
+    copying = _copying(plain)
+    before = _counts(ngram)
+    ratio = _compare(plain, ngram, 1, prompts=copying)
+    drafted, accepted = (after - earlier for after, earlier in zip(_counts(ngram), before, strict=True))
+    figures.append(Figure("ngram_copying_acceptance", accepted / drafted, "of draft tokens"))
+    figures.append(Figure("ngram_copying_single", ratio, "of normal", ">=", 2.5))
     return report("speculation", figures)
 
 
@@ -81,14 +90,44 @@ def _core(model: Path, speculative: SpeculativeConfig | None = None) -> EngineCo
     )
 
 
-def _compare(plain: EngineCore, other: EngineCore, batch: int, rate: float | None = None) -> float:
+def _copying(core: EngineCore) -> list[list[int]]:
+    """A prompt that ends in what the model goes on to repeat."""
+    for seed in range(1, 20):
+        [prompt] = _random_prompts(1, seed)
+        tokens = _round(core, [prompt], 256)[0]["0"]
+        tail = tokens[-96:]
+        if any(tail[period:] == tail[:-period] for period in range(8, 49)):
+            return [[*prompt, *tokens]]
+    raise AssertionError("no output repeats itself")
+
+
+def _counts(core: EngineCore) -> tuple[int, int]:
+    """Tokens drafted and accepted so far."""
+    counts = core.state(epoch="", sequence=0, draining=False).speculation
+    assert counts is not None
+    return counts.draft_tokens, counts.accepted_tokens
+
+
+def _random_prompts(count: int, seed: int = 1) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, KNOWN_TOKENS, (64,), generator=generator).tolist() for _ in range(count)]
+
+
+def _compare(
+    plain: EngineCore,
+    other: EngineCore,
+    batch: int,
+    rate: float | None = None,
+    prompts: Sequence[list[int]] | None = None,
+) -> float:
     """Tokens a second with drafts over those without; the median of rounds that take turns."""
-    expected, _ = _round(plain, batch)
+    prompts = prompts or _random_prompts(batch)
+    expected, _ = _round(plain, prompts)
     restore = _agree(other, expected, rate) if rate is not None else None
     ratios = []
     for _ in range(ROUNDS):
-        same, without = _round(plain, batch)
-        found, seconds = _round(other, batch)
+        same, without = _round(plain, prompts)
+        found, seconds = _round(other, prompts)
         assert same == expected
         _check(found, expected)
         ratios.append(without / seconds)
@@ -104,13 +143,11 @@ def _check(found: Tokens, expected: Tokens) -> None:
     assert equal > 0.5 * total, f"only {equal} of {total} tokens are the same"
 
 
-def _round(core: EngineCore, batch: int) -> tuple[Tokens, float]:
-    """The tokens of so many requests at once, and the seconds that decoding them took."""
-    generator = torch.Generator().manual_seed(1)
-    sampling = SamplingParams(max_tokens=LENGTH, temperature=0.0, ignore_eos=True, seed=1)
-    tokens: Tokens = {str(number): [] for number in range(batch)}
-    for name in tokens:
-        prompt = torch.randint(3, KNOWN_TOKENS, (64,), generator=generator).tolist()
+def _round(core: EngineCore, prompts: Sequence[list[int]], length: int = LENGTH) -> tuple[Tokens, float]:
+    """The tokens of requests with these prompts at once, and the seconds that decoding them took."""
+    sampling = SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=True, seed=1)
+    tokens: Tokens = {str(number): [] for number in range(len(prompts))}
+    for name, prompt in zip(tokens, prompts, strict=True):
         core.add(GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling))
     started: float | None = None
     while core.has_work:

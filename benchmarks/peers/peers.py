@@ -153,6 +153,7 @@ OPENVINO: Final = Peer("openvino", "openvino_pipeline.py", "openvino", _exported
 TRANSFORMERS: Final = Peer("transformers", "transformers_generate.py")
 TRANSFORMERS_CB: Final = Peer("transformers-cb", "transformers_continuous.py")
 VLLM: Final = Peer("vllm", "vllm_offline.py", "vllm", variables=_preloads)
+VLLM_LORA: Final = Peer("vllm-lora", "vllm_lora.py", "vllm", variables=_preloads)
 LLAMA: Final = Peer("llama.cpp", "llama_batch.py", "llama", _gguf("BF16"))
 LLAMA_Q8: Final = Peer("llama.cpp-q8_0", "llama_batch.py", "llama", _gguf("Q8_0"))
 LLAMA_Q4: Final = Peer("llama.cpp-q4_0", "llama_batch.py", "llama", _gguf("Q4_0"))

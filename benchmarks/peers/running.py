@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -81,14 +82,17 @@ class Running:
             self._process.kill()
             self._process.wait()
 
-    def generate(self, prompts: list[list[int]], max_tokens: int) -> Generated:
-        """Generate for all prompts at once.
+    def generate(self, prompts: list[list[int]], max_tokens: int, adapters: Sequence[str] | None = None) -> Generated:
+        """Generate for all prompts at once; ``adapters``: of each prompt, empty for none.
 
         Raises:
             RuntimeError: the worker ended, or an output is shorter than requested.
         """
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": max_tokens}) + "\n")
+        request: dict[str, Any] = {"prompts": prompts, "max_tokens": max_tokens}
+        if adapters is not None:
+            request["adapters"] = list(adapters)
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         message = self._read()
         lengths = {len(tokens) for tokens in message["tokens"]}

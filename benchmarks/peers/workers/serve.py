@@ -1,8 +1,9 @@
 """The loop of every worker: JSON lines in, JSON lines out. Standard library only, any Python.
 
-The first line says that the model is loaded. Each request has ``prompts`` (token ids) and ``max_tokens``;
-its response has ``seconds``, from the prompts being handed over to the last token, and the ``tokens``. An engine prints
-what it likes: responses go to a copy of standard output that it does not know.
+The first line says that the model is loaded. Each request has ``prompts`` (token ids) and ``max_tokens``, and where
+there are adapters the one of each prompt; its response has ``seconds``, from the prompts being handed over to the last
+token, and the ``tokens``. An engine prints what it likes: responses go to a copy of standard output that it does not
+know.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 
-Generate = Callable[[list[list[int]], int], list[list[int]]]
+Generate = Callable[..., list[list[int]]]
+"""Of prompts, the number of tokens, and where there are adapters the one of each prompt."""
 
 
 def options() -> dict:
@@ -31,7 +33,8 @@ def serve(load: Callable[[], Generate]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         begin = time.perf_counter()
-        tokens = generate(request["prompts"], request["max_tokens"])
+        adapters = [request["adapters"]] if "adapters" in request else []
+        tokens = generate(request["prompts"], request["max_tokens"], *adapters)
         _send(responses, {"seconds": time.perf_counter() - begin, "tokens": tokens})
 
 

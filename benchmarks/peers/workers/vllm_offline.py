@@ -5,8 +5,8 @@ import os
 from serve import options, serve
 
 
-def load():
-    wanted = options()
+def start(wanted, **more):
+    """The engine, and what makes its sampling parameters of a number of tokens."""
     os.environ.update(
         VLLM_CPU_OMP_THREADS_BIND=f"0-{wanted['threads'] - 1}",
         VLLM_CPU_NUM_OF_RESERVED_CPU="0",
@@ -22,11 +22,21 @@ def load():
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
         max_num_seqs=64,
+        **more,
     )
 
+    def params(max_tokens):
+        return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
+
+    return llm, params
+
+
+def load():
+    llm, params = start(options())
+
     def generate(prompts, max_tokens):
-        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
-        results = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
+        results = llm.generate(inputs, params(max_tokens), use_tqdm=False)
         return [list(result.outputs[0].token_ids) for result in results]
 
     return generate
