@@ -7,11 +7,13 @@ turns, and their tokens are compared.
 
 N-grams are measured on the same requests, whose outputs repeat themselves sooner or later, as those of random models
 do; and on prompts that already have what is repeated, as when a text is copied or edited: a request's prompt with the
-output that it got, up to where that goes round in circles.
+output that it got, up to where that goes round in circles. ``PEERS=vllm``: there vLLM's prompt lookup for CPUs, too,
+as many tokens at once, its rounds between ours.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import sys
@@ -25,7 +27,8 @@ import torch
 
 from benchmarks.figures import QUICK, Figure, report
 from benchmarks.peers.model import random_model
-from benchmarks.peers.peers import CACHE
+from benchmarks.peers.peers import CACHE, VLLM_NGRAM
+from benchmarks.peers.running import Running, worker_options
 from benchmarks.peers.shapes import KNOWN_TOKENS, QWEN2
 from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.engine.build import build_core
@@ -72,6 +75,10 @@ def main() -> int:
     drafted, accepted = (after - earlier for after, earlier in zip(_counts(ngram), before, strict=True))
     figures.append(Figure("ngram_copying_acceptance", accepted / drafted, "of draft tokens"))
     figures.append(Figure("ngram_copying_single", ratio, "of normal", ">=", 2.5))
+    if os.environ.get("PEERS") == "vllm":
+        options = {**worker_options(QWEN2), "gamma": GAMMA, "max_length": 512}
+        with Running(VLLM_NGRAM, model, **options) as peer:
+            figures += _beside(peer, ngram, copying)
     return report("speculation", figures)
 
 
@@ -88,6 +95,21 @@ def _core(model: Path, speculative: SpeculativeConfig | None = None) -> EngineCo
             speculative=speculative,
         )
     )
+
+
+def _beside(peer: Running, core: EngineCore, prompts: list[list[int]]) -> list[Figure]:
+    """Tokens a second beside a peer's, whose time to the first token is subtracted."""
+    peer.generate(prompts, 4)
+    rates: dict[str, list[float]] = {"ours": [], "vllm": []}
+    for _ in range(ROUNDS):
+        rates["ours"].append((LENGTH - 1) / _round(core, prompts)[1])
+        first = peer.generate(prompts, 1).seconds
+        rates["vllm"].append((LENGTH - 1) / (peer.generate(prompts, LENGTH).seconds - first))
+    ratio = statistics.median(o / t for o, t in zip(rates["ours"], rates["vllm"], strict=True))
+    return [
+        *(Figure(f"ngram_copying_single_{name}", statistics.median(each), "tokens/s") for name, each in rates.items()),
+        Figure("ngram_copying_single_vs_vllm", ratio, "x", ">=", 1.0),
+    ]
 
 
 def _copying(core: EngineCore) -> list[list[int]]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from blade_llm.hub.model import HubModel
 from blade_llm.hub.resolve import parse_model
-from blade_operator.spec import SpecError, apply_defaults, parse_service
+from blade_operator.spec import SpecError, apply_defaults, parse_adapter, parse_service
 from blade_operator.spec.crd.printer_columns import age, lookup
 from blade_operator.spec.quantity import format_bytes, parse_bytes, parse_duration, parse_quantity
 
@@ -76,9 +76,11 @@ def test_other_uris_are_refused(uri: str) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
 def test_the_examples_are_valid(path: Path) -> None:
-    services = [obj for obj in yaml.safe_load_all(path.read_text()) if obj["kind"] == "LLMService"]
+    objects = list(yaml.safe_load_all(path.read_text()))
+    services = [obj for obj in objects if obj["kind"] == "LLMService"]
     assert all(parse_service(obj).spec.model.uri for obj in services)
     assert services
+    assert all(parse_adapter(obj).uri for obj in objects if obj["kind"] == "LoRAAdapter")
 
 
 def test_defaults_are_those_of_the_reference() -> None:
