@@ -24,6 +24,7 @@ from e2e.support.images import Images
 from e2e.support.waiting import until
 
 CRD = "llmservices.serving.bladellm.io"
+ADAPTERS = "loraadapters.serving.bladellm.io"
 WAIT = ("--wait", "--timeout", "180s", "-n", NAMESPACE)
 OPERATOR = f"{RELEASE}-operator"
 
@@ -112,6 +113,7 @@ def test_the_clusters_roles_include_llmservices(
     assert allowed("get", CRD, "--subresource=status")
     for verb in ("create", "update", "patch", "delete"):
         assert allowed(verb, CRD) is may, verb
+        assert allowed(verb, ADAPTERS) is may, verb
     assert allowed("patch", CRD, "--subresource=scale") is may
     assert not allowed("patch", CRD, "--subresource=status"), "that is the operator's"
 
@@ -193,7 +195,7 @@ def test_a_crd_of_another_release_is_not_taken_over_silently(cluster: Cluster, o
     done = cluster.run(["helm", "install", "other", str(CHART), "-n", namespace])
     assert done.returncode == 1
     assert "invalid ownership metadata" in done.stderr
-    assert CRD in done.stderr
+    assert CRD in done.stderr or ADAPTERS in done.stderr
     assert cluster.kubectl("get", "deployments,roles", "-n", namespace, "-o", "name") == ""
 
 

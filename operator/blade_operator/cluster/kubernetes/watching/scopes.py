@@ -34,7 +34,8 @@ class Scopes:
 
     A namespace with a kind that cannot be listed is skipped whole: to reconcile a service without seeing all of its
     children would be guesswork. In the whole cluster only the kind is skipped, and the operator is not ready until it
-    has been seen once. An optional kind is skipped alone, and nothing waits for it.
+    has been seen once. An optional kind is skipped alone, in all namespaces (kopf watches a kind in all of them), and
+    nothing waits for it.
     """
 
     def __init__(self, namespaces: Sequence[str] = ()) -> None:
@@ -62,7 +63,7 @@ class Scopes:
 
     def is_skipped(self, scope: Scope) -> bool:
         """Whether ``scope``, or the namespace it is in, cannot be listed now."""
-        return scope in self._skipped or self._leaves_out(scope)
+        return scope in self._skipped or self._waits_not(scope)
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -125,7 +126,9 @@ class Scopes:
         return {scope.namespace for scope in self._skipped if scope.namespace is not None and not scope.kind.optional}
 
     def _waits_not(self, scope: Scope) -> bool:
-        return self._leaves_out(scope) or (scope.kind.optional and scope in self._skipped)
+        """Whether nothing waits for ``scope`` to be listed."""
+        absent = {each.kind for each in self._skipped if each.kind.optional and not self._leaves_out(each)}
+        return self._leaves_out(scope) or scope.kind in absent
 
     def _leaves_out(self, scope: Scope) -> bool:
         return scope.namespace in self._skipped_namespaces

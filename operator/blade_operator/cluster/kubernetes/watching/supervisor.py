@@ -77,9 +77,10 @@ class Supervisor:
                 refused[scope] = reason
         for namespace in await self._scopes.skip(refused):
             self._cache.forget_namespace(namespace)
-        for scope in refused:
-            for ref in self._cache.refs(scope.kind.name, scope.namespace) if scope.kind.optional else ():
-                self._cache.forget(ref)
+        for scope in self._scopes.all:
+            if scope.kind.optional and self._scopes.is_skipped(scope):
+                for ref in self._cache.refs(scope.kind.name, scope.namespace):
+                    self._cache.forget(ref)
 
     async def _recheck(self) -> None:
         """Ends the run, and itself, once something that is skipped can be listed."""

@@ -213,14 +213,20 @@ async def test_a_namespace_without_lora_adapters_is_served(server: FakeApiServer
     server.refused[adapters] = (403, "loraadapters is forbidden")
     server.put("LLMService", llm_service(0))
     server.put("LoRAAdapter", lora_adapter("law", 0))
-    async with watching(server, "team") as watched:
+    server.put("LoRAAdapter", lora_adapter("law", 0, namespace="other"))
+    async with watching(server, "team", "other") as watched:
         await watched.synced()
-        assert watched.scopes.served_namespaces == ["team"]
+        assert watched.scopes.served_namespaces == ["team", "other"]
         assert list(watched.scopes.skipped) == ["loraadapters in team"]
         observed = await watched.cluster.observe(Key("team", "qwen"))
         assert observed is not None
         assert observed.lora_adapters == ()
+        restarts = counted(metrics.EVENT_SOURCE_RESTARTS)
+        await asyncio.sleep(0.5)
+        assert counted(metrics.EVENT_SOURCE_RESTARTS) == restarts
+        assert not watched.cache.lora_adapters("other", 10), "a kind is watched in all namespaces, or in none"
         del server.refused[adapters]
+        await until(lambda: bool(watched.cache.lora_adapters("other", 10)))
         await until(lambda: bool(watched.cache.lora_adapters("team", 10)))
         assert watched.scopes.skipped == {}
 
