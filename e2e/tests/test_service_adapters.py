@@ -125,7 +125,8 @@ def test_a_team_adds_its_adapter_without_touching_the_service(
     printed = [line.split()[:4] for line in service.kubectl("get", "lora").splitlines()]
     assert ["pirate", "True", "Loaded", "2/2"] in printed
     with service.reach() as url, Load(url) as load:
-        service.until(lambda: answers(url, "shy"), "answering as its adapters")
+        for name in ("pirate", "shy"):
+            service.until(lambda name=name: answers(url, said, name), f"answering as {name}")
         load.models = right(said, pirate=("pirate",), shy=("shy",))
         load.more(20)
         load.models = right(said, pirate=("pirate",))
@@ -142,10 +143,11 @@ def test_a_team_adds_its_adapter_without_touching_the_service(
     service.until(lambda: adapter("pirate") == {}, "gone without a trace in the adapter's status")
 
 
-def answers(url: str, model: str) -> bool:
-    """Whether a request for ``model`` gets a response."""
+def answers(url: str, said: Said, model: str) -> bool:
+    """Whether a request for ``model`` gets its response."""
+    prompt = next(iter(RESPONSES))
     with client() as http:
-        return chat(http, url, next(iter(RESPONSES)), stream=False, model=model).outcome == "ok"
+        return chat(http, url, prompt, stream=False, model=model, expected=(said[model][prompt],)).outcome == "ok"
 
 
 def replaced(url: str, said: Said) -> bool:
