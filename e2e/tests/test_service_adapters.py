@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_a_team_adds_its_adapter_without_touching_the_service(
     assert ["pirate", "True", "Loaded", "2/2"] in printed
     with service.reach() as url, Load(url) as load:
         for name in ("pirate", "shy"):
-            service.until(lambda name=name: answers(url, said, name), f"answering as {name}")
+            service.until(partial(answers, url, said, name), f"answering as {name}")
         load.models = right(said, pirate=("pirate",), shy=("shy",))
         load.more(20)
         load.models = right(said, pirate=("pirate",))
