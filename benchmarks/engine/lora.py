@@ -78,7 +78,7 @@ def main() -> int:
         return statistics.median(b / s for b, s in zip(seconds["without"], seconds[kind], strict=True))
 
     return report(
-        "lora",
+        "lora_beside_vllm" if peer is not None else "lora",  # a peer in memory disturbs ours
         [
             Figure("base", tokens / statistics.median(seconds["without"]), "tokens/s"),
             Figure("none_in_use", ratio("none_in_use"), "of base", ">=", 0.995),
