@@ -85,6 +85,7 @@ def test_a_lora_adapter_comes_and_goes_without_touching_the_service(tmp_path: Pa
         assert running.command("apply", "-f", polite) == "loraadapter.serving.bladellm.io/polite created\n"
         running.command("apply", "-f", captain)
         running.until(lambda: _loaded(running) == {"polite": 1, "captain": 1}, 60)
+        running.until(lambda: _is_known(running, "polite") and _is_known(running, "sea"), 60)
         for name in ("polite", "sea"):
             assert _answer(running, name)
         running.until(lambda: "True Loaded 1/1" in " ".join(running.command("get", "lora", "polite").split()), 20)
@@ -97,6 +98,12 @@ def test_a_lora_adapter_comes_and_goes_without_touching_the_service(tmp_path: Pa
         said = running.command("apply", "-f", str(wrong), code=1)
         assert 'the LoRAAdapter "captain" is invalid' in said
         assert "spec.url: unknown field; did you mean uri?" in said
+
+
+def _is_known(running: Loop, model: str) -> bool:
+    """Whether the router has heard of ``model``: its configuration reaches it a moment after the engines have it."""
+    body = {"model": model, "prompt": "What does len do?", "max_tokens": 1}
+    return httpx.post(f"http://127.0.0.1:{running.port}/v1/completions", json=body, timeout=20).status_code != 404
 
 
 def _lora_adapter(folder: Path, name: str, adapter: dict[str, Any], **spec: Any) -> str:
