@@ -13,6 +13,8 @@ ADAPTER_KIND: Final = "LoRAAdapter"
 ADAPTER_PLURAL: Final = "loraadapters"
 ADAPTER_SINGULAR: Final = "loraadapter"
 ADAPTER_SHORT_NAME: Final = "lora"
+OWN_KINDS: Final = (KIND, ADAPTER_KIND)
+"""Those of our API group, whose status the operator alone writes."""
 
 NAME: Final = f"{GROUP}/name"
 """Label: the LLMService an object belongs to."""

@@ -31,8 +31,8 @@ def start(wanted, **more):
     return llm, params
 
 
-def load():
-    llm, params = start(options())
+def load(**more):
+    llm, params = start(options(), **more)
 
     def generate(prompts, max_tokens):
         inputs = [{"prompt_token_ids": prompt} for prompt in prompts]

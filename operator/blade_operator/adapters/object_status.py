@@ -29,10 +29,10 @@ def changed(service: str, objects: Sequence[Object], wanted: Mapping[str, Object
     None: there is to be none."""
     found: dict[str, Object | None] = {}
     for obj in objects:
-        name = obj["metadata"]["name"]
-        current, entry = _of(obj.get("status") or {}, service), wanted.get(name)
-        outdated = entry and (obj.get("status") or {}).get("observedGeneration") != obj["metadata"].get("generation")
-        if current != entry or outdated:
+        name, status = obj["metadata"]["name"], obj.get("status") or {}
+        current, entry = _of(status, service), wanted.get(name)
+        outdated = entry and status.get("observedGeneration") != obj["metadata"].get("generation")
+        if (current != entry or outdated) and (current or _has_room(status, service)):
             found[name] = entry
     return found
 
@@ -74,6 +74,12 @@ def _judge(services: Sequence[Mapping[str, Any]], loaded: int) -> tuple[str, str
         if each.get("reason") or each["loaded"] < each["desired"]:
             return "False", "Loading", f"{each['service']}: {each.get('reason') or 'engines load it'}"
     return "True", "Loaded", f"it is on {loaded} engines"
+
+
+def _has_room(status: Object, service: str) -> bool:
+    """Whether an entry of ``service`` would be among those that a status names: the first in order of names."""
+    services = status.get("services", ())
+    return len(services) < _LIMIT or service < services[-1]["service"]
 
 
 def _of(status: Object, service: str) -> Object | None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from blade_operator.model.objects import Object
-from blade_operator.spec.adapters.fields import Adapter
+from blade_operator.spec.adapters.fields import MOST_ADAPTERS, Adapter
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService, parse_adapter
 from blade_operator.spec.rules.adapters import ADAPTER_RULES
-
-MOST: Final = 128
-"""Adapters of one service, those that it lists included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +72,8 @@ def _refusal(service: LLMService) -> str:
         return f"spec.adapters of {service.name} has one of this name"
     if last.name in service.served_names or last.requested_as in service.served_names:
         return f"its name is one of the model's in {service.name}"
-    if len(before) >= MOST:
-        return f"{service.name} has {MOST} adapters, and can have no more"
+    if len(before) >= MOST_ADAPTERS:
+        return f"{service.name} has {MOST_ADAPTERS} adapters, and can have no more"
     for rule in ADAPTER_RULES:
         if not rule.holds(service.name, service.spec):
             return f"{rule.field}: {rule.message}"

@@ -23,6 +23,7 @@ from blade_protocol.labels import (
     ADAPTER_SINGULAR,
     GROUP,
     KIND,
+    OWN_KINDS,
     PLURAL,
     SHORT_NAME,
     SINGULAR,
@@ -122,7 +123,7 @@ def _print(objects: list[Object], kinds: tuple[str, ...], options: argparse.Name
 
 
 def _prefixed(obj: Object) -> str:
-    group = {KIND: f".{GROUP}", ADAPTER_KIND: f".{GROUP}", "Deployment": ".apps"}.get(obj["kind"], "")
+    group = {**dict.fromkeys(OWN_KINDS, f".{GROUP}"), "Deployment": ".apps"}.get(obj["kind"], "")
     return f"{obj['kind'].lower()}{group}/{obj['metadata']['name']}"
 
 

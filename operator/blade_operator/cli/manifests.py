@@ -16,9 +16,9 @@ from blade_operator.cluster.local.layout import Layout
 from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_adapter, parse_service
 from blade_operator.spec.model_fields import HUBS, STORES, URI
-from blade_protocol.labels import ADAPTER_KIND, API_VERSION, KIND
+from blade_protocol.labels import API_VERSION, KIND, OWN_KINDS
 
-_APPLIED = (KIND, ADAPTER_KIND, "Secret", "ConfigMap")
+_APPLIED = (*OWN_KINDS, "Secret", "ConfigMap")
 CACHE_CLAIM = "bladellm-models"
 """The claim that keeps downloads for later services, whatever their names."""
 _DOWNLOADED = tuple(f"{scheme}://" for scheme in (*HUBS, *STORES))
@@ -80,7 +80,7 @@ def admit(obj: Object) -> Object:
         raise CommandError(f"{kind} objects cannot be applied here, only {', '.join(_APPLIED)}")
     if problems := list(_problems(obj)):
         raise CommandError(_invalid(obj, problems))
-    if kind not in (KIND, ADAPTER_KIND):
+    if kind not in OWN_KINDS:
         return obj
     if "spec" not in obj:
         raise CommandError(_invalid(obj, ["spec: is required"]))
@@ -106,7 +106,7 @@ def _problems(obj: Object) -> Iterator[str]:
         yield "metadata.namespace: must be a string"
     for field in ("labels", "annotations"):
         yield from _not_strings(metadata.get(field), f"metadata.{field}")
-    if kind in (KIND, ADAPTER_KIND):
+    if kind in OWN_KINDS:
         return
     if obj.get("apiVersion") != "v1":
         yield "apiVersion: must be v1"

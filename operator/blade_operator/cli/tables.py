@@ -10,7 +10,7 @@ from blade_operator.cluster.local.services import port_of
 from blade_operator.model.objects import Object
 from blade_operator.spec import columns
 from blade_operator.spec.crd.printer_columns import age
-from blade_protocol.labels import ADAPTER_KIND, KIND
+from blade_protocol.labels import OWN_KINDS
 
 Row = list[tuple[str, str]]
 """Header and cell of each column."""
@@ -18,7 +18,7 @@ Row = list[tuple[str, str]]
 
 def row(obj: Object, *, wide: bool) -> Row:
     """The row of one object."""
-    if obj["kind"] in (KIND, ADAPTER_KIND):
+    if obj["kind"] in OWN_KINDS:
         return columns(obj, wide=wide)
     return _KINDS.get(obj["kind"], _plain)(obj, wide)
 

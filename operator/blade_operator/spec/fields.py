@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from blade_operator.spec.adapters.fields import Adapter, Lora
+from blade_operator.spec.adapters.fields import MOST_ADAPTERS, Adapter, Lora
 from blade_operator.spec.adapters.selector import LabelSelector
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
@@ -239,7 +239,7 @@ class LLMServiceSpec(Record):
     check: Check = Field(default_factory=Check, description="The check before each engine starts.")
     replicas: int = Field(default=1, ge=0, le=1000, description="Engine replicas; `kubectl scale` sets it.")
     adapters: Annotated[tuple[Adapter, ...], ListType("map", key="name"), Unique] = Field(
-        default=(), max_length=128, strict=False, description="LoRA adapters of the model, beside it."
+        default=(), max_length=MOST_ADAPTERS, strict=False, description="LoRA adapters of the model, beside it."
     )
     adapter_selector: LabelSelector | None = Field(
         default=None,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
+from blade_operator.spec.adapters.fields import MOST_ADAPTERS
 from blade_operator.status.conditions import Condition
 from blade_operator.status.inputs import StatusInputs
-
-LIMIT: Final = 128
-"""Entries of ``status.adapters``: as many as can be declared. Those that are being unloaded come last."""
 
 
 def adapter_status(inputs: StatusInputs) -> dict[str, Any]:
@@ -18,7 +16,7 @@ def adapter_status(inputs: StatusInputs) -> dict[str, Any]:
     declared = [each for each in inputs.adapters if each.desired]
     ready = sum(len(each.pods) >= each.desired and not each.reason for each in declared)
     return {
-        "adapters": [each.as_status() for each in inputs.adapters[:LIMIT]],
+        "adapters": [each.as_status() for each in inputs.adapters[:MOST_ADAPTERS]],
         "adaptersReady": f"{ready}/{len(declared)}" if declared else "",
     }
 

@@ -58,6 +58,10 @@ def test_the_last_service_that_goes_takes_the_status_along() -> None:
 def test_services_in_a_status_are_bounded() -> None:
     status = written(*(entry(f"s{number:03}") for number in range(80)))["status"]
     assert len(status["services"]) == 64
+    full = {"metadata": {"name": "law", "generation": 1}, "status": status}
+    assert changed("s079", [full], {"law": entry("s079")}) == {}, "it would be written again and again"
+    assert changed("a", [full], {"law": entry("a")}) == {"law": entry("a")}
+    assert changed("s003", [full], {}) == {"law": None}
 
 
 def test_only_what_is_not_said_yet_is_written() -> None:

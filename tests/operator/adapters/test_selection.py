@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from blade_operator.adapters.selection import MOST, Selection, select
+from blade_operator.adapters.selection import Selection, select
 from blade_operator.spec import SpecError, parse_adapter, parse_service
+from blade_operator.spec.adapters.fields import MOST_ADAPTERS
 from blade_protocol.labels import ADAPTER_KIND, API_VERSION, KIND
 
 
@@ -113,10 +114,10 @@ def test_of_those_that_exclude_each_other_the_oldest_stays() -> None:
 
 
 def test_no_more_than_a_service_can_have() -> None:
-    selection = chosen(*(adapter(f"a{number:03}") for number in range(MOST + 2)))
-    assert len(names(selection)) == MOST
+    selection = chosen(*(adapter(f"a{number:03}") for number in range(MOST_ADAPTERS + 2)))
+    assert len(names(selection)) == MOST_ADAPTERS
     assert selection.left_out == dict.fromkeys(
-        (f"a{MOST}", f"a{MOST + 1}"), f"qwen has {MOST} adapters, and can have no more"
+        (f"a{MOST_ADAPTERS}", f"a{MOST_ADAPTERS + 1}"), f"qwen has {MOST_ADAPTERS} adapters, and can have no more"
     )
 
 

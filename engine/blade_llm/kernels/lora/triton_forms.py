@@ -24,7 +24,7 @@ class Form:
     stages: int
 
 
-_DECODE: Final = Form(16, 128, 256, 16, 2, 2, 3)
+_DECODE: Final = Form(16, 128, 256, 16, 4, 2, 3)
 """Few tokens of each adapter: the least rows that a tensor core takes, and long reads, as its matrices are what is
 waited for."""
 _PREFILL: Final = Form(64, 64, 128, 16, 4, 4, 3)

@@ -251,11 +251,10 @@ def expand(
             partial_row = partial + places.to(tl.int64)[:, None] * ranks
             mask = valid[:, None] & inside[None, :]
             y = y_ptrs[None, :] + rows.to(tl.int64)[:, None] * (y_steps * STEP)
-            old = tl.load(y, mask, 0.0).to(tl.float32)
             acc = _expand_ranks(
                 partial_row, b, b_ptr, valid, inside, columns, rank, splits, split_stride, b_stride, BLOCK_R, BLOCK_M,
                 BLOCK_N, WIDE,
             )  # fmt: skip
-            tl.store(y, (old + acc).to(y_ptr.dtype.element_ty), mask)
+            tl.store(y, (tl.load(y, mask, 0.0).to(tl.float32) + acc).to(y_ptr.dtype.element_ty), mask)
     if OVERLAP:
         gdc_wait()

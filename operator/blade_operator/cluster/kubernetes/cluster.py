@@ -137,16 +137,21 @@ class KubernetesCluster:
         """Raises `Rejected` where something of that name is not the service's: to apply would take it over.
 
         Only objects with the operator's labels are watched, so an unknown one has to be fetched. Where the labels were
-        taken away by hand, its owner reference still shows it. It is listed by name: that needs no further right.
+        taken away by hand, its owner reference still shows it.
         """
-        params = {"fieldSelector": f"metadata.name={ref.name}", "limit": "1"}
-        path = KINDS[ref.kind].path(ref.namespace)
-        found = await self._api.get(path, params, kind=ref.kind, timeout=WRITE_TIMEOUT)
-        if found["items"] and not _is_ours(found["items"][0]["metadata"], obj["metadata"]):
+        found = await self._fetch(ref)
+        if found is not None and not _is_ours(found["metadata"], obj["metadata"]):
             raise Rejected(
                 f"another {ref.kind} of this name is there, which does not belong to the service: "
                 "delete or rename it, or give the service another name"
             )
+
+    async def _fetch(self, ref: Ref) -> Object | None:
+        """What is there now. It is listed by name: that needs no further right."""
+        params = {"fieldSelector": f"metadata.name={ref.name}", "limit": "1"}
+        path = KINDS[ref.kind].path(ref.namespace)
+        found = await self._api.get(path, params, kind=ref.kind, timeout=WRITE_TIMEOUT)
+        return next(iter(found["items"]), None)
 
     async def _create(self, ref: Ref, obj: Object) -> None:
         """Create what may not be read back, unless it is there: the response to a patch would show all of it."""
@@ -234,9 +239,7 @@ class KubernetesCluster:
                     return
                 if error.status != 409:
                     raise
-            params = {"fieldSelector": f"metadata.name={ref.name}", "limit": "1"}
-            found = await self._api.get(ADAPTER.path(ref.namespace), params, kind=ref.kind, timeout=WRITE_TIMEOUT)
-            obj = next(iter(found["items"]), None)
+            obj = await self._fetch(ref)
             version = obj["metadata"]["resourceVersion"] if obj is not None else ""
 
     async def emit(self, key: Key, event: EventRecord) -> None:

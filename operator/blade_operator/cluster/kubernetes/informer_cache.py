@@ -17,7 +17,7 @@ import msgspec
 
 from blade_operator.cluster.kubernetes.trim import trim
 from blade_operator.model.objects import Key, Object, Ref
-from blade_protocol.labels import ADAPTER_KIND, KIND, NAME
+from blade_protocol.labels import ADAPTER_KIND, KIND, NAME, OWN_KINDS
 
 _TOMBSTONES = 2048
 """Deleted objects whose version is still known: responses to writes are late by seconds at most."""
@@ -114,7 +114,7 @@ class InformerCache:
         if key is None:
             return
         kept = trim(obj)
-        status = _pack(kept.pop("status")) if ref.kind in (KIND, ADAPTER_KIND) else b""
+        status = _pack(kept.pop("status")) if ref.kind in OWN_KINDS else b""
         cached = CachedObject(version, _pack(kept), status)
         self._keys[ref] = key
         self._tombstones.pop(ref, None)

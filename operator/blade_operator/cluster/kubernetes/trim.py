@@ -11,7 +11,7 @@ from typing import Any
 
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import FETCH
-from blade_protocol.labels import ADAPTER_KIND, DELETION_COST, DRAINING_SINCE, KIND
+from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, OWN_KINDS
 
 _METADATA = (
     "name",
@@ -49,7 +49,7 @@ def trim(obj: Object) -> Object:
 
 def _metadata(obj: Object) -> Object:
     metadata = _pick(obj["metadata"], _METADATA)
-    if obj["kind"] not in (KIND, ADAPTER_KIND):
+    if obj["kind"] not in OWN_KINDS:
         metadata.pop("generation", None)
     if obj["kind"] == "Pod":
         annotations = _pick(metadata.pop("annotations", None) or {}, _POD_ANNOTATIONS)
@@ -96,8 +96,7 @@ def _pick(source: Mapping[str, Any], names: Iterable[str]) -> Object:
 
 
 _STATUS: dict[str, Callable[[Object], Object]] = {
-    KIND: lambda status: status,
-    ADAPTER_KIND: lambda status: status,
+    **dict.fromkeys(OWN_KINDS, lambda status: status),
     "Pod": _pod_status,
     "Deployment": _failed_replicas,
     "Service": lambda status: _pick(status, ("loadBalancer",)),

@@ -19,7 +19,7 @@ from blade_operator.cluster.local.store import Admit, Store
 from blade_operator.model.objects import Object, Ref
 from blade_operator.program import program
 from blade_operator.spec import SpecError, check_change
-from blade_protocol.labels import ADAPTER_KIND, GROUP, KIND
+from blade_protocol.labels import GROUP, KIND, OWN_KINDS
 
 USER = "kubectl"
 """Field manager of manifests that users apply."""
@@ -74,7 +74,7 @@ class Commands:
 
 def resource(kind: str, *, plural: bool = True) -> str:
     """The resource name that kubectl prints for a kind: ``llmservices.serving.bladellm.io``, ``secrets``."""
-    return kind.lower() + ("s" if plural else "") + (f".{GROUP}" if kind in (KIND, ADAPTER_KIND) else "")
+    return kind.lower() + ("s" if plural else "") + (f".{GROUP}" if kind in OWN_KINDS else "")
 
 
 @contextlib.asynccontextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
 from blade_operator.spec.model_fields import URI, ServedName
 from blade_operator.spec.types import Hint, Record
+
+MOST_ADAPTERS: Final = 128
+"""Adapters of one service, LoRAAdapters that it selects included."""
 
 
 class Lora(Record):

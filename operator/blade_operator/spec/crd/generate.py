@@ -31,7 +31,7 @@ def files() -> dict[Path, str]:
         Path("crds") / f"{GROUP}_{PLURAL}.yaml": _HEAD + _yaml(services),
         Path("crds") / f"{GROUP}_{ADAPTER_PLURAL}.yaml": _HEAD + _yaml(adapters),
         Path("charts/bladellm/templates/crd.yaml"): chart_template(services),
-        Path("charts/bladellm/templates/crd-loraadapters.yaml"): chart_template(adapters),
+        Path("charts/bladellm/templates/crd_loraadapters.yaml"): chart_template(adapters),
         Path("docs/reference/llmservice.md"): reference(),
         Path("docs/reference/loraadapter.md"): adapter_reference(),
     }

@@ -24,7 +24,7 @@ from blade_operator.cluster.kubernetes.api import METADATA, Api, ApiError
 from blade_operator.cluster.kubernetes.informer_cache import InformerCache
 from blade_operator.cluster.kubernetes.watching.scopes import Scope, Scopes
 from blade_operator.model.objects import Object, Ref
-from blade_protocol.labels import ADAPTER_KIND, KIND, NAME
+from blade_protocol.labels import NAME, OWN_KINDS
 
 _log = logging.getLogger(__name__)
 
@@ -191,9 +191,7 @@ class Sweeper:
             version = version or int(page.metadata.resource_version)
             for item in page.items or ():
                 metadata = item.metadata
-                if kind in (KIND, ADAPTER_KIND) or (metadata.labels or {}).get(
-                    NAME
-                ):  # anything else belongs to no service
+                if kind in OWN_KINDS or (metadata.labels or {}).get(NAME):  # anything else belongs to no service
                     versions[Ref(kind, metadata.namespace, metadata.name)] = int(metadata.resource_version)
             more = page.metadata.continue_
             if not more:
