@@ -23,11 +23,16 @@ MAX_GAMMA: Final = 16
 """Draft tokens of one decode at most: more are hardly ever accepted, and each one takes memory for its logits."""
 
 
+MAX_LOOK_AHEAD: Final = 127
+"""Draft tokens of one decode that branch, at most: with the token before them as many as attention has bits for."""
+
+
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Speculative decoding: where draft tokens come from, and how many there are."""
 
-    method: Literal["draft", "ngram"]
-    """``draft``: a small model; ``ngram``: what followed where the text went on as it does now."""
+    method: Literal["draft", "ngram", "look_ahead"]
+    """``draft``: a small model; ``ngram``: what followed where the text went on as it does now; ``look_ahead``: the
+    model itself, at later positions of the same step."""
     gamma: int = 4
     """Draft tokens of one decode at most."""
     disable_above_batch: int | None = None
@@ -38,6 +43,12 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``draft``: the draft model's folder."""
     draft_dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """``auto``: the model's type."""
+    look_ahead_window_size: int = 7
+    """``look_ahead``: positions that are guessed at once, the paper's W."""
+    look_ahead_gram_size: int = 3
+    """``look_ahead``: tokens of an n-gram, the paper's N."""
+    guess_set_size: int = 5
+    """``look_ahead``: n-grams that are verified in a step, the paper's G."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.gamma <= MAX_GAMMA:
@@ -46,8 +57,33 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("disable_above_batch must be at least 1; give decode_algo normal for no speculation")
         if not 1 <= self.ngram_min_match <= 16:
             raise ValueError(f"ngram_min_match is {self.ngram_min_match}; give 1 to 16 tokens")
+        self._check_look_ahead()
         if (self.method == "draft") != bool(self.draft_model):
             raise ValueError("a draft model goes together with the method draft (decode_algo sps), and with no other")
+
+    def _check_look_ahead(self) -> None:
+        sizes = self.look_ahead_window_size, self.look_ahead_gram_size, self.guess_set_size
+        if min(sizes) < 1 or self.look_ahead_gram_size < 2:
+            raise ValueError(
+                "look_ahead_window_size, look_ahead_gram_size and guess_set_size are "
+                f"{', '.join(map(str, sizes))}; give at least 1, 2 and 1"
+            )
+        if self.look_ahead_tokens > MAX_LOOK_AHEAD:
+            raise ValueError(
+                f"look_ahead_window_size {sizes[0]}, look_ahead_gram_size {sizes[1]} and guess_set_size {sizes[2]} "
+                f"make (gram - 1) x (window + guesses) - 1 = {self.look_ahead_tokens} more tokens in a step of one "
+                f"request; at most {MAX_LOOK_AHEAD} can branch: lower one of them"
+            )
+
+    @property
+    def most_draft_tokens(self) -> int:
+        """Draft tokens of one decode at most, whatever the method."""
+        return self.look_ahead_tokens if self.method == "look_ahead" else self.gamma
+
+    @property
+    def look_ahead_tokens(self) -> int:
+        """``look_ahead``: draft tokens of one decode at most, its window's and guesses."""
+        return (self.look_ahead_gram_size - 1) * (self.look_ahead_window_size + self.guess_set_size) - 1
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -23,7 +23,12 @@ _VLLM: Final = {
 }
 _IGNORED: Final = ("prompt_lookup_max", "draft_tensor_parallel_size", "max_model_len", "seed", "enforce_eager")
 """What changes nothing here: matches have any length, and the draft model is where the model is."""
-_METHODS: Final = {"ngram": "ngram", "draft_model": "draft", "draft": "draft"}
+_METHODS: Final = {"ngram": "ngram", "draft_model": "draft", "draft": "draft", "look_ahead": "look_ahead"}
+_BY_ALGO: Final[Mapping[str, Literal["draft", "ngram", "look_ahead"]]] = {
+    "sps": "draft",
+    "ngram": "ngram",
+    "look_ahead": "look_ahead",
+}
 
 
 SPECULATIVE_FLAGS: Final = (
@@ -32,6 +37,10 @@ SPECULATIVE_FLAGS: Final = (
     "gamma",
     "speculative_disable_by_batch_size",
     "ngram_min_match",
+    "use_lookahead",
+    "look_ahead_window_size",
+    "look_ahead_gram_size",
+    "guess_set_size",
     "speculative_config",
     "draft.model",
     "draft.tokenizer_dir",
@@ -49,7 +58,7 @@ def speculative_from_flags(flags: Mapping[str, Any], resolve: Resolve) -> Specul
         if flags["decode_algo"] != "normal" or flags["draft.model"]:
             raise ValueError("--speculative_config says all of it: leave --decode_algo and --draft.model out")
         return speculative_of(flags["speculative_config"], resolve)
-    algo = "sps" if flags["use_sps"] else flags["decode_algo"]
+    algo = _algo(flags)
     if flags["draft.model"] and algo != "sps":
         raise ValueError("--draft.model needs --decode_algo sps; give it, or leave --draft.model out")
     if algo == "normal":
@@ -57,13 +66,27 @@ def speculative_from_flags(flags: Mapping[str, Any], resolve: Resolve) -> Specul
     if algo == "sps" and not flags["draft.model"]:
         raise ValueError("--decode_algo sps needs a draft model: give --draft.model, or --decode_algo ngram for none")
     return SpeculativeConfig(
-        method="draft" if algo == "sps" else "ngram",
+        method=_BY_ALGO[algo],
         gamma=flags["gamma"],
         disable_above_batch=flags["speculative_disable_by_batch_size"],
         ngram_min_match=flags["ngram_min_match"],
+        look_ahead_window_size=flags["look_ahead_window_size"],
+        look_ahead_gram_size=flags["look_ahead_gram_size"],
+        guess_set_size=flags["guess_set_size"],
         draft_model=str(resolve(flags["draft.model"])) if algo == "sps" else "",
         draft_dtype=flags["draft.dtype"],
     )
+
+
+def _algo(flags: Mapping[str, Any]) -> str:
+    asked = {flags["decode_algo"]} - {"normal"}
+    asked |= {algo for switch, algo in (("use_sps", "sps"), ("use_lookahead", "look_ahead")) if flags[switch]}
+    if len(asked) > 1:
+        raise ValueError(
+            f"the flags ask for {' and for '.join(sorted(asked))}; give one of --decode_algo, --use_sps and "
+            "--use_lookahead"
+        )
+    return asked.pop() if asked else "normal"
 
 
 def speculative_of(given: Mapping[str, Any] | SpeculativeConfig | None, resolve: Resolve) -> SpeculativeConfig | None:

@@ -21,7 +21,7 @@ from blade_llm.kernels.paged_attention.triton_kernels import attend
 TARGETS = {"hopper": (GPUTarget("cuda", 90, 32), 227 << 10), "mi300": (GPUTarget("hip", "gfx942", 64), 64 << 10)}
 POINTERS = {"out": "*bf16", "parts": "*fp32", "weights": "*fp32", "q": "*bf16", "k_cache": "*bf16", "v_cache": "*bf16"}
 INDICES = {"block_table": "*i32", "slots": "*i64", "query_starts": "*i64", "seq_lens": "*i64", "decodes": "*i64"}
-TERMS = {"slopes": "*fp32", "sinks": "*fp32"}
+TERMS = {"slopes": "*fp32", "sinks": "*fp32", "tree": "*i64"}
 SIZES = ("q_stride", "table_stride", "first_sequence", "sequences", "segments", "programs", "window")
 
 
@@ -34,9 +34,9 @@ def caches_of(kv_heads: int, head_dim: int, v_dim: int) -> tuple[torch.Tensor, t
 def compile_for(name: str, form: str) -> dict[str, object]:
     """``form``: prefill, decode (split along the context) or combine; with ``captured_`` before it, as a graph of mixed
     steps has it; with ``options_``, all that scores can have; with ``wide_``, keys of 192 and values of 128 dimensions;
-    with ``latent_``, latent vectors of 512 and 64 that 128 heads share."""
+    with ``latent_``, latent vectors of 512 and 64 that 128 heads share; with ``tree_``, tokens that branch."""
     whole = form
-    prefixes = {prefix: f"{prefix}_" in form for prefix in ("captured", "options", "wide", "latent")}
+    prefixes = {prefix: f"{prefix}_" in form for prefix in ("captured", "options", "wide", "latent", "tree")}
     captured, options = prefixes["captured"], prefixes["options"]
     form = form.rsplit("_", 1)[-1]
     heads, kv_heads, head_dim, v_dim = 28, 4, 128, 128
@@ -75,7 +75,7 @@ def compile_for(name: str, form: str) -> dict[str, object]:
         constants |= {"KV_HEADS": kv_heads * splits, "HEAD_SPLITS": splits, "HEAD_DIM": head_dim}
         constants |= {"PADDED_DIM": widths.padded, "REST_DIM": widths.rest, "SHARED_KV": widths.shared}
         constants |= {"V_SLOT_STRIDE": v_cache.stride(1), "V_HEAD_STRIDE": v_cache.stride(2), "CAUSAL": True}
-        constants |= {"SOFTCAP": 50.0 if options else 0.0, "ALIBI": options}
+        constants |= {"SOFTCAP": 50.0 if options else 0.0, "ALIBI": options, "TREE": prefixes["tree"]}
         constants |= {"BLOCK_SIZE": 16, "BLOCK_M": config.rows, "DECODE": decode, "SPLIT": decode}
     aligned = {
         (i,): [["tt.divisibility", 16]] for i, key in enumerate(signature) if key in POINTERS or key == "q_stride"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blade_llm.scheduling.drafting import Draft, StepTokens
+from blade_llm.scheduling.drafting import Draft, StepRoom, StepTokens
 from blade_llm.scheduling.request import Request
 
 
@@ -22,16 +22,16 @@ class ScriptedDrafter:
         return bool(self.most) and not self.has_failed
 
     def propose(
-        self, requests: Sequence[Request], rooms: Sequence[int], most_tokens: int, other_tokens: int
+        self, requests: Sequence[Request], rooms: Sequence[int], most: StepRoom, other_tokens: int
     ) -> Sequence[Draft]:
-        drafts = []
+        drafts, left = [], min(most)
         for request, room in zip(requests, rooms, strict=True):
-            count = 0 if request.grammar is not None else min(self.most, room, most_tokens)
-            most_tokens -= count
+            count = 0 if request.grammar is not None else min(self.most, room, left)
+            left -= count
             drafts.append(Draft(count))
         return drafts
 
-    def observe(self, request: Request, drafted: int, accepted: int) -> None:
+    def observe(self, request: Request, drafted: int, accepted: int, window: Sequence[int] = ()) -> None:
         self.observed.append((request.request_id, drafted, accepted))
 
     def observe_step(self, step: StepTokens, seconds: float) -> None:

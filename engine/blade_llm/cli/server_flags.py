@@ -192,8 +192,7 @@ _PARALLEL = (
 )  # fmt: skip
 _DECODING = (
     Flag(name="decode_algo", help="sps: speculative with a draft model, ngram: speculative with what followed equal "
-         "text, look_ahead: lookahead decoding", default="normal", choices=("normal", "sps", "ngram", "look_ahead"),
-         accepts=("normal", "sps", "ngram")),
+         "text, look_ahead: lookahead decoding", default="normal", choices=("normal", "sps", "ngram", "look_ahead")),
     Flag(name="gamma", help="draft tokens of a request in one step, at most 16", kind=positive, default=4),
     Flag(name="use_sps", help="same as --decode_algo sps", kind=boolean, default=False),
     Flag(name="speculative_disable_by_batch_size", help="no draft tokens while more requests run (default: the "
@@ -201,10 +200,13 @@ _DECODING = (
     Flag(name="ngram_min_match", help="with ngram: tokens that have to be equal at least", kind=positive, default=2),
     Flag(name="speculative_config", help="vLLM's JSON for all of these: method (ngram, draft_model), model, "
          "num_speculative_tokens, prompt_lookup_min, disable_by_batch_size", kind=json_object, metavar="JSON"),
-    _off("use_lookahead", "same as --decode_algo look_ahead"),
-    _later("look_ahead_window_size", "lookahead window", kind=positive),
-    _later("look_ahead_gram_size", "lookahead n-gram length", kind=positive),
-    _later("guess_set_size", "lookahead guesses kept", kind=positive),
+    Flag(name="use_lookahead", help="same as --decode_algo look_ahead", kind=boolean, default=False),
+    Flag(name="look_ahead_window_size", help="with look_ahead: positions that are guessed at once (W)", kind=positive,
+         default=7),
+    Flag(name="look_ahead_gram_size", help="with look_ahead: tokens of an n-gram (N), at least 2", kind=positive,
+         default=3),
+    Flag(name="guess_set_size", help="with look_ahead: n-grams that are verified in a step (G)", kind=positive,
+         default=5),
 )  # fmt: skip
 _DRAFT = (
     Flag(name="draft.model", help="draft model: a folder, or a hub id", metavar="DIR"),

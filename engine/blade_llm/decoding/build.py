@@ -1,4 +1,4 @@
-"""The speculator of a configuration."""
+"""The drafter of a configuration."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from blade_llm.config import SpeculativeConfig
 from blade_llm.decoding.draft_model import DraftModel
+from blade_llm.decoding.lookahead.drafter import LookaheadDrafter
 from blade_llm.decoding.method import Method
 from blade_llm.decoding.prompt_lookup import Ngram
 from blade_llm.decoding.speculator import Speculator
@@ -18,7 +19,7 @@ def speculator_of(
     *,
     block_size: int,
     draft_positions: int,
-) -> Speculator | None:
+) -> Speculator | LookaheadDrafter | None:
     """The drafter of an engine; None without speculative decoding.
 
     ``seconds``: measured times of steps. Without any, a step is taken to cost the same with up to eight tokens as with
@@ -26,13 +27,16 @@ def speculator_of(
     """
     if config is None:
         return None
+    seconds = seconds or StepSeconds({1: 1.0, 8: 1.0})
+    if config.method == "look_ahead":
+        return LookaheadDrafter(config, seconds)
     methods: dict[str, Callable[[], Method]] = {
         "ngram": lambda: Ngram(config.ngram_min_match),
         "draft": lambda: DraftModel(block_size, draft_positions),
     }
     return Speculator(
         methods[config.method](),
-        seconds or StepSeconds({1: 1.0, 8: 1.0}),
+        seconds,
         gamma=config.gamma,
         disable_above_batch=config.disable_above_batch,
     )

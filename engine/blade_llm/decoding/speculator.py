@@ -13,7 +13,8 @@ from blade_llm.decoding.acceptance import AcceptanceRate
 from blade_llm.decoding.controller import draft_counts
 from blade_llm.decoding.method import Method
 from blade_llm.decoding.step_seconds import StepSeconds
-from blade_llm.scheduling.drafting import Draft, StepTokens
+from blade_llm.decoding.tally import Pause, Tally
+from blade_llm.scheduling.drafting import Draft, StepRoom, StepTokens
 from blade_llm.scheduling.request import Request
 from blade_protocol.state import SpeculationCounts
 
@@ -21,10 +22,6 @@ logger = logging.getLogger(__name__)
 
 _OWN_WEIGHT: Final = 4.0
 """Observations of a request that count as much as what is known of all others."""
-_MOST_PAUSE: Final = 64
-"""Steps without a proposal, at most, where proposals were not worth it."""
-_PATIENCE: Final = 16
-"""Steps in a row without a draft after which proposals pause."""
 
 
 class Speculator:
@@ -42,37 +39,22 @@ class Speculator:
         self._own: dict[Request, tuple[int, AcceptanceRate]] = {}
         """The kind of each request's last draft, and its own rate."""
         self._trials = 1.0
-        self._failed = False
-        self._without = 0
-        """Steps in a row that got no draft."""
-        self._pause = 0
-        """Steps until the next proposal."""
-        self._drafts = self._draft_tokens = 0
-        self._accepted = [0] * gamma
-        """How often the first, second, ... draft token was accepted."""
+        self._tally = Tally(gamma)
+        self._pause = Pause()
 
     @property
     def counts(self) -> SpeculationCounts:
         """What was drafted and accepted since the start."""
-        return SpeculationCounts(
-            failed=self._failed,
-            drafts=self._drafts,
-            draft_tokens=self._draft_tokens,
-            accepted_tokens=sum(self._accepted),
-            accepted_per_position=tuple(self._accepted),
-        )
+        return self._tally.counts
 
     def active(self, num_running: int) -> bool:
         """Whether decodes are to wait for their last token, so that drafts can follow it."""
-        if self._failed or (self._disable_above is not None and num_running > self._disable_above):
+        if self._tally.failed or (self._disable_above is not None and num_running > self._disable_above):
             return False
-        if self._pause:
-            self._pause -= 1
-            return False
-        return True
+        return self._pause.over()
 
     def propose(
-        self, requests: Sequence[Request], rooms: Sequence[int], most_tokens: int, other_tokens: int
+        self, requests: Sequence[Request], rooms: Sequence[int], most: StepRoom, other_tokens: int
     ) -> Sequence[Draft]:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
         gamma = self._gamma
@@ -85,11 +67,8 @@ class Speculator:
                 continue
             within[index] = min(room, gamma if tokens is None else len(tokens))
             rates[index] = self._rate(request, kind, upper[kind])
-        counts = draft_counts(rates, within, self._seconds, most_tokens=most_tokens, other_tokens=other_tokens)
-        if counts.any():
-            self._without = 0
-        else:
-            self._nothing()
+        counts = draft_counts(rates, within, self._seconds, most_tokens=min(most), other_tokens=other_tokens)
+        self._pause.proposed(bool(counts.any()))
         drafts = []
         for request, count, (kind, tokens) in zip(requests, counts.tolist(), found, strict=True):
             if count:
@@ -99,12 +78,9 @@ class Speculator:
             drafts.append(Draft(count, None if tokens is None else tokens[:count], computed))
         return drafts
 
-    def observe(self, request: Request, drafted: int, accepted: int) -> None:
+    def observe(self, request: Request, drafted: int, accepted: int, window: Sequence[int] = ()) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
-        self._drafts += 1
-        self._draft_tokens += drafted
-        for position in range(accepted):
-            self._accepted[position] += 1
+        self._tally.observe(drafted, accepted)
         own = self._own.get(request)
         if own is None:
             return
@@ -121,12 +97,12 @@ class Speculator:
 
     def failed(self) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
-        if not self._failed:
+        if not self._tally.failed:
             logger.error(
                 "the draft model computed NaN: decoding goes on without drafts; check its files, or give it "
                 "--draft.dtype bfloat16 or float32"
             )
-        self._failed = True
+        self._tally.failed = True
 
     def forget(self, request: Request) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
@@ -138,9 +114,3 @@ class Speculator:
         if own is None or own[0] != kind:
             return upper
         return min(own[1].mean + (upper - self._kinds[kind].mean), 0.98)
-
-    def _nothing(self) -> None:
-        """Pause longer and longer while proposals are not worth it: they cost the host time, and a GPU its overlap."""
-        self._without += 1
-        if self._without >= _PATIENCE:
-            self._pause = min(_MOST_PAUSE, self._without)

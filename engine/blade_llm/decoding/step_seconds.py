@@ -7,7 +7,8 @@ and added.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import itertools
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -36,13 +37,17 @@ class StepSeconds:
         """Seconds of steps of each of ``tokens``, for so many decodes: [len(tokens)] fp64."""
         return self._target(np.asarray(tokens)) + self.beyond
 
+    def target_of(self, tokens: float) -> float:
+        """Seconds of one step; ``tokens`` may be an average."""
+        return self._target.at(tokens) + self.beyond
+
     def draft(self, decodes: int, steps: int) -> float:
         """Seconds that the draft model takes for ``steps`` tokens of each of ``decodes``."""
-        return 0.0 if self._draft is None else steps * float(self._draft(np.array([decodes]))[0])
+        return 0.0 if self._draft is None else steps * self._draft.at(decodes)
 
     def observe(self, tokens: int, decodes: int, draft_steps: int, seconds: float) -> None:
         """A step without prefill took ``seconds``."""
-        known = float(self._target(np.array([tokens]))[0]) + self.draft(decodes, draft_steps)
+        known = self._target.at(tokens) + self.draft(decodes, draft_steps)
         beyond = max(0.0, seconds - known)
         if self._beyond is None:
             self._beyond = beyond
@@ -54,13 +59,20 @@ class _Curve:
     """A function through measured points, linear between them and never falling."""
 
     def __init__(self, points: Mapping[int, float]) -> None:
-        self._x = np.array(sorted(points), dtype=np.float64)
-        y = np.array([points[int(x)] for x in self._x])
-        self._y = np.maximum.accumulate(y)
+        self._x = sorted(map(float, points))
+        self._y = list(itertools.accumulate((points[int(x)] for x in self._x), max))
+
+    def at(self, x: float) -> float:
+        """At one point; in proportion behind the last that was measured."""
+        xs, ys = self._x, self._y
+        above = bisect_left(xs, x)
+        if above == len(xs):
+            return ys[-1] / xs[-1] * x
+        if not above:
+            return ys[0]
+        share = (x - xs[above - 1]) / (xs[above] - xs[above - 1])
+        return ys[above - 1] + share * (ys[above] - ys[above - 1])
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        last = bisect_right(self._x.tolist(), self._x[-1]) - 1
-        inside = np.interp(x, self._x, self._y)
-        slope = self._y[last] / self._x[last]
-        beyond = self._y[last] + slope * (x - self._x[last])
-        return np.asarray(np.where(x > self._x[last], beyond, inside))
+        """At several points."""
+        return np.where(x > self._x[-1], self._y[-1] / self._x[-1] * x, np.interp(x, self._x, self._y))

@@ -22,6 +22,7 @@ from blade_llm.cache.manager import KVCacheManager
 from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
 from blade_llm.decoding.build import speculator_of
+from blade_llm.decoding.lookahead.drafter import LookaheadDrafter
 from blade_llm.decoding.speculator import Speculator
 from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.engine.adapters import AdapterManager, AdapterReader, LoadedAdapter
@@ -99,7 +100,7 @@ class EngineCore:
         grammars: GrammarCompiler | None = None,
         max_waiting: int | None = None,
         allow_priority: bool = True,
-        speculator: Speculator | None = None,
+        speculator: Speculator | LookaheadDrafter | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._speculator = speculator

@@ -128,8 +128,8 @@ class GuidedDecodingManager:
         guided = self._scheduler.guided(plan)
         if not guided:
             return None, []
-        by_slot = drafts() if any(each.num_draft_tokens for each in guided) else {}
-        self._reserve(sum(1 + each.num_draft_tokens for each in guided))
+        by_slot = drafts() if any(each.num_guesses for each in guided) else {}
+        self._reserve(sum(1 + each.num_guesses for each in guided))
         rows: list[int] = []
         ended: list[RequestOutput] = []
         for each in guided:
@@ -139,7 +139,7 @@ class GuidedDecodingManager:
                 grammar.fill(mask)
                 if _can_go_on(request, mask):
                     rows.append(each.row)
-                    if each.num_draft_tokens:
+                    if each.num_guesses:
                         rows += self._verified_rows(plan, each, by_slot[request.slot], len(rows))
                 elif mask.any() or grammar.finished:
                     request.output_complete = True

@@ -75,7 +75,10 @@ class Decoder:
         residual: Tensor | None = None
         rotations = [table(step.positions) for table in self.rotary]
         last = self.layers[-1]
-        done = len(self.layers) - (selected is not None)  # the last layer goes on with few of a prefill's tokens
+        # The last layer goes on with few of a prefill's tokens; where most are wanted, all are computed alike.
+        most = selected is not None and 2 * len(selected) > len(token_ids)
+        early = None if most else selected
+        done = len(self.layers) - (early is not None)
         adapters = step.adapters
         if (
             self.fused is not None
@@ -91,8 +94,10 @@ class Decoder:
             done = 0
         for index, layer in enumerate(self.layers[done:], start=done):
             rotation = rotations[self._rope_of[index]]
-            x, residual = layer(x, residual, rotation, step, selected if layer is last else None)
+            x, residual = layer(x, residual, rotation, step, early if layer is last else None)
         assert residual is not None
+        if most and selected is not None:
+            x, residual = x.index_select(0, selected), residual.index_select(0, selected)
         return self.norm.add(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:

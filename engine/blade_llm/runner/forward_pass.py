@@ -49,13 +49,15 @@ class ForwardPass:
         token_ids, positions, slot_mapping = gather_inputs(
             batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
+        if batch.tree is not None:
+            positions = positions - batch.tree[:, 2]
         token_types: Tensor | None = None
         expanded: ExpandedPrefills | None = None
         if self.config.decoder.bidirectional:
             attention, token_types = self._whole_sequences(batch, positions, num_tokens)
         else:
             attention = self._attention(batch)
-            if (latent := self._latent) is not None and not self.deterministic:
+            if (latent := self._latent) is not None and not self.deterministic and batch.tree is None:
                 expanded = expanded_prefills(latent, batch, tables.block_table, self.kv_cache[0][0])
         metadata = StepMetadata(positions, slot_mapping, attention, self.kv_cache, token_types, expanded)
         if adapters is not None:

@@ -15,6 +15,7 @@ from blade_llm.runner.lora.step import StagedAdapters, StepAdapters
 from blade_llm.runner.prompt_outputs import PromptOutputBatch
 from blade_llm.runner.staging import Staging
 from blade_llm.runner.tables import SlotTables
+from blade_llm.runner.tree_inputs import NO_TREES, SentTrees, staged_trees
 from blade_llm.sampling.sampler import SampledSlots
 from blade_llm.scheduling.plan import StepPlan
 
@@ -41,7 +42,9 @@ class StepInputs:
     adapters: StepAdapters | None = None
     """The tokens that use adapters; None: none does."""
     draft_counts: list[int] | None = None
-    """Draft tokens of each chunk that samples; None: none has any."""
+    """Draft tokens of each chunk that samples, as far as sampling goes on after them; None: none has any."""
+    trees: SentTrees = NO_TREES
+    """Draft tokens that branch, and what is left to do for those of the step before."""
 
     @property
     def decodes_only(self) -> bool:
@@ -70,7 +73,11 @@ def send_inputs(
     samples = np.array([chunk.sample for chunk in chunks])
     drafts = np.array([chunk.num_draft_tokens for chunk in chunks]) if num_tokens > len(chunks) else None
     draft_counts: list[int] | None = None
-    if drafts is not None and drafts.any():
+    trees = staged_trees(plan, query_starts, tables.padding_slot)
+    if trees is not None and trees.rows is not None:
+        sampled_slots, sampled_positions, selected = trees.rows
+        draft_counts = trees.counts
+    elif drafts is not None and drafts.any():
         sampled_slots, sampled_positions, selected = _verified(slots, seq_lens, query_starts[1:], samples, drafts)
         draft_counts = drafts[samples].tolist()
     elif samples.all():
@@ -102,6 +109,8 @@ def send_inputs(
     if plan.block_copies:
         staging.add([copy.source for copy in plan.block_copies])
         staging.add([copy.target for copy in plan.block_copies])
+    if trees is not None:
+        trees.stage(staging)
     if graphs is not None and graph_size is not None:
         decodes = int(np.argmax(counts > 1))
         staging.add(graphs.pack(graph_size, slots, starts, query_starts[1:], seq_lens, selected, decodes))
@@ -112,6 +121,7 @@ def send_inputs(
     wanted = next(rest)
     targets = None if prompt_outputs is None else next(rest)
     copies = (next(rest), next(rest)) if plan.block_copies else None
+    of_trees = NO_TREES if trees is None else trees.take(rest)
     mixed = None if graph_size is None else (graph_size, next(rest))
     return StepInputs(
         batch=RaggedBatch(
@@ -120,6 +130,7 @@ def send_inputs(
             seq_lens=sent[3],
             host_query_lens=counts.tolist(),
             host_seq_lens=seq_lens.tolist(),
+            tree=of_trees.tree,
         ),
         starts=sent[1],
         num_tokens=num_tokens,
@@ -131,6 +142,7 @@ def send_inputs(
         mixed=mixed,
         adapters=of_step,
         draft_counts=draft_counts,
+        trees=of_trees,
     )
 
 

@@ -44,9 +44,24 @@ def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
     ``cache``: from :func:`allocate_kv_cache`, whose layers lie one after another. No target may be a source of a later
     copy.
     """
-    first, values = cache[0]
-    tensors = len(cache) if values.data_ptr() == first.data_ptr() else 2 * len(cache)
-    whole = first.as_strided((tensors, *first.shape), (first.numel(), *first.stride()))
+    whole = _whole(cache)
     for begin in range(0, len(sources), _COPIED_AT_ONCE):
         some = slice(begin, begin + _COPIED_AT_ONCE)
         whole.index_copy_(1, targets[some], whole.index_select(1, sources[some]))
+
+
+def copy_tokens(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
+    """Copy keys and values of single tokens, all layers' at once; ``block * block_size + offset``, [copies] int64 each.
+
+    What is both a source and a target is read before it is written.
+    """
+    blocks = _whole(cache)
+    whole = blocks.view(len(blocks), -1, *blocks.shape[3:])
+    whole.index_copy_(1, targets, whole.index_select(1, sources))
+
+
+def _whole(cache: KVCache) -> Tensor:
+    """[tensors, blocks, block_size, kv_heads, head_dim] of a cache from :func:`allocate_kv_cache`."""
+    first, values = cache[0]
+    tensors = len(cache) if values.data_ptr() == first.data_ptr() else 2 * len(cache)
+    return first.as_strided((tensors, *first.shape), (first.numel(), *first.stride()))

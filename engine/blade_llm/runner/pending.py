@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from blade_llm.runner.prompt_outputs import PromptOutputResults
 from blade_llm.sampling.parameters import INVALID_TOKEN, TokenLogprobs
 from blade_llm.sampling.sampler import SampledSlots, SamplerOutput
-from blade_llm.scheduling.plan import StepResult
+from blade_llm.scheduling.plan import DraftTree, StepResult, TreeResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class LaunchedForward:
     """[sampled, vocabulary] in the model's type; None when no slot samples."""
     prompt_results: PromptOutputResults | None = None
     drafts: Drafts | None = None
+    written_slots: Tensor | None = None
+    """[sampled] int64: the slots whose tables get the tokens; None: ``sampled``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +32,79 @@ class Drafts:
     """The draft tokens that a step verifies."""
 
     counts: list[int]
-    """Of each chunk that samples."""
-    tokens: Tensor
-    """[rows] int32: the draft token after each sampled position; the last of each chunk has none, and no meaning."""
+    """Of each chunk that samples; of a tree all that is sampled after."""
+    tokens: Tensor | None
+    """[rows] int32: the draft token after each sampled position; the last of each chunk has none, and no meaning, nor
+    has any of a tree. None: all chunks have trees."""
     invalid: Tensor | None = None
     """[] bool: the draft model's logits are no numbers; None: there is no draft model."""
+    trees: Mapping[int, tuple[DraftTree, list[int]]] = field(default_factory=dict)
+    """Index of a chunk → how its draft tokens branch, and these."""
 
     def by_slot(self, slots: list[int]) -> dict[int, list[int]]:
-        """The draft tokens of each slot that has some; waits for the device. ``slots``: of the rows."""
-        tokens = self.tokens.tolist()
+        """The draft tokens to verify of each slot that has some; waits for the device. ``slots``: of the rows."""
+        tokens = [] if self.tokens is None else self.tokens.tolist()
         found: dict[int, list[int]] = {}
         row = 0
-        for count in self.counts:
-            if count:
+        for index, count in enumerate(self.counts):
+            if index in self.trees:
+                tree, drafts = self.trees[index]
+                found[slots[row]] = drafts[: tree.num_guesses]
+            elif count:
                 found[slots[row]] = tokens[row : row + count]
             row += count + 1
         return found
 
-    def accepted(self, sampled: list[int], drafted: list[int]) -> list[list[int]]:
+    def accepted(self, sampled: list[int], drafted: list[int], paths: Mapping[int, list[int]]) -> list[list[int]]:
         """The tokens that each chunk brings: those that equal their drafts, and the one after them.
 
-        ``sampled``, ``drafted``: one for each row.
+        ``sampled``, ``drafted``: one for each row; ``paths``: from :meth:`paths`.
         """
         outputs = []
         row = 0
-        for count in self.counts:
-            end = row
-            while end < row + count and sampled[end] == drafted[end]:
-                end += 1
-            outputs.append(sampled[row : end + 1])
+        for index, count in enumerate(self.counts):
+            if index in paths:
+                outputs.append([sampled[row], *(sampled[row + 1 + guess] for guess in paths[index])])
+            else:
+                end = row
+                while end < row + count and sampled[end] == drafted[end]:
+                    end += 1
+                outputs.append(sampled[row : end + 1])
             row += count + 1
         return outputs
+
+    def paths(self, sampled: list[int]) -> dict[int, list[int]]:
+        """The accepted guesses of each tree, by the index of its chunk. ``sampled``: one for each row."""
+        return {index: accepted_path(*self.trees[index], rows) for index, rows in self._rows_of_trees(sampled)}
+
+    def tree_results(self, sampled: list[int], paths: Mapping[int, list[int]]) -> dict[int, TreeResult]:
+        """What became of each tree. ``sampled``: one for each row; ``paths``: from :meth:`paths`."""
+        found = {}
+        for index, rows in self._rows_of_trees(sampled):
+            tree, _ = self.trees[index]
+            of_window = iter(rows[1 + tree.num_guesses :])
+            window = [rows[0] if end < 0 else next(of_window) for end in tree.window_ends]
+            found[index] = TreeResult(paths[index], window)
+        return found
+
+    def _rows_of_trees(self, sampled: list[int]) -> Iterator[tuple[int, list[int]]]:
+        row = 0
+        for index, count in enumerate(self.counts):
+            if index in self.trees:
+                yield index, sampled[row : row + count + 1]
+            row += count + 1
+
+
+def accepted_path(tree: DraftTree, drafts: list[int], sampled: list[int]) -> list[int]:
+    """The guesses, from the first on, that each equal what was sampled after the one before. ``sampled``: after the
+    last known token, then after each guess."""
+    path: list[int] = []
+    before = -1
+    for index in range(tree.num_guesses):
+        if tree.parents[index] == before and drafts[index] == sampled[before + 1]:
+            path.append(index)
+            before = index
+    return path
 
 
 class LaunchedStep:
@@ -79,6 +123,8 @@ class LaunchedStep:
     ) -> None:
         self._sampled = sampled
         self._drafts = drafts
+        self._paths: dict[int, list[int]] = {}
+        """The accepted guesses of each tree."""
         self._prompt_results = prompt_results
         self._event: torch.cuda.Event | None = None
         self._host: list[Tensor] = []
@@ -87,7 +133,9 @@ class LaunchedStep:
             if sampled.logprobs is not None:
                 wanted += [sampled.logprobs.chosen, sampled.logprobs.top_values, sampled.logprobs.top_tokens]
             self._host = [tensor.to("cpu", non_blocking=True) for tensor in wanted]
-        self._host_drafts = None if drafts is None else drafts.tokens.to("cpu", non_blocking=True)
+        self._host_drafts: Tensor | None = None
+        if drafts is not None and drafts.tokens is not None:
+            self._host_drafts = drafts.tokens.to("cpu", non_blocking=True)
         self._host_draft_invalid: Tensor | None = None
         if drafts is not None and drafts.invalid is not None:
             self._host_draft_invalid = drafts.invalid.to("cpu", non_blocking=True)
@@ -104,11 +152,16 @@ class LaunchedStep:
     def result(self) -> StepResult:
         if self._event is not None:
             self._event.synchronize()
+        if self._drafts is not None and self._drafts.trees:
+            self._paths = self._drafts.paths(self._host[0].tolist())
         tokens, logprobs = self._sampled_tokens()
+        trees: dict[int, TreeResult] = {}
+        if self._drafts is not None and self._paths:
+            trees = self._drafts.tree_results(self._host[0].tolist(), self._paths)
         if self._prompt_results is None:
-            return StepResult(tokens, logprobs, invalid=self._invalid(), draft_invalid=self._draft_invalid)
+            return StepResult(tokens, logprobs, invalid=self._invalid(), draft_invalid=self._draft_invalid, trees=trees)
         prompt = self._prompt_results.read(self._host_prompt_results)
-        return StepResult(tokens, logprobs, *prompt, self._invalid(), self._draft_invalid)
+        return StepResult(tokens, logprobs, *prompt, self._invalid(), self._draft_invalid, trees)
 
     @property
     def _draft_invalid(self) -> bool:
@@ -127,10 +180,11 @@ class LaunchedStep:
         if self._sampled is None:
             return [], []
         rows = self._host[0].tolist()
-        if self._drafts is None or self._host_drafts is None:
+        if self._drafts is None:
             tokens = [[token] for token in rows]
         else:
-            tokens = self._drafts.accepted(rows, self._host_drafts.tolist())
+            drafted = [] if self._host_drafts is None else self._host_drafts.tolist()
+            tokens = self._drafts.accepted(rows, drafted, self._paths)
         logprobs: list[list[TokenLogprobs] | None] = [None] * len(tokens)
         if wanted_logprobs := self._sampled.logprobs:
             chosen = self._host[1].tolist()
@@ -151,5 +205,9 @@ class LaunchedStep:
             return range(len(tokens))
         places: list[int] = []
         for index, (count, brought) in enumerate(zip(self._drafts.counts, tokens, strict=True)):
-            places += [index] * len(brought) + [-1] * (count + 1 - len(brought))
+            if index in self._paths:
+                path = self._paths[index]
+                places += [index, *(index if guess in path else -1 for guess in range(count))]
+            else:
+                places += [index] * len(brought) + [-1] * (count + 1 - len(brought))
         return places

@@ -21,19 +21,17 @@ _ALIGNMENT: Final = 2
 class Staging:
     """Collects int64 vectors, then sends them all at once."""
 
-    __slots__ = ("_device", "_places", "_size", "_vectors")
+    __slots__ = ("_device", "_parts", "_size")
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._vectors: list[np.ndarray | Sequence[int]] = []
-        self._places: list[slice] = []
+        self._parts: list[tuple[np.ndarray | Sequence[int], slice]] = []
         self._size = 0
 
     def add(self, vector: np.ndarray | Sequence[int]) -> None:
         """Append a vector of whole numbers; :meth:`send` returns them in this order."""
         length = len(vector)
-        self._vectors.append(vector)
-        self._places.append(slice(self._size, self._size + length))
+        self._parts.append((vector, slice(self._size, self._size + length)))
         self._size += -(-length // _ALIGNMENT) * _ALIGNMENT
 
     def send(self) -> list[Tensor]:
@@ -41,7 +39,7 @@ class Staging:
         on_gpu = self._device.type == "cuda"
         host = torch.empty(self._size, dtype=torch.int64, pin_memory=on_gpu)
         words = host.numpy()
-        for vector, place in zip(self._vectors, self._places, strict=True):
+        for vector, place in self._parts:
             words[place] = vector
         packed = host.to(self._device, non_blocking=True) if on_gpu else host
-        return [packed[place] for place in self._places]
+        return [packed[place] for _, place in self._parts]

@@ -49,7 +49,7 @@ from blade_llm.runner.graphs.decode import CudaGraphs, DecodeGraphs, GraphBacken
 from blade_llm.runner.graphs.mixed import MixedGraphs
 from blade_llm.runner.graphs.sets import StepGraphs, create_graphs, in_capture_order
 from blade_llm.runner.inputs import StepInputs, send_inputs
-from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
+from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks, copy_tokens
 from blade_llm.runner.lora.adapters import RunnerAdapters
 from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
@@ -151,6 +151,8 @@ class TorchRunner:
             if self._second_texts is not None:
                 for new in plan.new_requests:
                     self._second_texts[new.slot] = new.second_text or self.max_model_len
+            if inputs.trees.copies is not None:
+                copy_tokens(self._kv_cache, *inputs.trees.copies)
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies)
             draft_invalid = None
@@ -160,7 +162,8 @@ class TorchRunner:
             num_sampled = len(inputs.sampled.slots)
             logits = self.model.logits(hidden[:num_sampled]) if num_sampled else None
             prompt_results = self._prompt_results(inputs, hidden[num_sampled:])
-            return LaunchedForward(inputs.sampled, logits, prompt_results, self._drafts(inputs, draft_invalid))
+            drafts = self._drafts(inputs, draft_invalid)
+            return LaunchedForward(inputs.sampled, logits, prompt_results, drafts, inputs.trees.written_slots)
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
 
@@ -175,7 +178,8 @@ class TorchRunner:
             sampled = self._sampler.sample(launched.logits, slots, masks)
         except torch.OutOfMemoryError as error:
             raise self._out_of_memory("a step", error) from error
-        self.tables.token_ids[slots.slot_index, slots.position_index] = sampled.tokens.to(torch.int32)
+        written = slots.slot_index if launched.written_slots is None else launched.written_slots
+        self.tables.token_ids[written, slots.position_index] = sampled.tokens.to(torch.int32)
         return LaunchedStep(sampled, self.device, launched.prompt_results, launched.drafts)
 
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
@@ -187,8 +191,10 @@ class TorchRunner:
         """The draft tokens that the step verifies, as they are in the tables."""
         if inputs.draft_counts is None:
             return None
-        rows = inputs.sampled
-        return Drafts(inputs.draft_counts, self.tables.token_ids[rows.slot_index, rows.position_index], invalid)
+        rows, trees = inputs.sampled, inputs.trees.guesses
+        if len(trees) == len(inputs.draft_counts):  # the host has them all
+            return Drafts(inputs.draft_counts, None, invalid, trees)
+        return Drafts(inputs.draft_counts, self.tables.token_ids[rows.slot_index, rows.position_index], invalid, trees)
 
     def warm_up(self) -> None:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
@@ -293,7 +299,11 @@ class TorchRunner:
         if isinstance(self.model, Decoder):
             self.model.warm_experts()
         if not self._torch_attention:
-            warm_paged_attention(model.decoder, self._kv_cache[0], tables.block_table, self.config.deterministic)
+            speculative = self.config.speculative
+            branches = speculative is not None and speculative.method == "look_ahead"
+            warm_paged_attention(
+                model.decoder, self._kv_cache[0], tables.block_table, self.config.deterministic, branches
+            )
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""

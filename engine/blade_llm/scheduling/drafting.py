@@ -15,7 +15,7 @@ import msgspec
 
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.phase import Phase
-from blade_llm.scheduling.plan import DraftChunk, TokenUpdate
+from blade_llm.scheduling.plan import DraftChunk, DraftTree, TokenUpdate
 from blade_llm.scheduling.request import Request
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.step import Step
@@ -33,6 +33,8 @@ class Draft(NamedTuple):
     computed: tuple[int, int] | None = None
     """Positions, from the first to before the second, that the draft model computes before; they may be computed
     without drafting anything."""
+    tree: DraftTree | None = None
+    """How ``tokens`` branch; None: each goes on from the one before."""
 
 
 class StepTokens(NamedTuple):
@@ -48,6 +50,14 @@ class StepTokens(NamedTuple):
     """Positions that the draft model computed without drafting."""
 
 
+class StepRoom(NamedTuple):
+    """What a step can have beyond what it has without drafts."""
+
+    tokens: int
+    sampled: int
+    """Positions that are sampled at."""
+
+
 class Drafter(Protocol):
     """Proposes draft tokens, and learns how many were accepted."""
 
@@ -55,16 +65,17 @@ class Drafter(Protocol):
         """Whether decodes are to wait for their last token, so that drafts can follow it."""
 
     def propose(
-        self, requests: Sequence[Request], rooms: Sequence[int], most_tokens: int, other_tokens: int
+        self, requests: Sequence[Request], rooms: Sequence[int], most: StepRoom, other_tokens: int
     ) -> Sequence[Draft]:
         """A draft for each of ``requests``, all of whose tokens are known.
 
-        ``rooms``: draft tokens that each can have; ``most_tokens``: all together; ``other_tokens``: what else the step
+        ``rooms``: draft tokens that each can have; ``most``: all together; ``other_tokens``: what else the step
         computes.
         """
 
-    def observe(self, request: Request, drafted: int, accepted: int) -> None:
-        """Of so many draft tokens of ``request`` the first ``accepted`` were accepted."""
+    def observe(self, request: Request, drafted: int, accepted: int, window: Sequence[int] = ()) -> None:
+        """Of so many draft tokens of ``request`` ``accepted`` in a row were accepted. ``window``: what was sampled
+        after the ends of its tree's window."""
 
     def observe_step(self, step: StepTokens, seconds: float) -> None:
         """A step took ``seconds``."""
@@ -90,19 +101,19 @@ def add_drafts(step: Step, drafter: Drafter, sets: RequestSets, config: Schedule
     """
     others = sum(chunk.count for chunk in step.chunks)
     sampled = sum(chunk.sample for chunk in step.chunks)
-    most_tokens = min(config.max_batch_tokens - others, most_sampled(config.max_num_seqs) - sampled)
+    most = StepRoom(config.max_batch_tokens - others, most_sampled(config.max_num_seqs) - sampled)
     decodes = [
         index
         for index, (chunk, request) in enumerate(zip(step.chunks, step.requests, strict=True))
         if chunk.count == 1 and request.phase is Phase.DECODE and request.num_in_flight == 1
         if chunk.start == len(request.token_ids) - 1 and not request.output_complete
     ]
-    if not decodes or most_tokens <= 0:
+    if not decodes or min(most) <= 0:
         return
     requests = [step.requests[index] for index in decodes]
     spare = max(0, sets.cache.num_free - len(sets.running)) // len(decodes)
     rooms = [_room(request, spare, sets.cache.block_size) for request in requests]
-    drafts = drafter.propose(requests, rooms, most_tokens, others - len(decodes))
+    drafts = drafter.propose(requests, rooms, most, others - len(decodes))
     for index, request, draft in zip(decodes, requests, drafts, strict=True):
         if draft.length:
             _add(step, index, request, draft, sets)
@@ -131,5 +142,7 @@ def _add(step: Step, index: int, request: Request, draft: Draft, sets: RequestSe
         sets.grow(step, request, known + draft.length)
     if draft.tokens is not None:
         step.token_updates.append(TokenUpdate(request.slot, known, draft.tokens))
-    step.chunks[index] = msgspec.structs.replace(chunk, count=1 + draft.length, num_draft_tokens=draft.length)
+    step.chunks[index] = msgspec.structs.replace(
+        chunk, count=1 + draft.length, num_draft_tokens=draft.length, tree=draft.tree
+    )
     request.num_in_flight += draft.length

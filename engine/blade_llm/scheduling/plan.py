@@ -81,6 +81,27 @@ class TokenUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: list[int]
 
 
+class DraftTree(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Draft tokens that branch: each goes on from an earlier one, or from the slot's last known token, and sees what it
+    goes on from and nothing else (tree attention: Miao et al., SpecInfer, arXiv 2305.09781).
+
+    The first ``num_guesses`` are guesses of what comes next, to be verified. Those behind them are verified by nobody:
+    what is sampled after some of them is reported for later guesses (the window of lookahead decoding).
+    """
+
+    parents: list[int]
+    """Of each draft token, the one that it goes on from; -1: the last known token. Guesses go on from guesses."""
+    num_guesses: int
+    window_ends: list[int]
+    """Draft tokens that are no guesses, and after which a token is sampled; -1: the last known token, after which one
+    is sampled anyway."""
+
+    @property
+    def num_sampled(self) -> int:
+        """Positions that are sampled at."""
+        return 1 + self.num_guesses + sum(end >= 0 for end in self.window_ends)
+
+
 class ScheduledChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The chunk of one slot that a step computes: positions ``start .. start + count - 1``."""
 
@@ -93,6 +114,18 @@ class ScheduledChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_draft_tokens: int = 0
     """The last so many of ``count`` are draft tokens: sampling brings 1..num_draft_tokens+1 tokens. They are among the
     plan's ``token_updates``, or the runner's draft model makes them."""
+    tree: DraftTree | None = None
+    """How the draft tokens branch; None: each goes on from the one before."""
+
+    @property
+    def num_guesses(self) -> int:
+        """Draft tokens that are verified."""
+        return self.num_draft_tokens if self.tree is None else self.tree.num_guesses
+
+    @property
+    def num_sampled(self) -> int:
+        """Positions that a chunk which samples samples at."""
+        return 1 + self.num_draft_tokens if self.tree is None else self.tree.num_sampled
 
 
 class DraftChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -103,6 +136,14 @@ class DraftChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     slot: int
     start: int
     count: int
+
+
+class KVCopy(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Copy the keys and values of one token, of all layers, to where its sequence has it: a draft token of a tree was
+    accepted. Both are cache slots, ``block * block_size + offset``."""
+
+    source: int
+    target: int
 
 
 class AdapterUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -116,7 +157,7 @@ class AdapterUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The plan of one step. The runner applies ``freed_slots``, ``adapter_updates``, ``new_requests``,
-    ``block_updates``, ``block_copies``, ``token_updates`` in this order, then computes."""
+    ``block_updates``, ``kv_copies``, ``block_copies``, ``token_updates`` in this order, then computes."""
 
     step: int
     chunks: list[ScheduledChunk]
@@ -132,11 +173,26 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     adapter_updates: list[AdapterUpdate] = []
     draft_chunks: list[DraftChunk] = []
     """Before the model computes anything."""
+    kv_copies: list[KVCopy] = []
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether draft tokens of some chunk branch."""
+        return any(chunk.tree is not None for chunk in self.chunks)
 
     @property
     def num_tokens(self) -> int:
         """Tokens the forward pass computes."""
         return sum(chunk.count for chunk in self.chunks)
+
+
+class TreeResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What became of the draft tokens of a tree."""
+
+    path: list[int]
+    """The draft tokens that were accepted, in order."""
+    window: list[int]
+    """What was sampled after each of ``window_ends``."""
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -157,6 +213,9 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Indices into ``tokens`` where the logits are no numbers; the tokens mean nothing."""
     draft_invalid: bool = False
     """The draft model's logits are no numbers."""
+    trees: dict[int, TreeResult] = {}
+    """Index into ``tokens`` → what became of the chunk's tree. The tokens that were sampled there are not in the slot's
+    table: the scheduler sends those that it takes."""
 
 
 class PendingForward(Protocol):

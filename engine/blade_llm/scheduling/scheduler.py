@@ -20,6 +20,7 @@ import msgspec
 from blade_llm.cache.adapters import AdapterResidency
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
+from blade_llm.scheduling.accepted import AcceptedTokens
 from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy, WholePrompts
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.beams.search import BeamSearch
@@ -30,7 +31,7 @@ from blade_llm.scheduling.guided import append_initial_forced_tokens, resume_dec
 from blade_llm.scheduling.limits import SchedulerConfig, check_beams, check_output, max_total_tokens
 from blade_llm.scheduling.output import RequestError, RequestOutput
 from blade_llm.scheduling.phase import Phase
-from blade_llm.scheduling.plan import ScheduledChunk, StepPlan, StepResult
+from blade_llm.scheduling.plan import ScheduledChunk, StepPlan, StepResult, TreeResult
 from blade_llm.scheduling.request import NO_SLOT, Request, RequestRefusedError
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.results import (
@@ -69,6 +70,7 @@ class Scheduler:
         else:
             self._admission = AdmissionControl(self._sets, policy or AdmissionPolicy())
         self._launched: dict[int, Step] = {}
+        self._accepted = AcceptedTokens()
         self._num_steps = 0
         self._num_arrivals = 0
         self._prompt_tokens = 0
@@ -187,6 +189,7 @@ class Scheduler:
             add_drafts(step, drafter, sets, self.config)
         if step.prefill_tokens or drafter is not None:
             step.sort_chunks()
+        self._accepted.move_to(step)
         plan = step.plan(sets.freed_slots, self.config.pipeline_stages, sets.adapters.take_updates())
         self._launched[self._num_steps] = step
         self._num_steps += 1
@@ -283,7 +286,7 @@ class Scheduler:
         if result.prompt_logprobs:
             collect_prompt_logprobs(step, result)
         outputs = self._end_invalid(step, result.invalid) if result.invalid else []
-        sampled = zip(result.tokens, result.logprobs, strict=True)
+        sampled = enumerate(zip(result.tokens, result.logprobs, strict=True))
         cache, finished = self.cache, Phase.FINISHED
         for chunk, request in zip(step.chunks, step.requests, strict=True):
             request.steps_in_flight -= 1
@@ -291,7 +294,7 @@ class Scheduler:
                 if request.slot != NO_SLOT:
                     register_blocks(request, chunk.start + chunk.count, cache)
                 continue
-            tokens, logprobs = next(sampled)
+            index, (tokens, logprobs) = next(sampled)
             if request.phase is finished:
                 continue
             request.num_in_flight -= 1 + chunk.num_draft_tokens
@@ -299,7 +302,8 @@ class Scheduler:
                 outputs += self._advance_beams(request, tokens, logprobs)
             elif tokens:
                 if chunk.num_draft_tokens:
-                    output = self._append_verified(step, chunk, request, tokens, logprobs)
+                    tree = result.trees.get(index)
+                    output = self._append_verified(step, chunk, request, tokens, logprobs, tree)
                 else:
                     output = append_sampled(request, tokens, logprobs, cache)
                 self._generation_tokens += len(output.token_ids) + (output.stop_token_id is not None)
@@ -359,8 +363,8 @@ class Scheduler:
             if not chunk.sample:
                 continue
             if request.grammar is not None and request.phase is not Phase.FINISHED:
-                found.append(GuidedChunk(row, request, request.grammar, chunk.num_draft_tokens))
-            row += 1 + chunk.num_draft_tokens
+                found.append(GuidedChunk(row, request, request.grammar, chunk.num_guesses))
+            row += chunk.num_sampled
         return found
 
     def limit_sampled(self, plan: StepPlan, guided: GuidedChunk, most: int) -> None:
@@ -374,17 +378,20 @@ class Scheduler:
         request: Request,
         tokens: list[int],
         logprobs: list[TokenLogprobs] | None,
+        tree: TreeResult | None,
     ) -> RequestOutput:
         """Append what a decode with draft tokens brings, as far as its grammar goes: all but the last token equal
         drafts."""
         most = step.most_sampled.get(chunk.slot, len(tokens))
         tokens = tokens[:most]
-        accepted = len(tokens) - 1
+        accepted, known = len(tokens) - 1, len(request.token_ids)
         if self._drafter is not None:
-            self._drafter.observe(request, chunk.num_draft_tokens, accepted)
+            self._drafter.observe(request, chunk.num_guesses, accepted, () if tree is None else tree.window)
         output = append_sampled(request, tokens, logprobs and logprobs[:most], self.cache)
+        if tree is not None and request.slot != NO_SLOT:
+            self._accepted.add(request, known, tree.path[:accepted], self.cache.block_size)
         accepted = min(accepted, len(output.token_ids))
-        return msgspec.structs.replace(output, draft_tokens=chunk.num_draft_tokens, accepted_tokens=accepted)
+        return msgspec.structs.replace(output, draft_tokens=chunk.num_guesses, accepted_tokens=accepted)
 
     def end(self, request: Request, error: RequestError) -> RequestOutput:
         """End a live request because of an error that is its own."""

@@ -14,6 +14,7 @@ from blade_llm.scheduling.plan import (
     BlockCopy,
     BlockUpdate,
     DraftChunk,
+    KVCopy,
     NewRequest,
     ScheduledChunk,
     StepPlan,
@@ -42,7 +43,8 @@ class GuidedChunk(NamedTuple):
     """Its first sampled position among the step's."""
     request: Request
     grammar: Grammar
-    num_draft_tokens: int
+    num_guesses: int
+    """Draft tokens to verify, each going on from the one before."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class Step:
     num_decodes: int = 0
     prefill_tokens: int = 0
     draft_chunks: list[DraftChunk] = field(default_factory=list)
+    kv_copies: list[KVCopy] = field(default_factory=list)
     most_sampled: dict[int, int] = field(default_factory=dict)
     """Slot → tokens that it brings at most: a grammar ends, or does not allow a draft token."""
 
@@ -77,6 +80,7 @@ class Step:
             pipeline_stages=pipeline_stages,
             adapter_updates=[AdapterUpdate(*update) for update in adapter_updates],
             draft_chunks=self.draft_chunks,
+            kv_copies=self.kv_copies,
         )
 
     def sort_chunks(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from engine_support.attention_cases import attention_case
+from engine_support.branches import BRANCHES, STEP
 
 from blade_llm.kernels.paged_attention import RaggedBatch
 from blade_llm.kernels.paged_attention.torch import paged_attention, prepare
@@ -74,3 +75,12 @@ def test_deterministic_bits(dtype: torch.dtype) -> None:
         new = slice(token, token + count)
         alone = paged_attention(case.q[new], case.k_cache, case.v_cache, prepared, case.scale)
         assert torch.equal(alone, together[new])
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("window", [0, 130, 200])
+def test_tokens_that_branch(window: int, deterministic: bool) -> None:
+    case = attention_case(*STEP, 14, 2, 32, torch.float32, branches=BRANCHES, window=window, poison=1e4)
+    prepared = prepare(case.batch, case.table, case.k_cache, 14, deterministic)
+    actual = paged_attention(case.q, case.k_cache, case.v_cache, prepared, case.scale, window)
+    torch.testing.assert_close(actual.double(), case.expected, atol=2e-5, rtol=1e-5)

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from engine_support.attention_cases import AttentionCase, attention_case
+from engine_support.branches import BRANCHES, STEP
 from engine_support.native_isa import ISAS, limited_to, needs_native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blade_llm.kernels.paged_attention import RaggedBatch, native, prepare
+from blade_llm.kernels.paged_attention import AttentionVariant, RaggedBatch, native, prepare
 from blade_llm.kernels.paged_attention import torch as reference
 
 pytestmark = needs_native
@@ -167,3 +168,22 @@ def test_a_type_it_does_not_know_is_left_to_torch() -> None:
     assert isinstance(step, reference.Prepared)
     actual = native.paged_attention(case.q, case.k_cache, case.v_cache, step, case.scale, 0)
     assert (actual.double() - case.expected).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("heads", "head_dim"), [((4, 2), 64), ((14, 2), 80), ((3, 3), 32), ((8, 1), 128)])
+def test_tokens_that_branch(isa: str, dtype: torch.dtype, heads: tuple[int, int], head_dim: int) -> None:
+    check(attention_case(*STEP, *heads, head_dim, dtype, branches=BRANCHES, poison=1e4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("window", [130, 200])
+def test_a_window_counts_positions_not_places(isa: str, dtype: torch.dtype, window: int) -> None:
+    check(attention_case(*STEP, 4, 2, 64, dtype, branches=BRANCHES, window=window), window)
+
+
+def test_tokens_that_branch_and_have_slopes_are_refused(isa: str) -> None:
+    case = attention_case(*STEP, 4, 2, 64, torch.float32, branches=BRANCHES)
+    step = native.prepare(case.batch, case.table, case.k_cache, 4, False)
+    with pytest.raises(ValueError, match="tokens that branch have no ALiBi slopes"):
+        native.paged_attention(case.q, case.k_cache, case.v_cache, step, 1.0, 0, AttentionVariant(slopes=torch.ones(4)))

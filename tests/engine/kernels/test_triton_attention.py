@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engine_support.attention_cases import AttentionCase, attention_case
+from engine_support.branches import BRANCHES, STEP
 from engine_support.triton_interpreter import COMPILED, DEVICE
 from engine_support.triton_mixed_graph import in_graph
 
@@ -280,3 +281,13 @@ def test_captured_decode_follows_its_tensors() -> None:
     seq_lens.copy_(case.batch.seq_lens)
     graph.replay()
     check(case, out)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("window", [0, 130, 200])
+@pytest.mark.parametrize(
+    ("heads", "dtype"), [((4, 2), torch.float32), ((14, 2), torch.bfloat16), ((3, 3), torch.float16)], ids=str
+)
+def test_tokens_that_branch(heads: tuple[int, int], dtype: torch.dtype, window: int, deterministic: bool) -> None:
+    case = case_of(*STEP, *heads, 64, dtype, branches=BRANCHES, window=window, poison=1e4)
+    check(case, attend(case, window, deterministic))

@@ -20,7 +20,7 @@ from blade_llm.sampling.parameters import SamplingParams
 REQUESTS = requests_of(24)
 FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
 """Draft tokens cost nothing: there are as many as there can be."""
-METHODS = ("ngram", "equal", "other")
+METHODS = ("ngram", "equal", "other", "look_ahead")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,10 @@ def expected(folder: Path) -> dict[str, Result]:
 def speculative(method: str, folder: Path, other: Path, **options: object) -> SpeculativeConfig:
     if method == "ngram":
         return SpeculativeConfig(method="ngram", ngram_min_match=1, **options)  # type: ignore[arg-type]
+    if method == "look_ahead":
+        options.pop("gamma", None)
+        sizes = {"look_ahead_window_size": 5, "look_ahead_gram_size": 2, "guess_set_size": 4}
+        return SpeculativeConfig(method="look_ahead", **(sizes | options))  # type: ignore[arg-type]
     draft = folder if method == "equal" else other
     return SpeculativeConfig(method="draft", draft_model=str(draft), **options)  # type: ignore[arg-type]
 

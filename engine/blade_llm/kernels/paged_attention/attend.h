@@ -24,6 +24,10 @@ struct Step {
     const int32_t* block_table;
     int64_t table_stride, block_size, heads, kv_heads, head_dim, is_bf16;
     int64_t fixed_order;  // a token's result does not depend on how many tokens of its sequence are computed with it
+    const int64_t* tree;  // [tokens][3], RaggedBatch.tree in batch.py; null: no token branches
+
+    // Of the sequence whose first new token is `token`: null where its tokens do not branch.
+    const int64_t* branches(int64_t token) const { return tree && tree[3 * token] != -1 ? tree + 3 * token : nullptr; }
 };
 
 // What one layer's attention is; the same fields as `_Form` in native.py. Zero or null: it has none.
@@ -77,6 +81,8 @@ struct Limits {
     int32_t low[MAX_LANES], high[MAX_LANES];
     float slopes[MAX_LANES], positions[MAX_LANES];  // set where attention has slopes, these times log2(e)
     int64_t min_low, max_low, min_high, max_high;
+    const int64_t* tree[MAX_LANES];  // of each row's token, where tokens branch
+    int64_t branching_from;          // the place of the first that does; beyond all keys where none does
 };
 
 // A thread's memory for one unit; every pointer is aligned to 64 bytes.
@@ -149,6 +155,22 @@ inline __attribute__((always_inline)) void prefetch(const KeyBlock* block, int k
     for (int64_t at = 0; at < v_bytes; at += 64) __builtin_prefetch(static_cast<const char*>(block->v[key]) + at, 0, 2);
 }
 
+// Hides from each row of a tile what it does not go on from, among keys that branch. `scores`: [keys][lanes].
+template <int LANES>
+inline __attribute__((always_inline)) void hide_other_branches(const KeyBlock& block, int count, const Limits& limits,
+                                                               float* scores) {
+    int64_t words[LANES], loaded = -1;
+    for (int64_t key = std::max<int64_t>(limits.branching_from - block.first, 0); key < count; key++) {
+        const int64_t bit = block.first + key - limits.branching_from;
+        if (bit / 64 != loaded) {
+            loaded = bit / 64;
+            for (int lane = 0; lane < LANES; lane++) words[lane] = limits.tree[lane][loaded];
+        }
+        float* of_key = scores + key * LANES;
+        for (int lane = 0; lane < LANES; lane++) of_key[lane] = words[lane] >> (bit % 64) & 1 ? of_key[lane] : -INFINITY;
+    }
+}
+
 // Computes a unit with Kernel, which has LANES, KEYS, Element and static functions:
 //   start(), stop() around a thread's units, pack_queries(rows, packed, head_dim), load(call, block, workspace),
 //   tile(call, block, count, masked, limits, packed, state, workspace), merge(state, other, v_dim),
@@ -164,6 +186,7 @@ void attend(const Call& call, const Unit& unit) {
     const int64_t token = step.query_starts[unit.sequence];
     const int64_t end = step.seq_lens[unit.sequence];
     const int64_t start = end - (step.query_starts[unit.sequence + 1] - token);
+    const int64_t* tree = step.branches(token);
     const int tiles = static_cast<int>((unit.rows + lanes - 1) / lanes);
     const int64_t packed_size = Kernel::packed_bytes(head_dim), state_size = (v_dim + 2) * lanes;
 
@@ -172,8 +195,10 @@ void attend(const Call& call, const Unit& unit) {
         Limits& limits = workspace.limits[tile];
         for (int lane = 0; lane < lanes; lane++) {
             int64_t row = std::min<int64_t>(tile * lanes + lane, unit.rows - 1) + unit.first_row;
-            int64_t position = start + row / share;
-            limits.high[lane] = static_cast<int32_t>(form.bidirectional ? end : position + 1);
+            const int64_t place = start + row / share;
+            const int64_t position = tree ? place - tree[3 * (row / share) + 2] : place;
+            limits.tree[lane] = tree ? tree + 3 * (row / share) : nullptr;
+            limits.high[lane] = static_cast<int32_t>(form.bidirectional ? end : place + 1);
             limits.low[lane] = static_cast<int32_t>(call.first_key(position));
             if (form.slopes) {
                 limits.slopes[lane] = form.slopes[unit.kv_head * share + row % share] * LOG2_E;
@@ -184,7 +209,12 @@ void attend(const Call& call, const Unit& unit) {
             if (real) rows[lane] += (token + row / share) * call.q_stride +
                                     (unit.kv_head * share + row % share) * head_dim;
         }
+        limits.branching_from = tree ? start : end;
         limits.min_low = limits.low[0], limits.max_low = limits.low[lanes - 1];
+        if (tree) {
+            limits.min_low = *std::min_element(limits.low, limits.low + lanes);
+            limits.max_low = *std::max_element(limits.low, limits.low + lanes);
+        }
         limits.min_high = limits.high[0], limits.max_high = limits.high[lanes - 1];
         Kernel::pack_queries(rows, static_cast<char*>(workspace.queries) + tile * packed_size, head_dim);
         float* state = workspace.state + tile * state_size;

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Final
 
 from torch import Tensor
+
+TREE_TOKENS: Final = 128
+"""New tokens of a sequence that branch, at most: as many as there are bits in two words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,11 @@ class RaggedBatch:
     """[1] int64: leading sequences with one new token each. Given where a CUDA graph serves steps of many shapes: then
     the lengths on the host are empty lists, sequences at the end may have no new tokens, and the step more tokens than
     sequences name, for which attention is zero."""
+    tree: Tensor | None = None
+    """[tokens, 3] int64, where the new tokens of some sequence branch (tree attention: Miao et al., SpecInfer, arXiv
+    2305.09781). Two words of bits: the new tokens of its sequence that each token sees, itself included, the first in
+    the lowest bit of the first word; all set (-1) for those of a sequence without branches. Then how many places
+    further back its position is than its place in the sequence; 0 there."""
 
     @classmethod
     def of(cls, slots: Tensor, query_lens: list[int], seq_lens: list[int]) -> RaggedBatch:

@@ -45,7 +45,9 @@ void run(const Call& call) {
         for (int64_t first = (rows - 1) / height * height; first >= 0; first -= height) {
             Unit unit{i, 0, first, std::min(height, rows - first), 0, 0, nullptr};
             const int64_t last = call.form->bidirectional ? end : end - count + (first + unit.rows - 1) / share + 1;
-            const int64_t low = call.first_key(end - count + first / share) / Kernel::KEYS * Kernel::KEYS;
+            // Where tokens branch, one further back may have the position of an earlier one.
+            const int64_t earliest = step.branches(step.query_starts[i]) ? 0 : first / share;
+            const int64_t low = call.first_key(end - count + earliest) / Kernel::KEYS * Kernel::KEYS;
             const int64_t begin = static_cast<int64_t>(units.size());
             int64_t parts = 0;
             // Heads innermost: their keys lie side by side in memory.

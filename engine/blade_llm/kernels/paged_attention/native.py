@@ -35,6 +35,7 @@ class _Step(ctypes.Structure):
         ("head_dim", _SIZE),
         ("is_bf16", _SIZE),
         ("fixed_order", _SIZE),
+        ("tree", _POINTER),
     )
 
 
@@ -66,7 +67,7 @@ class Prepared:
     step: _Step
     address: int
     dtype: torch.dtype
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Tensor | None, ...]
 
 
 def prepare(
@@ -88,8 +89,9 @@ def prepare(
         head_dim,
         k_cache.dtype == torch.bfloat16,
         deterministic,
+        None if batch.tree is None else batch.tree.data_ptr(),
     )
-    return Prepared(step, ctypes.addressof(step), k_cache.dtype, tensors)
+    return Prepared(step, ctypes.addressof(step), k_cache.dtype, (*tensors, batch.tree))
 
 
 def paged_attention(
@@ -111,6 +113,8 @@ def paged_attention(
         q = q.contiguous()
         token_stride = heads * head_dim
     v_dim = v_cache.size(3)
+    if step.tensors[-1] is not None:
+        variant.check(heads, window, branches=True)
     form = form_of(scale, window, variant, heads, v_dim, v_cache.stride())
     out = q.new_empty(tokens, heads * v_dim)
     pointers = q.data_ptr(), token_stride, k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()

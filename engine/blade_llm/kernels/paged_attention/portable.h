@@ -122,6 +122,7 @@ BLADE_INLINE void portable_tile(const Call& call, const KeyBlock& block, int cou
     const int64_t v_dim = call.form->v_dim;
     portable_scores<W>(block, count, queries, workspace.scores, call.step->head_dim);
     if (call.adjusted()) adjust_scores<W>(*call.form, block.first, count, limits, workspace.scores);
+    hide_other_branches<W>(block, count, limits, workspace.scores);
     portable_softmax<W>(block.first, count, masked, limits, workspace.scores, state, v_dim, call.scale());
     int64_t d = 0;
     for (; d + 8 <= v_dim; d += 8) portable_add_values<W, 8>(block, count, workspace.scores, state + 2 * W, d);

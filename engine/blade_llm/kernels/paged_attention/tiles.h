@@ -137,6 +137,7 @@ struct TileKernel {
             scores_dot(block, count, queries, workspace.scores, head_dim);
         }
         if (call.adjusted()) adjust_scores<16>(*call.form, block.first, count, limits, workspace.scores);
+        hide_other_branches<16>(block, count, limits, workspace.scores);
         if (masked || padded != count) mask(block.first, padded, limits, workspace.scores);
         softmax(padded, workspace, state, head_dim, v_dim, call.scale());
         const bf16* values = static_cast<const bf16*>(workspace.values);

@@ -48,6 +48,8 @@ class Prefill:
     blocks: Tensor
     """[blocks] int64."""
     length: int
+    tree: Tensor | None = None
+    """[count, 3] int64: see :attr:`RaggedBatch.tree`; None: its tokens do not branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +74,17 @@ def prepare(
     singles: list[tuple[int, int, int]] = []  # (length, sequence, token)
     token = 0
     for index, (count, length) in enumerate(zip(batch.host_query_lens, batch.host_seq_lens, strict=True)):
-        if count == 1 or deterministic:
+        tree = None if batch.tree is None or batch.tree[token, 0] == -1 else batch.tree[token : token + count]
+        if count == 1 or (deterministic and tree is None):
             singles += [(length - count + 1 + offset, index, token + offset) for offset in range(count)]
         else:
             blocks = block_table[slots[index], : -(-length // block_size)].long()
-            prefills.append(Prefill(token, count, blocks, length))
+            prefills.append(Prefill(token, count, blocks, length, tree))
         token += count
     lengthwise = [[single] for single in singles] if deterministic else _by_length(singles)
     whole = token == len(batch.host_query_lens)
     groups = [_decode_group(group, whole, slots, block_table, block_size, k_cache.dtype) for group in lengthwise]
-    longest = max((prefill.length for prefill in prefills), default=0)
+    longest = max((prefill.length for prefill in prefills if prefill.tree is None), default=0)
     mask = _causal_mask(longest, k_cache.dtype, k_cache.device) if longest else None
     return Prepared(groups, prefills, mask, deterministic)
 
@@ -96,7 +99,7 @@ def paged_attention(
     variant: AttentionVariant = PLAIN,
 ) -> Tensor:
     tokens, heads, _ = q.shape
-    variant.check(heads, window)
+    variant.check(heads, window, any(prefill.tree is not None for prefill in step.prefills))
     if step.deterministic and not variant.causal:
         raise ValueError("bidirectional attention has no deterministic form in torch; leave --deterministic out")
     v_dim = v_cache.shape[3]
@@ -109,7 +112,6 @@ def paged_attention(
         attended = _decode(q.index_select(0, group.tokens), k_cache, v_cache, group, scale, window, variant)
         out.index_copy_(0, group.tokens, attended.reshape(group.batch, heads, v_dim))
     for prefill in step.prefills:
-        assert step.causal is not None
         new = slice(prefill.first, prefill.first + prefill.count)
         _prefill(q[new], k_cache, v_cache, prefill, step.causal, scale, window, variant, out[new])
     return out.view(tokens, heads * v_dim)
@@ -209,7 +211,7 @@ def _prefill(
     k_cache: Tensor,
     v_cache: Tensor,
     prefill: Prefill,
-    causal: Tensor,
+    causal: Tensor | None,
     scale: float,
     window: int,
     variant: AttentionVariant,
@@ -229,6 +231,12 @@ def _prefill(
     queries = q.view(-1, kv_heads, share, head_dim).permute(2, 1, 0, 3)  # [share, kv_heads, count, head_dim]
     result = out.view(-1, kv_heads, share, v_cache.shape[3]).permute(2, 1, 0, 3)
     start = prefill.length - prefill.count
+    if prefill.tree is not None:
+        seen = slice(prefill.length)
+        branches = _tree_mask(prefill, prefill.tree, window, q.dtype)
+        result.copy_(attend(queries, keys[:, :, seen], values[:, :, seen], branches, scale, variant, None))
+        return
+    assert causal is not None
     for begin in range(0, prefill.count, QUERY_CHUNK):
         end = min(begin + QUERY_CHUNK, prefill.count)
         first = first_key(start + begin, window, variant.chunk)
@@ -249,3 +257,18 @@ def _prefill(
             variant,
             positions - at if variant.slopes is not None else None,
         )
+
+
+def _tree_mask(prefill: Prefill, tree: Tensor, window: int, dtype: torch.dtype) -> Tensor:
+    """[count, length] additive: of what came before, each token sees all that its window has, of the new tokens those
+    that it goes on from."""
+    start = prefill.length - prefill.count
+    new = torch.arange(prefill.count, device=tree.device)
+    seen = tree[:, new // 64] >> new % 64 & 1
+    mask = torch.zeros(prefill.count, prefill.length, dtype=dtype, device=tree.device)
+    mask[:, start:].masked_fill_(seen == 0, float("-inf"))
+    if window:
+        places = torch.arange(prefill.length, device=tree.device)
+        at = (start + new - tree[:, 2]).unsqueeze(1)
+        mask.masked_fill_(places < first_key(at, window, 0), float("-inf"))
+    return mask

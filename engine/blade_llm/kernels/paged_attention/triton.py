@@ -64,6 +64,8 @@ class Prepared:
     device_decodes: Tensor | None = None
     part_programs: int = 0
     """With ``device_decodes``: parts of all decodes for which there is room."""
+    tree: Tensor | None = None
+    """See :attr:`RaggedBatch.tree`."""
 
 
 def prepare(
@@ -84,7 +86,7 @@ def prepare(
         segments = segments_of(least, _programs_per_token(k_cache, num_heads), _processors(k_cache.device))
     return Prepared(
         batch.slots, batch.query_starts, batch.seq_lens, block_table, sequences, decodes, segments, segment,
-        batch.decodes, _part_programs(decodes, segments, k_cache, num_heads, segment) if captured else 0,
+        batch.decodes, _part_programs(decodes, segments, k_cache, num_heads, segment) if captured else 0, batch.tree,
     )  # fmt: skip
 
 
@@ -138,7 +140,7 @@ def paged_attention(
     """See :func:`blade_llm.kernels.paged_attention.paged_attention`."""
     tokens, heads, head_dim = q.shape
     v_dim = v_cache.shape[3]
-    variant.check(heads, window)
+    variant.check(heads, window, step.tree is not None)
     layer = _Layer(k_cache, v_cache, widths_of(k_cache, v_cache), scale, window, variant)
     if q.stride(2) != 1 or q.stride(1) != head_dim:
         q = q.contiguous()
@@ -167,6 +169,7 @@ def warm(
     deterministic: bool = False,
     variant: AttentionVariant = PLAIN,
     v_cache: Tensor | None = None,
+    branches: bool = False,
 ) -> None:
     """See :func:`blade_llm.kernels.paged_attention.warm`."""
     values = k_cache if v_cache is None else v_cache
@@ -182,6 +185,9 @@ def warm(
             split = (1, 2) if counts == [1] and not deterministic else (step.segments,)
             for segments in split:
                 paged_attention(q, k_cache, values, replace(step, segments=segments), 1.0, window, variant)
+            if branches and max(counts) > 1:
+                tree = torch.full((len(q), 3), -1, dtype=torch.int64, device=k_cache.device)
+                paged_attention(q, k_cache, values, replace(step, tree=tree), 1.0, window, variant)
 
 
 @cache
@@ -233,6 +239,7 @@ def _launch(
         step.device_decodes if captured else step.seq_lens,
         step.seq_lens if variant.slopes is None else variant.slopes,
         step.seq_lens if variant.sinks is None else variant.sinks,
+        step.seq_lens if step.tree is None else step.tree,
         q.stride(0),
         step.block_table.stride(0),
         first,
@@ -261,6 +268,7 @@ def _launch(
         ALIBI=variant.slopes is not None,
         SINKS=variant.sinks is not None,
         CAUSAL=variant.causal,
+        TREE=step.tree is not None and not decode,
         DECODE=decode,
         SPLIT=segments > 1,
         CAPTURED=captured,

@@ -14,7 +14,7 @@ from blade_llm.kernels.paged_attention.triton_softmax import attend_to_tiles
 
 @triton.jit(
     do_not_specialize=[
-        "slots", "query_starts", "seq_lens", "decodes", "slopes", "sinks", "table_stride", "first_sequence",
+        "slots", "query_starts", "seq_lens", "decodes", "slopes", "sinks", "tree", "table_stride", "first_sequence",
         "sequences", "segments", "programs", "window",
     ]
 )  # fmt: skip
@@ -32,6 +32,7 @@ def attend(
     decodes,  # [1], if CAPTURED: leading sequences of one token; `sequences` and `segments` are the most there may be
     slopes,  # [HEADS] fp32, if ALIBI
     sinks,  # [HEADS] fp32, if SINKS
+    tree,  # [tokens, 3], if TREE: see RaggedBatch.tree
     q_stride,
     table_stride,
     first_sequence,
@@ -60,6 +61,7 @@ def attend(
     ALIBI: tl.constexpr,
     SINKS: tl.constexpr,
     CAUSAL: tl.constexpr,
+    TREE: tl.constexpr,
     DECODE: tl.constexpr,
     SPLIT: tl.constexpr,
     CAPTURED: tl.constexpr,
@@ -102,13 +104,18 @@ def attend(
         count = tl.minimum(BLOCK_Q, stop - first_token)
         past = tl.load(seq_lens + sequence).to(tl.int32) - (stop - first_token)
 
+    branching_from = past  # the place of the sequence's first new token
+    if TREE:
+        branching_from = tl.load(seq_lens + sequence).to(tl.int32) - (
+            stop - tl.load(query_starts + sequence).to(tl.int32)
+        )
     length = past + count
     if not CAUSAL:
         length = tl.load(seq_lens + sequence).to(tl.int32)
     end_tile = tl.cdiv(length, TILE)
     first_tile = 0
     if WINDOWED or LOCAL > 0:
-        first_tile = first_key(past, window, LOCAL, WINDOWED) // TILE
+        first_tile = first_key(branching_from, window, LOCAL, WINDOWED) // TILE
     begin, end = segment_tiles(part, first_tile, end_tile, segments, SEGMENT_TILES)
     if SPLIT:  # noqa: SIM102 (a compile-time branch)
         if begin >= end:
@@ -128,13 +135,22 @@ def attend(
         rest_kept = (row_tokens < count)[:, None] & (rest < HEAD_DIM)[None, :]
         rest_at = (tokens * q_stride + heads * HEAD_DIM)[:, None] + rest[None, :]
         queries_rest = tl.load(q + rest_at, mask=rest_kept, other=0.0)
-    row_positions = past + row_tokens
+    row_places = past + row_tokens
+    row_positions = row_places
+    row_low = row_places
+    row_high = row_places
+    if TREE:
+        row_tree = tree + tokens * 3
+        row_low = tl.load(row_tree, mask=row_tokens < count, other=-1)
+        row_high = tl.load(row_tree + 1, mask=row_tokens < count, other=-1)
+        row_positions -= tl.load(row_tree + 2, mask=row_tokens < count, other=0).to(tl.int32)
     row_slopes = row_positions
     if ALIBI:
         row_slopes = tl.load(slopes + heads) * 1.4426950408889634
     if not CAUSAL:  # every row sees what the last position sees
         past = length - 1
         row_positions = row_positions * 0 + past
+        row_places = row_positions
     table_row = block_table + tl.load(slots + sequence) * table_stride
     k_head = k_cache + kv_head // HEAD_SPLITS * HEAD_DIM
     v_head = v_cache + kv_head // HEAD_SPLITS * V_HEAD_STRIDE
@@ -148,9 +164,10 @@ def attend(
         for index in range(first_tile // SEGMENT_TILES, tl.cdiv(end_tile, SEGMENT_TILES)):
             begin, end = segment_tiles(index, first_tile, end_tile, segments, SEGMENT_TILES)
             part_acc, part_total, part_maximum = attend_to_tiles(
-                queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_positions, row_slopes, length,
-                window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV,
-                BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED, False,
+                queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_places, row_positions,
+                row_slopes, row_low, row_high, branching_from, length, window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM,
+                REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI,
+                WINDOWED, TREE, False,
             )  # fmt: skip
             higher = tl.maximum(maximum, part_maximum)
             base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -160,9 +177,10 @@ def attend(
             maximum = higher
     else:
         acc, total, maximum = attend_to_tiles(
-            queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_positions, row_slopes, length,
-            window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV,
-            BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED, DECODE and SEGMENT_TILES == 0,
+            queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_places, row_positions, row_slopes,
+            row_low, row_high, branching_from, length, window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM,
+            V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED, TREE,
+            DECODE and SEGMENT_TILES == 0,
         )  # fmt: skip
 
     at = tokens * HEADS + heads

@@ -25,8 +25,12 @@ def _accumulate(
     table_row,
     begin,
     end,
+    row_places,
     row_positions,
     row_slopes,
+    row_low,
+    row_high,
+    branching_from,
     length,
     window,
     scale,
@@ -45,6 +49,7 @@ def _accumulate(
     ALIBI: tl.constexpr,
     MASKED: tl.constexpr,
     WINDOWED: tl.constexpr,
+    TREE: tl.constexpr,
 ):
     """The online softmax over tiles ``begin`` to ``end``. Without MASKED every row sees every key of them."""
     WHOLE: tl.constexpr = not MASKED and PADDED_DIM <= HEAD_DIM
@@ -80,7 +85,12 @@ def _accumulate(
         if ALIBI:
             logits += row_slopes[:, None] * (positions[None, :] - row_positions[:, None]).to(tl.float32)
         if MASKED:
-            visible = positions[None, :] <= row_positions[:, None]
+            visible = positions[None, :] <= row_places[:, None]
+            if TREE:
+                bit = positions[None, :] - branching_from
+                words = tl.where(bit < 64, row_low[:, None], row_high[:, None])
+                seen = (words >> (bit & 63).to(tl.int64)) & 1
+                visible = visible & ((bit < 0) | (bit >= 128) | (seen != 0))
             if WINDOWED:
                 visible = visible & (positions[None, :] > row_positions[:, None] - window)
             if LOCAL > 0:
@@ -111,8 +121,12 @@ def attend_to_tiles(
     begin,
     end,
     past,
+    row_places,
     row_positions,
     row_slopes,
+    row_low,
+    row_high,
+    branching_from,
     length,
     window,
     scale,
@@ -131,10 +145,11 @@ def attend_to_tiles(
     LOCAL: tl.constexpr,
     ALIBI: tl.constexpr,
     WINDOWED: tl.constexpr,
+    TREE: tl.constexpr,
     ONE_LOOP: tl.constexpr,
 ):
     """Attention to tiles ``begin`` to ``end``: unnormalised output, sum of weights and the exponent both relate to.
-    All rows see what is up to position ``past``.
+    All rows see what is up to position ``past``, and, where tokens branch, before ``branching_from``.
 
     ONE_LOOP: mask all tiles, also those of which every row sees every key. Where loads take all the time, that costs
     nothing, and those of the last tile do not wait for the end of another loop."""
@@ -143,16 +158,16 @@ def attend_to_tiles(
     maximum = tl.full([BLOCK_M], float("-inf"), tl.float32)
     masked_from = begin
     if not WINDOWED and LOCAL == 0 and not ONE_LOOP:
-        masked_from = tl.maximum(begin, tl.minimum(end, (past + 1) // TILE))
+        masked_from = tl.maximum(begin, tl.minimum(end, (branching_from if TREE else past + 1) // TILE))
         acc, total, maximum = _accumulate(
             acc, total, maximum, queries, queries_rest, k_cache, v_cache, table_row, begin, masked_from,
-            row_positions, row_slopes, length, window, scale,
+            row_places, row_positions, row_slopes, row_low, row_high, branching_from, length, window, scale,
             SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, TILE,
-            SOFTCAP, LOCAL, ALIBI, False, False,
+            SOFTCAP, LOCAL, ALIBI, False, False, False,
         )  # fmt: skip
     return _accumulate(
         acc, total, maximum, queries, queries_rest, k_cache, v_cache, table_row, masked_from, end,
-        row_positions, row_slopes, length, window, scale,
+        row_places, row_positions, row_slopes, row_low, row_high, branching_from, length, window, scale,
         SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, TILE,
-        SOFTCAP, LOCAL, ALIBI, True, WINDOWED,
+        SOFTCAP, LOCAL, ALIBI, True, WINDOWED, TREE,
     )  # fmt: skip

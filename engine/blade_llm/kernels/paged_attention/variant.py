@@ -33,8 +33,11 @@ class AttentionVariant:
         if not self.causal and (self.slopes is not None or self.chunk):
             raise ValueError("bidirectional attention has no ALiBi slopes and no chunks here")
 
-    def check(self, heads: int, window: int) -> None:
-        """Raise :class:`ValueError` where this does not go with so many query heads or with a window."""
+    def check(self, heads: int, window: int, branches: bool = False) -> None:
+        """Raise :class:`ValueError` where this does not go with so many query heads, with a window, or with tokens that
+        branch."""
+        if branches and (self.slopes is not None or self.chunk or not self.causal):
+            raise ValueError("tokens that branch have no ALiBi slopes, no chunks, and causal attention here")
         if not self.causal and window:
             raise ValueError("bidirectional attention has no sliding window here")
         for name, terms in (("slopes", self.slopes), ("sinks", self.sinks)):

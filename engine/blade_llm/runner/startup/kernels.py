@@ -54,12 +54,17 @@ def warm_norms_and_gates(spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_
 
 
 def warm_paged_attention(
-    spec: DecoderSpec | ModulesSpec, cache: tuple[Tensor, Tensor], block_table: Tensor, deterministic: bool
+    spec: DecoderSpec | ModulesSpec,
+    cache: tuple[Tensor, Tensor],
+    block_table: Tensor,
+    deterministic: bool,
+    branches: bool = False,
 ) -> None:
-    """Attention with every option and window that some layer has. ``cache``: keys and values of any layer."""
+    """Attention with every option and window that some layer has. ``cache``: keys and values of any layer;
+    ``branches``: tokens of a sequence may branch."""
     k_cache, v_cache = cache
     for variant, windows in _variants(spec, k_cache.device):
-        warm_attention(k_cache, block_table, spec.num_heads, windows, deterministic, variant, v_cache)
+        warm_attention(k_cache, block_table, spec.num_heads, windows, deterministic, variant, v_cache, branches)
 
 
 def _variants(spec: DecoderSpec | ModulesSpec, device: torch.device) -> list[tuple[AttentionVariant, tuple[int, ...]]]:
