@@ -81,6 +81,13 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.look_ahead_tokens if self.method == "look_ahead" else self.gamma
 
     @property
+    def branch_depth(self) -> int:
+        """Tokens that branches of draft tokens go on for; 0: they do not branch."""
+        if self.method != "look_ahead":
+            return 0
+        return max(self.look_ahead_window_size, self.look_ahead_gram_size) + self.look_ahead_gram_size
+
+    @property
     def look_ahead_tokens(self) -> int:
         """``look_ahead``: draft tokens of one decode at most, its window's and guesses."""
         return (self.look_ahead_gram_size - 1) * (self.look_ahead_window_size + self.guess_set_size) - 1

@@ -110,6 +110,7 @@ SPECS: Spec = _object(
             steps=_integer,
             disableAboveBatch=_integer,
             ngram=_object(minMatch=_integer),
+            lookahead=_object(windowSize=_integer, gramSize=_integer, guessSetSize=_integer),
         ),
         deterministic=_mostly(st.booleans(), _junk),
         task=_mostly(st.sampled_from(["generate", "embed", "score"]), _junk),

@@ -185,6 +185,10 @@ CASES: dict[str, dict[str, Any]] = {
             }
         },
     },
+    "lookahead": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"speculative": {"method": "lookahead", "lookahead": {"windowSize": 15, "gramSize": 5}}},
+    },
     "limits": {
         "model": {"uri": "file:///models/qwen"},
         "router": {"limits": {"requestsPerMinute": 600, "concurrent": 8}, "hold": {"maxRequests": 0}},

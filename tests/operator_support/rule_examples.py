@@ -65,6 +65,10 @@ def _selecting(*requirements: dict[str, Any]) -> dict[str, Any]:
     return _adapters(adapterSelector={"matchExpressions": [{"key": "team", **each} for each in requirements]})
 
 
+def _lookahead(**sizes: int) -> dict[str, Any]:
+    return _speculative(method="lookahead", lookahead=sizes)
+
+
 def _draft(uri: str, **draft: Any) -> dict[str, Any]:
     return {"draftModel": {"uri": uri, **draft}}
 
@@ -93,6 +97,20 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.adapters", "qwen", _adapters({"name": "sql", "uri": FILE, "model": "other"}, V2), "its own name"),
     Example("spec.model.servedNames", "qwen", _adapters({"name": "a", "uri": FILE, "model": "x"}, model=SERVED)),
     Example("", "qwen", _speculative(method="ngram", ngram={"minMatch": 3}, steps=8, disableAboveBatch=4)),
+    Example("", "qwen", _speculative(method="lookahead")),
+    Example(
+        "", "qwen", _speculative(method="lookahead", lookahead={"windowSize": 15, "gramSize": 5, "guessSetSize": 15})
+    ),
+    Example("", "qwen", _speculative(method="lookahead", lookahead={"windowSize": 59})),
+    Example(
+        "spec.engine.speculative.lookahead",
+        "qwen",
+        _speculative(method="lookahead", lookahead={"windowSize": 60}),
+        "128",
+    ),
+    Example(
+        "spec.engine.speculative.lookahead", "qwen", _speculative(method="ngram", lookahead={}), "is of method lookahead"
+    ),
     Example("", "qwen", _speculative(**_draft(FILE))),
     Example("", "qwen", _speculative(HUB, **_draft("hf://Qwen/Qwen3-0.6B", revision="main"))),
     Example("", "qwen", _speculative(HUB, **_draft(FILE))),

@@ -19,6 +19,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config, through_transformers
 from blade_llm.models.tensors import expected_tensors
+from blade_llm.spec.branching import branching_problem
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.tool_parsers import NO_PARSER
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
@@ -74,6 +75,9 @@ def check_model(
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
     problems: list[str] = []
     weights = model = None
+    depth = 0 if speculative is None else speculative.branch_depth
+    if depth and (problem := branching_problem(config.decoder, depth)):
+        problems.append(f"{model_dir}: {problem}")
     try:
         weights = open_checkpoint(model_dir)
         expected = expected_tensors(config, weights.tensors)

@@ -31,7 +31,7 @@ from blade_llm.lora.targets import Targets
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
-from blade_llm.models.errors import NotEnoughMemoryError
+from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
 from blade_llm.runner.device import (
@@ -67,6 +67,7 @@ from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
+from blade_llm.spec.branching import branching_problem
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.served_length import for_length
 from blade_llm.weights.loader import load_model
@@ -97,6 +98,9 @@ class TorchRunner:
         if isinstance(model_config.decoder, DecoderSpec):
             length = config.max_model_len or model_config.max_position_embeddings
             model_config = replace(model_config, decoder=for_length(model_config.decoder, length))
+        depth = 0 if config.speculative is None else config.speculative.branch_depth
+        if depth and (problem := branching_problem(model_config.decoder, depth)):
+            raise ModelFilesError(problem)
         self.model_config = model_config
         self.timings: dict[str, float] = {}
         self.draft: DraftRunner | None = None

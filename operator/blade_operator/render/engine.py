@@ -49,6 +49,7 @@ from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList
 from blade_operator.spec.quantity import parse_bytes, parse_duration
+from blade_operator.spec.speculative_fields import Lookahead
 from blade_protocol import environment, paths
 from blade_protocol.labels import RESTARTED_AT, REVISION, ROLE_ENGINE
 from blade_protocol.ports import ENGINE_PORT
@@ -58,6 +59,8 @@ GRACE_MARGIN = 30
 REQUESTS = ResourceList(cpu="250m", memory="512Mi")
 """Requests of an engine unless the spec says otherwise: small models run with it. What a model really takes, the check
 reports, and only the user can say how much of it is to be kept free."""
+DECODE_ALGO = {"draft": "sps", "ngram": "ngram", "lookahead": "look_ahead"}
+"""Methods of speculative decoding, as the engine's flag says them."""
 CHECK_ITEMS: dict[CheckItemName, str] = {
     "shm": "check_shm",
     "pbEnv": "check_pb_env",
@@ -310,11 +313,20 @@ def _speculative_flags(service: LLMService) -> list[str]:
     if speculative is None:
         return []
     return [
-        *_flag("decode_algo", "sps" if speculative.method == "draft" else speculative.method),
+        *_flag("decode_algo", DECODE_ALGO[speculative.method]),
         *_flag("gamma", speculative.steps),
         *_flag("speculative_disable_by_batch_size", speculative.disable_above_batch),
         *_flag("ngram_min_match", None if speculative.ngram is None else speculative.ngram.min_match),
         *_flag("draft.model", draft_argument(service)),
+        *([] if speculative.lookahead is None else _lookahead_flags(speculative.lookahead)),
+    ]
+
+
+def _lookahead_flags(lookahead: Lookahead) -> list[str]:
+    return [
+        *_flag("look_ahead_window_size", lookahead.window_size),
+        *_flag("look_ahead_gram_size", lookahead.gram_size),
+        *_flag("guess_set_size", lookahead.guess_set_size),
     ]
 
 

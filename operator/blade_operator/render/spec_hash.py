@@ -58,9 +58,10 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "lora": None,
     },
     "Lora": {"maxGPU": 8, "maxCPU": None, "maxRank": 16, "dtype": "auto"},
-    "Speculative": {"draftModel": None, "steps": 4, "disableAboveBatch": None, "ngram": None},
+    "Speculative": {"draftModel": None, "steps": 4, "disableAboveBatch": None, "ngram": None, "lookahead": None},
     "DraftModel": {"revision": None},
     "Ngram": {"minMatch": 2},
+    "Lookahead": {"windowSize": 7, "gramSize": 3, "guessSetSize": 5},
     "CudaGraphs": {
         "enabled": True,
         "batchSizes": [],

@@ -39,17 +39,36 @@ class Ngram(Record):
     )
 
 
+class Lookahead(Record):
+    """The window of lookahead decoding and its guesses: the W, N and G of Fu et al., arXiv 2402.02057."""
+
+    window_size: int = Field(
+        default=7,
+        ge=1,
+        le=127,
+        description="Positions that are guessed at once (`--look_ahead_window_size`).",
+    )
+    gram_size: int = Field(default=3, ge=2, le=64, description="Tokens of an n-gram (`--look_ahead_gram_size`).")
+    guess_set_size: int = Field(
+        default=5, ge=1, le=127, description="N-grams that are verified in a step (`--guess_set_size`)."
+    )
+
+
 class Speculative(Record):
     """Speculative decoding: the same tokens in fewer steps. It switches itself off where it costs more than it
     gives."""
 
-    method: Literal["draft", "ngram"] = Field(
+    method: Literal["draft", "ngram", "lookahead"] = Field(
         description="`draft`: a small model makes draft tokens (`--decode_algo sps`). `ngram`: what followed the last "
-        "time that the text went on as it does now (`--decode_algo ngram`)."
+        "time that the text went on as it does now (`--decode_algo ngram`). `lookahead`: the model guesses its own "
+        "later tokens, in the steps that decode (`--decode_algo look_ahead`)."
     )
     draft_model: DraftModel | None = Field(default=None, description="The model of method `draft` (`--draft.model`).")
     steps: int = Field(
-        default=4, ge=1, le=16, description="Draft tokens of a request in one step, at most (`--gamma`)."
+        default=4,
+        ge=1,
+        le=16,
+        description="Draft tokens of a request in one step, at most, of methods `draft` and `ngram` (`--gamma`).",
     )
     disable_above_batch: int | None = Field(
         default=None,
@@ -59,3 +78,4 @@ class Speculative(Record):
         "measured cost decides when unset.",
     )
     ngram: Ngram | None = Field(default=None, description="Settings of method `ngram`.")
+    lookahead: Lookahead | None = Field(default=None, description="Settings of method `lookahead`.")

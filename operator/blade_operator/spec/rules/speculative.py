@@ -9,6 +9,8 @@ from blade_operator.spec.rules.place import cel_readable, readable
 from blade_operator.spec.rules.rule import Rule
 
 _FIELD: Final = "spec.engine.speculative"
+_MOST_LOOK_AHEAD: Final = 128
+"""As many as attention has bits for."""
 
 
 def _reachable(spec: LLMServiceSpec) -> bool:
@@ -17,6 +19,12 @@ def _reachable(spec: LLMServiceSpec) -> bool:
     if speculative is None or speculative.draft_model is None:
         return True
     return readable(speculative.draft_model.uri, spec.model.uri)
+
+
+def _look_ahead(spec: LLMServiceSpec) -> int:
+    """Tokens that lookahead decoding computes of a request in one step."""
+    lookahead = None if spec.engine.speculative is None else spec.engine.speculative.lookahead
+    return 0 if lookahead is None else (lookahead.gram_size - 1) * (lookahead.window_size + lookahead.guess_set_size)
 
 
 SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
@@ -40,6 +48,27 @@ SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
             or spec.engine.speculative.ngram is None
         ),
         message="is of method ngram: remove it, or set that method",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.lookahead",
+        cel="!has(self.speculative) || self.speculative.method == 'lookahead' || !has(self.speculative.lookahead)",
+        holds=lambda name, spec: (
+            spec.engine.speculative is None
+            or spec.engine.speculative.method == "lookahead"
+            or spec.engine.speculative.lookahead is None
+        ),
+        message="is of method lookahead: remove it, or set that method",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.lookahead",
+        cel="!has(self.speculative) || !has(self.speculative.lookahead) || (self.speculative.lookahead.gramSize - 1) * "
+        "(self.speculative.lookahead.windowSize + self.speculative.lookahead.guessSetSize) <= "
+        f"{_MOST_LOOK_AHEAD}",
+        holds=lambda name, spec: _look_ahead(spec) <= _MOST_LOOK_AHEAD,
+        message=f"(gramSize - 1) x (windowSize + guessSetSize) must be at most {_MOST_LOOK_AHEAD}: so many tokens of a "
+        "request one step can branch",
     ),
     Rule(
         at=("spec", "engine"),
