@@ -14,6 +14,7 @@ from engine_support.fake_grammar import EOS, FakeGrammars
 from engine_support.tiny_models import engine_config, save_model
 
 from blade_llm.config import EngineConfig
+from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.lora.reader import AdapterReader
@@ -60,7 +61,14 @@ def build_with_runner(config: EngineConfig) -> tuple[EngineCore, TorchRunner]:
         vocab_size=runner.model_config.vocab_size,
     )
     core = EngineCore.from_config(
-        config, runner, info, num_blocks=runner.num_blocks, eos_token_ids=(EOS,), grammars=FakeGrammars()
+        config,
+        runner,
+        info,
+        num_blocks=runner.num_blocks,
+        eos_token_ids=(EOS,),
+        grammars=FakeGrammars(),
+        step_seconds=None if config.speculative is None else StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0}),
+        draft_positions=0 if runner.draft is None else runner.draft.max_positions,
     )
     if runner.adapters is not None:
         reader = AdapterReader(runner.adapters.targets, config.max_lora_rank, runner.dtype, runner.adapters.prepare)

@@ -11,6 +11,8 @@ from blade_llm.scheduling.request import Request
 class ScriptedDrafter:
     """``most`` draft tokens for each decode without a grammar; the runner makes them."""
 
+    past_end = False
+
     def __init__(self, most: int) -> None:
         self.most = most
         self.observed: list[tuple[str, int, int]] = []

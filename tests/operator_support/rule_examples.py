@@ -109,7 +109,10 @@ EXAMPLES: tuple[Example, ...] = (
         "128",
     ),
     Example(
-        "spec.engine.speculative.lookahead", "qwen", _speculative(method="ngram", lookahead={}), "is of method lookahead"
+        "spec.engine.speculative.lookahead",
+        "qwen",
+        _speculative(method="ngram", lookahead={}),
+        "is of method lookahead",
     ),
     Example("", "qwen", _speculative(**_draft(FILE))),
     Example("", "qwen", _speculative(HUB, **_draft("hf://Qwen/Qwen3-0.6B", revision="main"))),

@@ -27,6 +27,8 @@ _OWN_WEIGHT: Final = 4.0
 class Speculator:
     """Implements :class:`blade_llm.scheduling.drafting.Drafter`."""
 
+    past_end = False
+
     def __init__(
         self, method: Method, seconds: StepSeconds, *, gamma: int, disable_above_batch: int | None = None
     ) -> None:

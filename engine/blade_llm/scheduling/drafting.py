@@ -61,6 +61,9 @@ class StepRoom(NamedTuple):
 class Drafter(Protocol):
     """Proposes draft tokens, and learns how many were accepted."""
 
+    past_end: bool
+    """Whether draft tokens may lie behind the last token that a request can have: some are no guesses of what comes."""
+
     def active(self, num_running: int) -> bool:
         """Whether decodes are to wait for their last token, so that drafts can follow it."""
 
@@ -112,7 +115,8 @@ def add_drafts(step: Step, drafter: Drafter, sets: RequestSets, config: Schedule
         return
     requests = [step.requests[index] for index in decodes]
     spare = max(0, sets.cache.num_free - len(sets.running)) // len(decodes)
-    rooms = [_room(request, spare, sets.cache.block_size) for request in requests]
+    longest = config.max_model_len if drafter.past_end else 0
+    rooms = [_room(request, max(request.max_total, longest), spare, sets.cache.block_size) for request in requests]
     drafts = drafter.propose(requests, rooms, most, others - len(decodes))
     for index, request, draft in zip(decodes, requests, drafts, strict=True):
         if draft.length:
@@ -130,10 +134,10 @@ def step_tokens(step: Step) -> StepTokens:
     return StepTokens(step.num_decodes, sum(drafts), max(drafts, default=0), step.prefill_tokens, catching_up)
 
 
-def _room(request: Request, spare: int, block_size: int) -> int:
-    """Draft tokens that ``request`` can have: within its length, its blocks, and ``spare`` more."""
+def _room(request: Request, longest: int, spare: int, block_size: int) -> int:
+    """Draft tokens that ``request`` can have: within ``longest`` tokens, its blocks, and ``spare`` more."""
     known = len(request.token_ids)
-    return max(0, min(request.max_total - known - 1, (len(request.block_table) + spare) * block_size - known))
+    return max(0, min(longest - known - 1, (len(request.block_table) + spare) * block_size - known))
 
 
 def _add(step: Step, index: int, request: Request, draft: Draft, sets: RequestSets) -> None:

@@ -85,9 +85,8 @@ def test_values_that_request_nothing_are_fine(harmless: str) -> None:
 
 @pytest.mark.parametrize(
     "unbuilt",
-    [["-tp", "2"], ["--decode_algo", "look_ahead"], ["--draft.chat_template", "x"], ["--nnodes", "2"],
-     ["--kv_cache_quant", "int8"], ["--preempt_strategy", "SWAP"], ["--look_ahead_gram_size", "2"],
-     ["--use_lookahead"], ["--enable_disagg"]],
+    [["-tp", "2"], ["--draft.chat_template", "x"], ["--nnodes", "2"], ["--kv_cache_quant", "int8"],
+     ["--preempt_strategy", "SWAP"], ["--enable_disagg"]],
 )  # fmt: skip
 def test_a_flag_without_its_feature_is_refused(unbuilt: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     line = _refused(capsys, *unbuilt)

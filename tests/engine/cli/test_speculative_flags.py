@@ -41,6 +41,19 @@ DRAFT = SpeculativeConfig(method="draft", gamma=2, draft_model="/models/small")
             ["--decode_algo", "ngram", "--ngram_min_match", "1", "--speculative_disable_by_batch_size", "4"],
             SpeculativeConfig(method="ngram", ngram_min_match=1, disable_above_batch=4),
         ),
+        (["--use_lookahead"], SpeculativeConfig(method="look_ahead")),
+        (["--use_lookahead", "--decode_algo=look_ahead"], SpeculativeConfig(method="look_ahead")),
+        (
+            ["--decode_algo=look_ahead", "--look_ahead_window_size=15", "--look_ahead_gram_size=5",
+             "--guess_set_size=16"],
+            SpeculativeConfig(
+                method="look_ahead", look_ahead_window_size=15, look_ahead_gram_size=5, guess_set_size=16
+            ),
+        ),
+        (
+            ["--speculative_config", '{"method": "look_ahead", "guess_set_size": 3}'],
+            SpeculativeConfig(method="look_ahead", guess_set_size=3),
+        ),
     ],
 )  # fmt: skip
 def test_flags(argv: list[str], config: SpeculativeConfig | None) -> None:
@@ -55,6 +68,10 @@ def test_flags(argv: list[str], config: SpeculativeConfig | None) -> None:
         (["--decode_algo=ngram", "--draft.model=x"], "--draft.model needs --decode_algo sps"),
         (["--decode_algo=ngram", "--gamma=1000"], "gamma is 1000; give 1 to 16"),
         (["--decode_algo=ngram", "--ngram_min_match=99"], "ngram_min_match is 99"),
+        (["--use_lookahead", "--use_sps"], "ask for look_ahead and for sps; give one"),
+        (["--use_lookahead", "--draft.model=x"], "--draft.model needs --decode_algo sps"),
+        (["--use_lookahead", "--look_ahead_gram_size=1"], "are 7, 1, 5; give at least 1, 2 and 1"),
+        (["--use_lookahead", "--look_ahead_window_size=60"], r"= 129 more tokens in a step .* at most 127 can branch"),
         (["--decode_algo=ngram", "--speculative_config={}"], "leave --decode_algo and --draft.model out"),
         (["--speculative_config", '{"method": "medusa"}'], "method 'medusa' is not available; use ngram"),
         (["--speculative_config", '{"methode": "ngram"}'], "has no 'methode'; it has method"),

@@ -27,6 +27,7 @@ from engine_support.tiny_models import engine_config
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.request import RequestRefusedError
+from blade_llm.speculative_options import speculative_of
 
 PLACES = [[7, 8, 9], [9], [20, 30, 40], *([[11]] * 20), list(range(50, 120)), list(range(3, 90)), [12], []]
 
@@ -36,6 +37,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_folders(tmp_path_factory.mktemp("models"))
 
 
+SPECULATIVE: dict[str, dict[str, Any]] = {
+    "ngram": {"ngram_min_match": 1},
+    "draft": {"draft_model": "base"},
+    "look_ahead": {"look_ahead_window_size": 4, "look_ahead_gram_size": 2},
+}
+"""Speculative decoding beside adapters, with each method."""
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "sampled": {"sampling": msgspec.structs.replace(GREEDY, temperature=0.8, top_p=0.9, seed=4)},
@@ -54,7 +61,7 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["room", "preempting", "chunks", "no prefix cache"])
+@pytest.mark.parametrize("engine", ["room", "preempting", "chunks", "no prefix cache", *SPECULATIVE])
 def test_each_feature_as_merged(folders: Path, engine: str) -> None:
     """Each feature with two adapters and without one, all in one engine at once; against one engine for each model."""
     options: dict[str, Any] = {
@@ -62,6 +69,10 @@ def test_each_feature_as_merged(folders: Path, engine: str) -> None:
         "preempting": {"max_kv_blocks": 24},
         "chunks": {"max_batch_tokens": 24},
         "no prefix cache": {"enable_prompt_cache": False},
+        **{
+            method: {"speculative": speculative_of({"method": method, **SPECULATIVE[method]}, folders.joinpath)}
+            for method in SPECULATIVE
+        },
     }[engine]
 
     def requests(adapter: str, named: bool) -> list[GenerateRequest]:
@@ -81,7 +92,9 @@ def test_each_feature_as_merged(folders: Path, engine: str) -> None:
     core = core_of(folders, (2, 6), max_num_seqs=16, **options)
     wanted = [request for adapter in ("a2", "", "a6") for request in requests(adapter, True)]
     together = run(core, wanted)
-    assert (core.state(epoch="", sequence=0, draining=False).preemptions_total > 0) == (engine == "preempting")
+    state = core.state(epoch="", sequence=0, draining=False)
+    assert (state.preemptions_total > 0) == (engine == "preempting")
+    assert (state.speculation is not None and state.speculation.accepted_tokens > 0) == (engine in SPECULATIVE)
     for adapter, folder in (("a2", "merged2"), ("", "base"), ("a6", "merged6")):
         alone = build_core(engine_config(folders / folder, max_model_len=256, max_num_seqs=16))
         for name, expected in run(alone, requests(adapter, False)).items():

@@ -17,13 +17,19 @@ REQUESTS = requests_of(24)
 FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
 
 
-@pytest.mark.parametrize("method", ["ngram", "draft"])
+@pytest.mark.parametrize("method", ["ngram", "draft", "look_ahead"])
 def test_no_token_differs(tmp_path: Path, method: str) -> None:
     save_model(tmp_path, "qwen2")
     options = {"max_num_seqs": 24, "max_model_len": 256, "kv_cache_bytes": None, "deterministic": True}
     expected = run(core_for(engine_config(tmp_path, **options)), REQUESTS, stagger=1)
     draft = str(tmp_path) if method == "draft" else ""
-    config = SpeculativeConfig(method=method, gamma=3, ngram_min_match=1, draft_model=draft)  # type: ignore[arg-type]
+    config = SpeculativeConfig(
+        method=method,  # type: ignore[arg-type]
+        gamma=3,
+        ngram_min_match=1,
+        draft_model=draft,
+        look_ahead_gram_size=2,
+    )
     core = core_for(engine_config(tmp_path, speculative=config, **options), step_seconds=FREE)
     found = run(core, REQUESTS, stagger=1)
     for name, result in found.items():

@@ -80,12 +80,15 @@ def second_tokens(folder: Path, speculative: SpeculativeConfig | None) -> Tensor
     return torch.bincount(torch.tensor([tokens[1] for tokens in outputs.values()]), minlength=VOCABULARY).double()
 
 
-@pytest.mark.parametrize("method", ["normal", "ngram", "draft"])
+@pytest.mark.parametrize("method", ["normal", "ngram", "draft", "look_ahead"])
 def test_tokens_have_the_distribution_of_the_model(folder: Path, other: Path, method: str) -> None:
     speculative = {
         "normal": None,
         "ngram": SpeculativeConfig(method="ngram", gamma=2, ngram_min_match=1),
         "draft": SpeculativeConfig(method="draft", gamma=2, draft_model=str(other)),
+        "look_ahead": SpeculativeConfig(
+            method="look_ahead", look_ahead_window_size=3, look_ahead_gram_size=2, guess_set_size=3
+        ),
     }[method]
     counts = second_tokens(folder, speculative)
     assert p_value(counts, REQUESTS * probabilities(folder, TEMPERATURE)) > 1e-3

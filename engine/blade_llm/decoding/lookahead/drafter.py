@@ -58,6 +58,8 @@ class _Lookahead:
 class LookaheadDrafter:
     """Implements :class:`blade_llm.scheduling.drafting.Drafter`."""
 
+    past_end = True
+
     def __init__(self, config: SpeculativeConfig, seconds: StepSeconds) -> None:
         self._config = config
         self._seconds = seconds
@@ -67,7 +69,8 @@ class LookaheadDrafter:
         self._trials = 1.0
         self._tokens = float(config.look_ahead_tokens)
         """Draft tokens of a tree, on average."""
-        self._tally = Tally(2 * config.look_ahead_gram_size)
+        self._depth = 2 * config.look_ahead_gram_size
+        self._tally = Tally(self._depth)
         self._pause = Pause()
 
     @property
@@ -142,21 +145,25 @@ class LookaheadDrafter:
         """The decodes that get a tree: those of which most is expected, as many as make tokens come soonest."""
         bonus = self._rate.upper(self._trials) - self._rate.mean
         if len(states) == 1:
-            rate = min(states[0].rate.mean + bonus, 0.9)
+            brought = 1.0 + self._gain(states[0].rate.mean + bonus)
             slower = self._seconds.target_of(1 + other_tokens + self._tokens) / self._seconds.target_of(
                 1 + other_tokens
             )
-            return [0] if 1.0 / (1.0 - rate) > slower else []
-        rates = np.array([min(state.rate.mean + bonus, 0.9) for state in states])
-        gains = rates / (1.0 - rates)  # of so many guesses in a row, each accepted with the rate
+            return [0] if brought > slower else []
+        gains = np.array([self._gain(state.rate.mean + bonus) for state in states])
         order = np.argsort(-gains, kind="stable")
         decodes = len(states)
         base = decodes + other_tokens
         trees = np.arange(decodes + 1)
-        brought = decodes + np.concatenate(([0.0], gains[order].cumsum()))
+        tokens = decodes + np.concatenate(([0.0], gains[order].cumsum()))
         spent = self._seconds.target(decodes, base + trees * self._tokens)
-        chosen: list[int] = order[: int((brought / spent).argmax())].tolist()
+        chosen: list[int] = order[: int((tokens / spent).argmax())].tolist()
         return chosen
+
+    def _gain(self, rate: float) -> float:
+        """Guesses that are accepted in a row, on average, where each is with the probability ``rate``."""
+        rate = min(max(rate, 0.0), 0.98)
+        return rate * (1.0 - rate**self._depth) / (1.0 - rate)
 
     def _draft(self, request: Request, state: _Lookahead, room: int, sampled: int) -> Draft:
         """Guesses and the window for one decode, in at most ``room`` tokens of which ``sampled`` are sampled after;
