@@ -1,6 +1,6 @@
-"""Everything that needs a GPU, in four parts of at most eight minutes each.
+"""Everything that needs a GPU, in five parts of at most eight minutes each.
 
-    python -m benchmarks.gpu                 all parts; PART=kernels, engine, bench or lora for one, QUICK=1 for less
+    python -m benchmarks.gpu                 all parts; PART=kernels, engine, bench, lora or speculation for one; QUICK=1
 
 Each part is a process of its own. Without a GPU this is a dry run on tiny shapes (:mod:`benchmarks.gpu.machine`).
 """
@@ -13,7 +13,7 @@ import sys
 
 from benchmarks.gpu import wheels
 
-PARTS = ("kernels", "engine", "bench", "lora")
+PARTS = ("kernels", "engine", "bench", "lora", "speculation")
 
 
 def main() -> int:

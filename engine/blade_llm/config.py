@@ -196,5 +196,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     @property
+    def branch_depth(self) -> int:
+        """Tokens that branches of draft tokens go on for; 0: there are none."""
+        return 0 if self.speculative is None else self.speculative.branch_depth
+
+    @property
     def model_dir(self) -> Path:
         return Path(self.model)

@@ -20,9 +20,12 @@ from blade_llm.kernels.paged_attention.triton_kernels import attend
 
 TARGETS = {"hopper": (GPUTarget("cuda", 90, 32), 227 << 10), "mi300": (GPUTarget("hip", "gfx942", 64), 64 << 10)}
 POINTERS = {"out": "*bf16", "parts": "*fp32", "weights": "*fp32", "q": "*bf16", "k_cache": "*bf16", "v_cache": "*bf16"}
-INDICES = {"block_table": "*i32", "slots": "*i64", "query_starts": "*i64", "seq_lens": "*i64", "decodes": "*i64"}
+INDICES = {
+    "block_table": "*i32", "slots": "*i64", "query_starts": "*i64", "seq_lens": "*i64", "decodes": "*i64",
+    "shorts": "*i64",
+}  # fmt: skip
 TERMS = {"slopes": "*fp32", "sinks": "*fp32", "tree": "*i64"}
-SIZES = ("q_stride", "table_stride", "first_sequence", "sequences", "segments", "programs", "window")
+SIZES = ("q_stride", "table_stride", "first_sequence", "first_token", "sequences", "segments", "programs", "window")
 
 
 def caches_of(kv_heads: int, head_dim: int, v_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,9 +37,11 @@ def caches_of(kv_heads: int, head_dim: int, v_dim: int) -> tuple[torch.Tensor, t
 def compile_for(name: str, form: str) -> dict[str, object]:
     """``form``: prefill, decode (split along the context) or combine; with ``captured_`` before it, as a graph of mixed
     steps has it; with ``options_``, all that scores can have; with ``wide_``, keys of 192 and values of 128 dimensions;
-    with ``latent_``, latent vectors of 512 and 64 that 128 heads share; with ``tree_``, tokens that branch."""
+    with ``latent_``, latent vectors of 512 and 64 that 128 heads share; with ``tree_``, tokens that branch; with
+    ``short_``, sequences of few new tokens, whose contexts are divided."""
     whole = form
-    prefixes = {prefix: f"{prefix}_" in form for prefix in ("captured", "options", "wide", "latent", "tree")}
+    names = ("captured", "options", "wide", "latent", "tree", "short")
+    prefixes = {prefix: f"{prefix}_" in form for prefix in names}
     captured, options = prefixes["captured"], prefixes["options"]
     form = form.rsplit("_", 1)[-1]
     heads, kv_heads, head_dim, v_dim = 28, 4, 128, 128
@@ -46,10 +51,9 @@ def compile_for(name: str, form: str) -> dict[str, object]:
         heads, kv_heads, head_dim, v_dim = 128, 1, 576, 512
     target, shared_memory = TARGETS[name]
     k_cache, v_cache = caches_of(kv_heads, head_dim, v_dim)
+    kind = "decode" if form != "prefill" else "small" if prefixes["short"] else "prefill"
     widths, splits = widths_of(k_cache, v_cache), head_splits(head_dim, heads // kv_heads)
-    config = kernels.config_of(
-        head_dim, heads // kv_heads, 2, shared_memory, "prefill" if form == "prefill" else "decode", widths.v_loaded
-    )
+    config = kernels.config_of(head_dim, heads // kv_heads, 2, shared_memory, kind, widths.v_loaded)
     constants: dict[str, object] = {
         "HEADS": heads,
         "V_DIM": widths.v_dim,
@@ -68,15 +72,32 @@ def compile_for(name: str, form: str) -> dict[str, object]:
         constants["CHUNK"] = 64 if widths.v_padded <= 128 else 16
         signature = {
             k: signature[k]
-            for k in ("out", "parts", "weights", "seq_lens", "decodes", "sinks", "segments", "programs", "window")
+            for k in (
+                "out",
+                "parts",
+                "weights",
+                "seq_lens",
+                "query_starts",
+                "decodes",
+                "shorts",
+                "sinks",
+                "first_token",
+                "segments",
+                "programs",
+                "window",
+            )
         }
+        constants["SHORT"] = prefixes["short"]
     else:
         decode = form == "decode"
         constants |= {"KV_HEADS": kv_heads * splits, "HEAD_SPLITS": splits, "HEAD_DIM": head_dim}
         constants |= {"PADDED_DIM": widths.padded, "REST_DIM": widths.rest, "SHARED_KV": widths.shared}
         constants |= {"V_SLOT_STRIDE": v_cache.stride(1), "V_HEAD_STRIDE": v_cache.stride(2), "CAUSAL": True}
         constants |= {"SOFTCAP": 50.0 if options else 0.0, "ALIBI": options, "TREE": prefixes["tree"]}
-        constants |= {"BLOCK_SIZE": 16, "BLOCK_M": config.rows, "DECODE": decode, "SPLIT": decode}
+        constants |= {"BLOCK_SIZE": 16, "BLOCK_M": config.rows, "DECODE": decode}
+        short = prefixes["short"]
+        constants |= {"SHORT": short, "SHORTS": captured and short, "SPLIT": decode or short}
+        del signature["first_token"]
     aligned = {
         (i,): [["tt.divisibility", 16]] for i, key in enumerate(signature) if key in POINTERS or key == "q_stride"
     }

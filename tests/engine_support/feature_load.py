@@ -14,14 +14,15 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.runner import build_runner
+from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 
 PLACES = [[7], [8], [9], [20, 30, 40], *([[11]] * 20), list(range(50, 120)), [12], [3, 4, 5], []]
 
 
-def core_for(config: EngineConfig, **options: Any) -> EngineCore:
-    """``options``: of :meth:`EngineCore.from_config`."""
-    runner = build_runner(config)
+def core_for(config: EngineConfig, runner: TorchRunner | None = None, **options: Any) -> EngineCore:
+    """``runner``: of ``config``, built when not given; ``options``: of :meth:`EngineCore.from_config`."""
+    runner = runner or build_runner(config)
     info = EngineInfo(
         model="tiny",
         max_model_len=runner.max_model_len,

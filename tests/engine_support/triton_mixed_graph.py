@@ -16,15 +16,17 @@ def in_graph(
     tokens: int,
     window: int = 0,
     variant: AttentionVariant = PLAIN,
+    divided: bool = False,
     **options: bool,
 ) -> torch.Tensor:
     """Attention as the graph of a mixed step has it, for so many sequences and tokens: the kernels read everything,
-    also how many decodes there are, when they run."""
+    also how many decodes there are, when they run. ``divided``: contexts of sequences with few new tokens are."""
     real, heads, table = len(case.batch.slots), case.q.shape[1], case.table
     slots = torch.full((sequences,), len(table) - 1, device=DEVICE)
     starts = torch.zeros(sequences + 1, dtype=torch.int64, device=DEVICE)
     seq_lens, decodes = torch.zeros_like(slots), torch.zeros(1, dtype=torch.int64, device=DEVICE)
-    batch = RaggedBatch(slots, starts, seq_lens, [], [], decodes)
+    shorts = torch.zeros_like(decodes) if divided else None
+    batch = RaggedBatch(slots, starts, seq_lens, [], [], decodes, shorts)
     q = torch.zeros(tokens, *case.q.shape[1:], dtype=case.q.dtype, device=DEVICE)
     step = kernels.prepare(batch, table, case.k_cache, heads, **options)
     slots[:real].copy_(case.batch.slots)
@@ -33,6 +35,9 @@ def in_graph(
     seq_lens[:real].copy_(case.batch.seq_lens)
     counts = [*case.batch.host_query_lens, 0]
     decodes.fill_(next(index for index, count in enumerate(counts) if count != 1))
+    if shorts is not None:
+        most, behind = kernels.most_split_queries(case.k_cache, heads), counts[int(decodes) :]
+        shorts.fill_(next(index for index, count in enumerate(behind) if not 1 < count <= most))
     q[: len(case.q)].copy_(case.q)
     out = kernels.paged_attention(q, case.k_cache, case.v_cache, step, case.scale, window, variant)
     assert not out[len(case.q) :].any()

@@ -76,7 +76,7 @@ def check_model(
     problems: list[str] = []
     weights = model = None
     depth = 0 if speculative is None else speculative.branch_depth
-    if depth and (problem := branching_problem(config.decoder, depth)):
+    if problem := branching_problem(config.decoder, depth):
         problems.append(f"{model_dir}: {problem}")
     try:
         weights = open_checkpoint(model_dir)

@@ -10,19 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 from torch import Tensor
 
 from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
 from blade_llm.kernels.decoder_layers import DraftTables
-from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.kernels.paged_attention import RaggedBatch, most_split_queries
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.model import Model
 from blade_llm.runner.device import TORCH_DTYPES
 from blade_llm.runner.draft_config import DraftModelConfig
 from blade_llm.runner.draft_inputs import DraftInputs, send_draft_inputs
 from blade_llm.runner.forward_pass import ForwardPass
+from blade_llm.runner.graphs.decode import GraphBackend
+from blade_llm.runner.graphs.sets import StepGraphs, create_graphs
 from blade_llm.runner.kv_cache import allocate_kv_cache
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.sampler import SampledSlots, Sampler
@@ -32,6 +35,10 @@ from blade_llm.weights.packed_cache.folder import packed_cache
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.draft import NativeDraft
+
+
+_MOST_SEQS, _MOST_TOKENS = 64, 128
+"""Sequences and tokens of the largest graphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,18 @@ def load_draft(draft: DraftModelConfig, config: EngineConfig, device: torch.devi
     return DraftWeights(draft, model)
 
 
+def _few_graphs(config: EngineConfig) -> EngineConfig:
+    """The same with graphs of what drafts in small batches compute: in large ones there are none."""
+    tokens = _MOST_TOKENS if config.cuda_graph_max_tokens is None else min(config.cuda_graph_max_tokens, _MOST_TOKENS)
+    return msgspec.structs.replace(
+        config,
+        cuda_graph_batch_sizes=None,
+        cuda_graph_max_batch_size=min(config.cuda_graph_max_batch_size or _MOST_SEQS, _MOST_SEQS),
+        cuda_graph_token_sizes=None,
+        cuda_graph_max_tokens=tokens,
+    )
+
+
 class DraftRunner:
     """Runs the draft model of a target.
 
@@ -76,8 +95,10 @@ class DraftRunner:
         num_blocks: int,
         vocab_size: int,
         config: EngineConfig,
+        graphs: GraphBackend | None = None,
     ) -> None:
-        """``tables``, ``sampler``, ``vocab_size``: the target's, of ``num_blocks`` KV blocks."""
+        """``tables``, ``sampler``, ``vocab_size``: the target's, of ``num_blocks`` KV blocks; ``graphs``: records CUDA
+        graphs, None: all is launched kernel by kernel."""
         self._vocab_size = vocab_size
         model_config = weights.config.model
         self._model = weights.model
@@ -93,6 +114,13 @@ class DraftRunner:
         """All steps in one call; None: they are computed one by one."""
         if isinstance(self._model, Decoder) and weights.config.dtype == "bfloat16" and device.type == "cpu":
             self._native = self._model.native_draft(vocab_size, config.deterministic)
+        self.graphs: StepGraphs | None = None
+        self._most_split_queries = 1
+        if graphs is not None:
+            self._most_split_queries = most_split_queries(kv_cache[0][0], model_config.num_heads)
+            self._one_each = torch.arange(config.max_num_seqs + 1, device=device)
+            where = tables.padding_slot, device
+            self.graphs = create_graphs(_few_graphs(config), graphs, self._decode, self._mixed, *where, " of drafts")
         self.max_positions = min(model_config.max_position_embeddings, tables.token_ids.shape[1] - 1)
         self.nbytes = weights.model.nbytes + sum(each.nbytes for layer in kv_cache for each in layer)
 
@@ -101,8 +129,12 @@ class DraftRunner:
 
         Returns whether the logits are no numbers, [] bool.
         """
-        inputs = send_draft_inputs(plan, self._tables.token_ids.device)
-        hidden = self._forward(self._model, inputs.batch, inputs.starts, inputs.num_tokens, inputs.selected)
+        mixed = None if self.graphs is None else self.graphs.mixed
+        inputs = send_draft_inputs(plan, self._tables.token_ids.device, mixed, self._most_split_queries)
+        if mixed is not None and inputs.replayed is not None:
+            hidden = mixed.compute(*inputs.replayed)[: len(inputs.selected)]
+        else:
+            hidden = self._forward(self._model, inputs.batch, inputs.starts, inputs.num_tokens, inputs.selected)
         if not inputs.counts:
             return torch.zeros((), dtype=torch.bool, device=hidden.device)
         slots, host_slots = inputs.batch.slots, inputs.drafting_slots
@@ -123,7 +155,9 @@ class DraftRunner:
         for step, count in enumerate(inputs.counts):
             at = ends[:count] + step
             positions = [length + step for length in lengths[:count]]
-            if step:
+            if step and self.graphs is not None and self.graphs.decodes.size_for(count) is not None:
+                hidden = self.graphs.decodes.decode(slots[:count], at - 1)
+            elif step:
                 batch = RaggedBatch(slots[:count], one_each[: count + 1], at, [1] * count, positions)
                 hidden = self._forward(self._model, batch, at - 1, count)
             rows = SampledSlots(inputs.drafting_slots[:count], positions, slots[:count], at)
@@ -132,6 +166,15 @@ class DraftRunner:
                 invalid |= (sampled.reported < 0).any()
             self._tables.token_ids[rows.slot_index, rows.position_index] = sampled.tokens.to(torch.int32)
         return invalid
+
+    def _decode(self, slots: Tensor, starts: Tensor) -> Tensor:
+        """A token of each slot, by device memory alone."""
+        count, longest = len(slots), self._tables.token_ids.shape[1] - 1
+        batch = RaggedBatch(slots, self._one_each[: count + 1], starts + 1, [1] * count, [longest] * count)
+        return self._forward(self._model, batch, starts, count)
+
+    def _mixed(self, batch: RaggedBatch, starts: Tensor, num_tokens: int, selected: Tensor) -> Tensor:
+        return self._forward(self._model, batch, starts, num_tokens, selected)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Logits over the target's vocabulary, which may be padded to another size."""

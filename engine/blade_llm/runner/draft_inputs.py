@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.runner.graphs.mixed import MixedGraphs
 from blade_llm.sampling.transfer import all_to_device
 from blade_llm.scheduling.plan import StepPlan
 
@@ -27,10 +28,15 @@ class DraftInputs:
     drafting_slots: list[int]
     counts: list[int]
     """How many sequences draft a first token, a second one and so on; empty: none drafts."""
+    replayed: tuple[int, Tensor] | None = None
+    """Where a graph holds it: its number of tokens, and the pass as the graph takes it."""
 
 
-def send_draft_inputs(plan: StepPlan, device: torch.device) -> DraftInputs:
-    """The draft chunks of ``plan``, on the device."""
+def send_draft_inputs(
+    plan: StepPlan, device: torch.device, graphs: MixedGraphs | None = None, most_split_queries: int = 1
+) -> DraftInputs:
+    """The draft chunks of ``plan``, on the device. ``graphs``: those of first passes; ``most_split_queries``: of the
+    draft model's attention."""
     wanted = {chunk.slot: chunk.num_draft_tokens for chunk in plan.chunks if chunk.num_draft_tokens}
     chunks = sorted(plan.draft_chunks, key=lambda chunk: -wanted.get(chunk.slot, 0))
     lengths = np.array([chunk.count for chunk in chunks])
@@ -39,9 +45,17 @@ def send_draft_inputs(plan: StepPlan, device: torch.device) -> DraftInputs:
     drafts = np.array([wanted.get(chunk.slot, 0) for chunk in chunks])
     query_starts = np.concatenate([[0], lengths.cumsum()])
     ends = starts + lengths
-    sent = all_to_device([slots, starts, query_starts, ends, query_starts[1:] - 1], device)
     counts = [int((drafts > step).sum()) for step in range(int(drafts.max()))]
     drafting = counts[0] if counts else 0
+    selected = query_starts[1:] - 1
+    vectors = [slots, starts, query_starts, ends, selected]
+    size = None
+    if graphs is not None and len(chunks) <= graphs.most_selected:
+        size = graphs.size_for(int(query_starts[-1]))
+    if graphs is not None and size is not None:
+        shorts = int(np.argmin(np.append(lengths <= most_split_queries, False)))
+        vectors.append(graphs.pack(size, slots, starts, query_starts[1:], ends, selected, 0, shorts))
+    sent = all_to_device(vectors, device)
     return DraftInputs(
         batch=RaggedBatch(sent[0], sent[2], sent[3], lengths.tolist(), ends.tolist()),
         starts=sent[1],
@@ -49,4 +63,5 @@ def send_draft_inputs(plan: StepPlan, device: torch.device) -> DraftInputs:
         selected=sent[4][: max(drafting, 1)],
         drafting_slots=slots[:drafting].tolist(),
         counts=counts,
+        replayed=None if size is None else (size, sent[5]),
     )

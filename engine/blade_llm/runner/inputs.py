@@ -100,8 +100,8 @@ def send_inputs(
     if of_adapters is not None:
         graphs = graphs_with_adapters
     graph_size: int | None = None
-    plain = prompt_outputs is None and draft_counts is None
-    if graphs is not None and plain and num_tokens > len(chunks):
+    plain = prompt_outputs is None and (trees is None or trees.rows is None)
+    if graphs is not None and plain and num_tokens > len(chunks) and len(selected) <= graphs.most_selected:
         graph_size = graphs.size_for(num_tokens)
     staging.add(wanted_rows)
     if prompt_outputs is not None:
@@ -113,7 +113,8 @@ def send_inputs(
         trees.stage(staging)
     if graphs is not None and graph_size is not None:
         decodes = int(np.argmax(counts > 1))
-        staging.add(graphs.pack(graph_size, slots, starts, query_starts[1:], seq_lens, selected, decodes))
+        shorts = 0 if draft_counts is None else _leading(counts[decodes:] <= tables.most_split_queries)
+        staging.add(graphs.pack(graph_size, slots, starts, query_starts[1:], seq_lens, selected, decodes, shorts))
     sent = staging.send()
     rest = iter(sent[6:])
     tables.apply(plan, rest)
@@ -144,6 +145,11 @@ def send_inputs(
         draft_counts=draft_counts,
         trees=of_trees,
     )
+
+
+def _leading(holds: np.ndarray) -> int:
+    """How many of ``holds`` are true before the first that is not."""
+    return len(holds) if holds.all() else int(np.argmin(holds))
 
 
 def _verified(

@@ -29,6 +29,8 @@ class SlotTables:
         """Prompt and output. One column more than the longest request: the last sampled token is never computed."""
         self.block_table = torch.zeros(max_num_seqs + 1, max_blocks_per_slot, dtype=torch.int32, device=device)
         self.block_table[self.padding_slot] = num_blocks
+        self.most_split_queries = 1
+        """New tokens of a sequence that attention counts among the few; set by the runner."""
         self.sampling = SamplingTable(max_num_seqs, device)
         self.prompt_outputs: dict[int, PromptOutputRequest] = {}
         """The prompt outputs that requests want, by slot; most want none."""

@@ -23,7 +23,7 @@ from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_byt
 from blade_llm.config import EngineConfig
 from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.kernels.backend import backend_of
-from blade_llm.kernels.paged_attention import RaggedBatch
+from blade_llm.kernels.paged_attention import RaggedBatch, most_split_queries
 from blade_llm.kernels.warm import warm_step
 from blade_llm.layers.step import KVCache
 from blade_llm.lora.memory import adapter_bytes
@@ -98,8 +98,7 @@ class TorchRunner:
         if isinstance(model_config.decoder, DecoderSpec):
             length = config.max_model_len or model_config.max_position_embeddings
             model_config = replace(model_config, decoder=for_length(model_config.decoder, length))
-        depth = 0 if config.speculative is None else config.speculative.branch_depth
-        if depth and (problem := branching_problem(model_config.decoder, depth)):
+        if problem := branching_problem(model_config.decoder, config.branch_depth):
             raise ModelFilesError(problem)
         self.model_config = model_config
         self.timings: dict[str, float] = {}
@@ -236,6 +235,8 @@ class TorchRunner:
         self.tables = SlotTables(
             config.max_num_seqs, kv.max_model_len, kv.blocks_of(kv.max_model_len), kv.blocks, self.device
         )
+        if self._graph_backend is not None and self._kv_cache:
+            self.tables.most_split_queries = most_split_queries(self._kv_cache[0][0], self.model_config.num_heads)
         self._sampler = Sampler(self.tables.sampling, self.tables.token_ids)
         self._query_starts = torch.arange(config.max_num_seqs + 1, device=self.device)
         self._second_texts: Tensor | None = None
@@ -250,6 +251,10 @@ class TorchRunner:
             self._torch_attention,
             self._second_texts,
         )
+        encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
+        backend: GraphBackend | None = None
+        if self._graph_backend is not None and not config.disable_cuda_graph and not encodes:
+            backend = self._graph_backend()
         if self._draft_weights is not None:
             self.draft = DraftRunner(
                 self._draft_weights,
@@ -258,13 +263,13 @@ class TorchRunner:
                 num_blocks=kv.blocks,
                 vocab_size=self.model_config.vocab_size,
                 config=config,
+                graphs=backend,
             )
         self.plain_graphs: StepGraphs | None = None
         self.adapter_graphs: StepGraphs | None = None
         """Those of steps with adapters."""
-        encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
-        if self._graph_backend is not None and not config.disable_cuda_graph and not encodes:
-            self._create_graphs(self._graph_backend())
+        if backend is not None:
+            self._create_graphs(backend)
 
     def _create_graphs(self, backend: GraphBackend) -> None:
         where = self.tables.padding_slot, self.device
@@ -287,7 +292,9 @@ class TorchRunner:
     @property
     def all_graphs(self) -> list[SizedGraphs]:
         """In the order in which they are to be captured: what needs most memory first, for the others to fit into."""
-        return in_capture_order([each for each in (self.adapter_graphs, self.plain_graphs) if each is not None])
+        of_draft = None if self.draft is None else self.draft.graphs
+        sets = (self.adapter_graphs, self.plain_graphs, of_draft)
+        return in_capture_order([each for each in sets if each is not None])
 
     def warm_kernels(self) -> None:
         """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
@@ -303,11 +310,8 @@ class TorchRunner:
         if isinstance(self.model, Decoder):
             self.model.warm_experts()
         if not self._torch_attention:
-            speculative = self.config.speculative
-            branches = speculative is not None and speculative.method == "look_ahead"
-            warm_paged_attention(
-                model.decoder, self._kv_cache[0], tables.block_table, self.config.deterministic, branches
-            )
+            deterministic, branches = self.config.deterministic, self.config.branch_depth > 0
+            warm_paged_attention(model.decoder, self._kv_cache[0], tables.block_table, deterministic, branches)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""

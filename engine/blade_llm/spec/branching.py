@@ -9,7 +9,10 @@ from blade_llm.spec.modules import ModulesSpec
 
 
 def branching_problem(model: DecoderSpec | ModulesSpec, depth: int) -> str | None:
-    """Why branches of ``depth`` tokens do not go together with ``model``, and what to do; None: they do."""
+    """Why branches of ``depth`` tokens do not go together with ``model``, and what to do; None: they do. ``depth`` 0:
+    there are none."""
+    if not depth:
+        return None
     windows: tuple[int, ...]
     if isinstance(model, DecoderSpec):
         attentions = [layer.attention for layer in model.layers if isinstance(layer.attention, AttentionSpec)]

@@ -171,13 +171,13 @@ def test_a_type_it_does_not_know_is_left_to_torch() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize(("heads", "head_dim"), [((4, 2), 64), ((14, 2), 80), ((3, 3), 32), ((8, 1), 128)])
+@pytest.mark.parametrize(("heads", "head_dim"), [((14, 2), 80), ((8, 1), 128)])
 def test_tokens_that_branch(isa: str, dtype: torch.dtype, heads: tuple[int, int], head_dim: int) -> None:
     check(attention_case(*STEP, *heads, head_dim, dtype, branches=BRANCHES, poison=1e4))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("window", [130, 200])
+@pytest.mark.parametrize("window", [130])
 def test_a_window_counts_positions_not_places(isa: str, dtype: torch.dtype, window: int) -> None:
     check(attention_case(*STEP, 4, 2, 64, dtype, branches=BRANCHES, window=window), window)
 

@@ -283,11 +283,45 @@ def test_captured_decode_follows_its_tensors() -> None:
     check(case, out)
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("window", [0, 130, 200])
-@pytest.mark.parametrize(
-    ("heads", "dtype"), [((4, 2), torch.float32), ((14, 2), torch.bfloat16), ((3, 3), torch.float16)], ids=str
-)
+@pytest.mark.parametrize(("window", "deterministic"), [(0, False), (130, False), (0, True)])
+@pytest.mark.parametrize(("heads", "dtype"), [((4, 2), torch.float32), ((14, 2), torch.bfloat16)], ids=str)
 def test_tokens_that_branch(heads: tuple[int, int], dtype: torch.dtype, window: int, deterministic: bool) -> None:
     case = case_of(*STEP, *heads, 64, dtype, branches=BRANCHES, window=window, poison=1e4)
     check(case, attend(case, window, deterministic))
+
+
+FEW = ([1, 1, 5, 3, 2, 40], [300, 3, 700, 3, 90, 200])
+"""Decodes, then what a step verifies, then a prefill."""
+
+
+@pytest.fixture
+def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many multiprocessors as it takes to divide contexts, also in the interpreter."""
+    monkeypatch.setattr(kernels, "_processors", lambda device: 64)
+
+
+@pytest.mark.parametrize("window", [0, 17])
+@pytest.mark.parametrize(("heads", "dtype"), [((4, 2), torch.float32), ((7, 1), torch.bfloat16)], ids=str)
+def test_contexts_of_few_new_tokens_are_divided(
+    large_gpu: None, heads: tuple[int, int], dtype: torch.dtype, window: int
+) -> None:
+    case = case_of(*FEW, *heads, 64, dtype, window=window, poison=1e4)
+    step = kernels.prepare(case.batch, case.table, case.k_cache, heads[0])
+    assert (step.decodes, step.shorts, step.short_tokens) == (2, 3, 10)
+    assert step.short_segments > 1
+    check(case, kernels.paged_attention(case.q, case.k_cache, case.v_cache, step, case.scale, window))
+    check(case, in_graph(case, 8, 56, window, divided=True))
+
+
+def test_nothing_else_than_what_is_verified(large_gpu: None) -> None:
+    for counts, lengths in (([5, 5], [300, 20]), ([1, 1], [300, 20]), ([1, 30], [9, 300])):
+        case = case_of(counts, lengths, 4, 2, 64, torch.float32)
+        check(case, attend(case))
+        check(case, in_graph(case, 3, 34, divided=True))
+
+
+def test_branches_of_few_tokens_are_divided(large_gpu: None) -> None:
+    tree = {2: [-1, 0, 0, 1, 2], 3: [-1, 0, 0]}
+    case = case_of([1, 1, 5, 3, 40], [300, 3, 700, 3, 200], 4, 2, 64, torch.float32, branches=tree)
+    assert kernels.prepare(case.batch, case.table, case.k_cache, 4).shorts == 2
+    check(case, attend(case))

@@ -17,7 +17,16 @@ from blade_llm.kernels.paged_attention import torch as _reference
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 
-__all__ = ["PLAIN", "AttentionVariant", "PreparedAttention", "RaggedBatch", "paged_attention", "prepare", "warm"]
+__all__ = [
+    "PLAIN",
+    "AttentionVariant",
+    "PreparedAttention",
+    "RaggedBatch",
+    "most_split_queries",
+    "paged_attention",
+    "prepare",
+    "warm",
+]
 
 PreparedAttention: TypeAlias = Any
 """A step's shape as the implementation wants it; opaque to callers."""
@@ -84,6 +93,15 @@ def paged_attention(
     if isinstance(step, _reference.Prepared):
         return _reference.paged_attention(q, k_cache, v_cache, step, scale, window, variant)
     return _implementation(backend_of(q)).paged_attention(q, k_cache, v_cache, step, scale, window, variant)
+
+
+def most_split_queries(k_cache: Tensor, num_heads: int) -> int:
+    """New tokens that a sequence has at most whose context is divided among programs; 1 where such are all alike."""
+    if backend_of(k_cache) != "triton":
+        return 1
+    import blade_llm.kernels.paged_attention.triton as kernels
+
+    return kernels.most_split_queries(k_cache, num_heads)
 
 
 def warm(

@@ -31,6 +31,9 @@ class RaggedBatch:
     """[1] int64: leading sequences with one new token each. Given where a CUDA graph serves steps of many shapes: then
     the lengths on the host are empty lists, sequences at the end may have no new tokens, and the step more tokens than
     sequences name, for which attention is zero."""
+    shorts: Tensor | None = None
+    """[1] int64: sequences behind ``decodes`` that have few new tokens each (:func:`most_split_queries`). Given where a
+    graph serves such steps: their contexts are divided, as those of decodes are."""
     tree: Tensor | None = None
     """[tokens, 3] int64, where the new tokens of some sequence branch (tree attention: Miao et al., SpecInfer, arXiv
     2305.09781). Two words of bits: the new tokens of its sequence that each token sees, itself included, the first in

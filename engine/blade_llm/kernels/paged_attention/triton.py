@@ -44,6 +44,8 @@ _MIN_FIXED_SEGMENT = 512
 _REDUCE_CHUNK, _NARROW_CHUNK = 16, 64
 """Parts that are added up at once; the larger number where a part's dimensions leave room for it in registers."""
 _NARROW = 128
+_MOST_SPLIT_QUERIES = 17
+"""New tokens of a sequence whose context is divided: what a step verifies at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,16 @@ class Prepared:
     """With ``device_decodes``: parts of all decodes for which there is room."""
     tree: Tensor | None = None
     """See :attr:`RaggedBatch.tree`."""
+    shorts: int = 0
+    """Sequences behind the decodes, with few new tokens each, whose contexts are divided; their most where
+    ``device_shorts`` has the number."""
+    short_tokens: int = 0
+    """All of these; their most with ``device_shorts``."""
+    short_segments: int = 1
+    """Parts of each one's context; their most with ``device_shorts``."""
+    short_programs: int = 0
+    """Parts of all of their contexts; their most with ``device_shorts``."""
+    device_shorts: Tensor | None = None
 
 
 def prepare(
@@ -84,10 +96,50 @@ def prepare(
     else:
         least = 1 if captured else decodes
         segments = segments_of(least, _programs_per_token(k_cache, num_heads), _processors(k_cache.device))
-    return Prepared(
+    prepared = Prepared(
         batch.slots, batch.query_starts, batch.seq_lens, block_table, sequences, decodes, segments, segment,
         batch.decodes, _part_programs(decodes, segments, k_cache, num_heads, segment) if captured else 0, batch.tree,
     )  # fmt: skip
+    if deterministic:
+        return prepared  # parts of a fixed size are what prefills have, too
+    return _with_shorts(prepared, batch, k_cache, num_heads)
+
+
+def _with_shorts(step: Prepared, batch: RaggedBatch, k_cache: Tensor, heads: int) -> Prepared:
+    """The same with the sequences that have few new tokens each, where dividing their contexts fills the GPU."""
+    most, programs, processors = most_split_queries(k_cache, heads), *_of_device(k_cache, heads)
+    if batch.decodes is not None:
+        if batch.shorts is None:
+            return step
+        segments, shorts = segments_of(1, programs, processors), step.sequences
+        if segments == 1:
+            return step
+        return replace(
+            step,
+            shorts=shorts,
+            short_tokens=shorts * most,
+            short_segments=segments,
+            short_programs=max(shorts, min(shorts * segments, _programs(k_cache, heads))),
+            device_shorts=batch.shorts,
+        )
+    behind = batch.host_query_lens[step.decodes :]
+    shorts = next((index for index, count in enumerate(behind) if not 1 < count <= most), len(behind))
+    segments = segments_of(shorts, programs, processors)
+    if not shorts or segments == 1:
+        return step
+    tokens = sum(behind[:shorts])
+    return replace(step, shorts=shorts, short_tokens=tokens, short_segments=segments, short_programs=shorts * segments)
+
+
+def _of_device(k_cache: Tensor, heads: int) -> tuple[int, int]:
+    return _programs_per_token(k_cache, heads), _processors(k_cache.device)
+
+
+def most_split_queries(k_cache: Tensor, heads: int) -> int:
+    """See :func:`blade_llm.kernels.paged_attention.most_split_queries`: those that one program holds."""
+    _, _, kv_heads, head_dim = k_cache.shape
+    config = config_of(head_dim, heads // kv_heads, k_cache.element_size(), _shared_memory(k_cache.device), "small")
+    return min(_MOST_SPLIT_QUERIES, max(1, config.rows * _programs_per_token(k_cache, heads) // heads))
 
 
 def _part_programs(decodes: int, segments: int, k_cache: Tensor, heads: int, segment: int) -> int:
@@ -156,7 +208,13 @@ def paged_attention(
             _launch_reduce(out, parts, weights, layer, step)
         else:
             _launch(out, out, out, q, layer, step, decode=True)
-    if step.decodes < step.sequences or step.device_decodes is not None:
+    if step.shorts:
+        most = step.short_programs * most_split_queries(k_cache, heads)
+        parts = torch.empty(most, heads, v_dim, dtype=torch.float32, device=q.device)
+        weights = torch.empty(most, heads, 2, dtype=torch.float32, device=q.device)
+        _launch(out, parts, weights, q, layer, step, decode=False, short=True)
+        _launch_reduce(out, parts, weights, layer, step, short=True)
+    if step.decodes + step.shorts < step.sequences or step.device_decodes is not None:
         _launch(out, out, out, q, layer, step, decode=False)
     return out
 
@@ -210,21 +268,29 @@ def _config(k_cache: Tensor, heads: int, step: Prepared, tokens: int, decode: bo
 
 
 def _launch(
-    out: Tensor, parts: Tensor, weights: Tensor, q: Tensor, layer: _Layer, step: Prepared, decode: bool
+    out: Tensor,
+    parts: Tensor,
+    weights: Tensor,
+    q: Tensor,
+    layer: _Layer,
+    step: Prepared,
+    decode: bool,
+    short: bool = False,
 ) -> None:
     tokens, heads, head_dim = q.shape
     k_cache, widths, variant = layer.k_cache, layer.widths, layer.variant
     kv_heads = _programs_per_token(k_cache, heads)
     captured = step.device_decodes is not None
-    first = 0 if decode or captured else step.decodes
-    sequences = step.decodes if decode else step.sequences - first
-    config = _config(k_cache, heads, step, tokens - first, decode, widths.v_loaded)
-    segments = step.segments if decode else 1
+    first = 0 if decode or captured else step.decodes if short else step.decodes + step.shorts
+    sequences = step.decodes if decode else step.shorts if short else step.sequences - first
+    left = tokens if captured else tokens - step.decodes - (0 if short else step.short_tokens)
+    config = _config(k_cache, heads, step, 0 if short else left, decode, widths.v_loaded)
+    segments = step.segments if decode else step.short_segments if short else 1
     block_q = config.rows // (heads // kv_heads)
-    blocks = sequences if decode else (tokens - first) // block_q + sequences
+    blocks = sequences if decode or short else left // block_q + sequences
     grid = (blocks * kv_heads, segments)
-    if captured and decode:  # how many parts each decode has is not known here
-        grid = (step.part_programs * kv_heads, 1)
+    if captured and (decode or short):  # how many parts each has is not known here
+        grid = ((step.short_programs if short else step.part_programs) * kv_heads, 1)
     attend[grid](
         out,
         parts,
@@ -237,6 +303,7 @@ def _launch(
         step.query_starts,
         step.seq_lens,
         step.device_decodes if captured else step.seq_lens,
+        step.seq_lens if step.device_shorts is None else step.device_shorts,
         step.seq_lens if variant.slopes is None else variant.slopes,
         step.seq_lens if variant.sinks is None else variant.sinks,
         step.seq_lens if step.tree is None else step.tree,
@@ -270,6 +337,8 @@ def _launch(
         CAUSAL=variant.causal,
         TREE=step.tree is not None and not decode,
         DECODE=decode,
+        SHORT=short,
+        SHORTS=step.device_shorts is not None,
         SPLIT=segments > 1,
         CAPTURED=captured,
         WINDOWED=layer.window > 0,
@@ -279,20 +348,25 @@ def _launch(
     )
 
 
-def _launch_reduce(out: Tensor, parts: Tensor, weights: Tensor, layer: _Layer, step: Prepared) -> None:
+def _launch_reduce(
+    out: Tensor, parts: Tensor, weights: Tensor, layer: _Layer, step: Prepared, short: bool = False
+) -> None:
     heads = parts.shape[1]
     k_cache, widths, variant = layer.k_cache, layer.widths, layer.variant
     captured = step.device_decodes is not None
-    tile = _config(k_cache, heads, step, step.decodes, True, widths.v_loaded).tile
+    tile = _config(k_cache, heads, step, 0 if short else step.decodes, not short, widths.v_loaded).tile
     chunk = _NARROW_CHUNK if widths.v_padded <= _NARROW else _REDUCE_CHUNK
-    combine[(step.decodes * heads,)](
+    combine[((step.short_tokens if short else step.decodes) * heads,)](
         out,
         parts,
         weights,
         step.seq_lens,
+        step.query_starts,
         step.device_decodes if captured else step.seq_lens,
+        step.seq_lens if step.device_shorts is None else step.device_shorts,
         step.seq_lens if variant.sinks is None else variant.sinks,
-        step.segments,
+        step.decodes if short else 0,
+        step.short_segments if short else step.segments,
         _programs(k_cache, heads),
         layer.window,
         HEADS=heads,
@@ -304,6 +378,7 @@ def _launch_reduce(out: Tensor, parts: Tensor, weights: Tensor, layer: _Layer, s
         CHUNK=1 if step.segment else chunk,
         LOCAL=variant.chunk,
         SINKS=variant.sinks is not None,
+        SHORT=short,
         CAPTURED=captured,
         WINDOWED=layer.window > 0,
         num_warps=2,

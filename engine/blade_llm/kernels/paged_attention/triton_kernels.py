@@ -14,8 +14,8 @@ from blade_llm.kernels.paged_attention.triton_softmax import attend_to_tiles
 
 @triton.jit(
     do_not_specialize=[
-        "slots", "query_starts", "seq_lens", "decodes", "slopes", "sinks", "tree", "table_stride", "first_sequence",
-        "sequences", "segments", "programs", "window",
+        "slots", "query_starts", "seq_lens", "decodes", "shorts", "slopes", "sinks", "tree", "table_stride",
+        "first_sequence", "sequences", "segments", "programs", "window",
     ]
 )  # fmt: skip
 def attend(
@@ -30,6 +30,7 @@ def attend(
     query_starts,
     seq_lens,
     decodes,  # [1], if CAPTURED: leading sequences of one token; `sequences` and `segments` are the most there may be
+    shorts,  # [1], if SHORTS: sequences behind those of few tokens each
     slopes,  # [HEADS] fp32, if ALIBI
     sinks,  # [HEADS] fp32, if SINKS
     tree,  # [tokens, 3], if TREE: see RaggedBatch.tree
@@ -63,6 +64,8 @@ def attend(
     CAUSAL: tl.constexpr,
     TREE: tl.constexpr,
     DECODE: tl.constexpr,
+    SHORT: tl.constexpr,  # of those sequences
+    SHORTS: tl.constexpr,
     SPLIT: tl.constexpr,
     CAPTURED: tl.constexpr,
     WINDOWED: tl.constexpr,
@@ -84,19 +87,35 @@ def attend(
                 return
         else:
             first_sequence = num_decodes
-            sequences -= num_decodes
-            if sequences == 0:
-                return
+            num_shorts: tl.int32 = 0
+            if SHORTS:
+                num_shorts = tl.load(shorts).to(tl.int32)
+            if SHORT:
+                if SPLIT:
+                    segments = segments_of(num_shorts, segments, programs)
+                    part = block % segments
+                    block = block // segments
+                if block >= num_shorts:
+                    return
+            else:
+                first_sequence += num_shorts
+                sequences -= first_sequence
+                if sequences <= 0:
+                    return
     if DECODE:
         sequence = block
         first_token = block
         count = 1
         past = tl.load(seq_lens + sequence).to(tl.int32) - 1
     else:
-        # A sequence's last blocks have most to do: they start first.
-        block = tl.num_programs(0) // KV_HEADS - 1 - block
-        found, local = sequence_of(block, query_starts + first_sequence, sequences, BLOCK_Q)
-        sequence = first_sequence + found
+        if SHORT:
+            sequence = first_sequence + block
+            local = 0
+        else:
+            # A sequence's last blocks have most to do: they start first.
+            block = tl.num_programs(0) // KV_HEADS - 1 - block
+            found, local = sequence_of(block, query_starts + first_sequence, sequences, BLOCK_Q)
+            sequence = first_sequence + found
         stop = tl.load(query_starts + sequence + 1).to(tl.int32)
         first_token = tl.load(query_starts + sequence).to(tl.int32) + local * BLOCK_Q
         if first_token >= stop:
@@ -117,7 +136,7 @@ def attend(
     if WINDOWED or LOCAL > 0:
         first_tile = first_key(branching_from, window, LOCAL, WINDOWED) // TILE
     begin, end = segment_tiles(part, first_tile, end_tile, segments, SEGMENT_TILES)
-    if SPLIT:  # noqa: SIM102 (a compile-time branch)
+    if SPLIT and not SHORT:  # noqa: SIM102 (a compile-time branch)
         if begin >= end:
             return
 
@@ -184,6 +203,8 @@ def attend(
         )  # fmt: skip
 
     at = tokens * HEADS + heads
+    if SPLIT and SHORT:  # parts are counted from the first such token
+        at -= tl.load(query_starts + first_sequence) * HEADS
     v_dims = tl.arange(0, V_PADDED)
     kept = (row_tokens < count)[:, None] & (v_dims < V_DIM)[None, :]
     if SPLIT:

@@ -20,6 +20,7 @@ from torch import Tensor
 from blade_llm.kernels.paged_attention import RaggedBatch
 from blade_llm.runner.graphs.decode import GraphBackend, SizedGraphs
 from blade_llm.scheduling.budget.step_cost import PADDED_FOR_NOTHING, replayed_size
+from blade_llm.scheduling.drafting import most_sampled
 
 LARGEST: Final = 2048
 """Tokens. Above, a step computes long enough to hide its launches."""
@@ -57,12 +58,16 @@ class MixedGraphs(SizedGraphs):
         padding_slot: int,
         device: torch.device,
         backend: GraphBackend,
+        verifies: bool = False,
     ) -> None:
-        """``sizes``: tokens, ascending. ``padding_slot``: the slot of what fills a step up."""
+        """``sizes``: tokens, ascending. ``padding_slot``: the slot of what fills a step up. ``verifies``: steps may
+        have draft tokens, and select several tokens of a sequence."""
         super().__init__(sizes, backend)
         self._forward = forward
         self._max_num_seqs = max_num_seqs
         self._padding_slot = padding_slot
+        self._verifies = verifies
+        self.most_selected = most_sampled(max_num_seqs) if verifies else max_num_seqs
         nobody = np.empty(0, dtype=np.int64)
         self._inputs = {
             size: torch.from_numpy(self.pack(size, nobody, nobody, nobody[:0], nobody, nobody, 0)).to(device)
@@ -82,15 +87,16 @@ class MixedGraphs(SizedGraphs):
         seq_lens: np.ndarray,
         selected: np.ndarray,
         decodes: int,
+        shorts: int = 0,
     ) -> np.ndarray:
         """A step as the graph of ``size`` tokens takes it, on the host: [inputs] int64.
 
         ``slots``, ``starts``, ``seq_lens``: [sequences]; ``ends``: [sequences], where each one's tokens end among the
-        step's; ``selected``: [selected], the tokens whose hidden states are wanted, at most one a sequence;
-        ``decodes``: leading sequences of one token.
+        step's; ``selected``: [selected], the tokens whose hidden states are wanted, at most one a sequence, or as many
+        as ``most_selected``; ``decodes``: leading sequences of one token; ``shorts``: those of few tokens behind them.
         """
         count = len(slots)
-        packed = np.zeros((6, self._sequences(size) + 1), dtype=np.int64)
+        packed = np.zeros((6, self._width(size)), dtype=np.int64)
         packed[0] = self._padding_slot
         packed[0, :count] = slots
         packed[1, :count] = starts
@@ -98,7 +104,7 @@ class MixedGraphs(SizedGraphs):
         packed[2, count + 1 :] = ends[-1] if count else 0
         packed[3, :count] = seq_lens
         packed[4, : len(selected)] = selected
-        packed[5, 0] = decodes
+        packed[5, :2] = decodes, shorts
         return packed.reshape(-1)
 
     def compute(self, size: int, packed: Tensor) -> Tensor:
@@ -113,8 +119,23 @@ class MixedGraphs(SizedGraphs):
         """Sequences in the graph of ``size`` tokens. The last is always padding, whose slot the padding tokens get."""
         return min(size, self._max_num_seqs) + 1
 
+    def _selected(self, size: int) -> int:
+        """Tokens whose hidden states the graph of ``size`` tokens has."""
+        return min(size, self.most_selected)
+
+    def _width(self, size: int) -> int:
+        return max(self._sequences(size) + 1, self._selected(size))
+
     def _run(self, size: int) -> Tensor:
         sequences = self._sequences(size)
-        slots, starts, query_starts, seq_lens, selected, decodes = self._inputs[size].view(6, sequences + 1)
-        batch = RaggedBatch(slots[:sequences], query_starts, seq_lens[:sequences], [], [], decodes=decodes[:1])
-        return self._forward(batch, starts[:sequences], size, selected[: sequences - 1])
+        slots, starts, query_starts, seq_lens, selected, counts = self._inputs[size].view(6, self._width(size))
+        batch = RaggedBatch(
+            slots[:sequences],
+            query_starts[: sequences + 1],
+            seq_lens[:sequences],
+            [],
+            [],
+            decodes=counts[:1],
+            shorts=counts[1:2] if self._verifies else None,
+        )
+        return self._forward(batch, starts[:sequences], size, selected[: self._selected(size)])

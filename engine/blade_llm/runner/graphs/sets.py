@@ -37,7 +37,10 @@ def create_graphs(
     token_sizes = graph_token_sizes(
         config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens
     )
-    mixed = MixedGraphs(forward, token_sizes, seqs, padding_slot, device, backend) if token_sizes else None
+    mixed: MixedGraphs | None = None
+    if token_sizes:
+        verifies = config.speculative is not None
+        mixed = MixedGraphs(forward, token_sizes, seqs, padding_slot, device, backend, verifies)
     for graphs in (decodes, mixed):
         if graphs is not None:
             graphs.kind = kind

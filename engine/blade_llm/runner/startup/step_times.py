@@ -13,7 +13,7 @@ from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.runner.startup.dummy_batch import VARIETY, DummyBatch
 from blade_llm.runner.startup.startable import StartableDraft, StartableRunner
 from blade_llm.scheduling.drafting import most_sampled
-from blade_llm.scheduling.plan import DraftChunk, ScheduledChunk, StepPlan
+from blade_llm.scheduling.plan import DraftChunk, DraftTree, ScheduledChunk, StepPlan, TokenUpdate
 
 _SIZES: Final = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 512)
 _ROUNDS: Final = 3
@@ -31,7 +31,7 @@ def measure_steps(runner: StartableRunner, config: SpeculativeConfig) -> StepSec
     sizes = sorted({size for size in _SIZES if size < most} | {most})
     batch = DummyBatch((VARIETY[0],))  # greedy: what else sampling does is small beside the forward pass of real models
     _run(runner, batch.step([_PROMPT + config.most_draft_tokens] * slots))
-    plans = {size: partial(_run, runner, _decodes(size, config.most_draft_tokens)) for size in sizes}
+    plans = {size: partial(_run, runner, _decodes(size, config)) for size in sizes}
     seconds = _fastest(plans)
     draft = None
     if runner.draft is not None:
@@ -62,15 +62,19 @@ def _slots(runner: StartableRunner, config: SpeculativeConfig) -> int:
     return max(1, min(runner.config.max_num_seqs, within_budget, within_cache))
 
 
-def _decodes(tokens: int, gamma: int) -> StepPlan:
-    """A step of so many tokens: decodes with as many draft tokens as there can be."""
+def _decodes(tokens: int, config: SpeculativeConfig) -> StepPlan:
+    """A step of so many tokens: decodes with as many draft tokens as there can be, in the form that these have."""
     chunks: list[ScheduledChunk] = []
+    updates: list[TokenUpdate] = []
     while tokens > 0:
-        count = min(tokens, 1 + gamma)
-        slot = len(chunks)
-        chunks.append(ScheduledChunk(slot, _PROMPT - 1, count, True, f"dummy-{slot}", count - 1))
+        count = min(tokens, 1 + config.most_draft_tokens)
+        slot, drafts = len(chunks), count - 1
+        tree = DraftTree(list(range(-1, drafts - 1)), drafts, []) if drafts and config.branch_depth else None
+        chunks.append(ScheduledChunk(slot, _PROMPT - 1, count, True, f"dummy-{slot}", drafts, tree))
+        if tree is not None:
+            updates.append(TokenUpdate(slot, _PROMPT, [0] * drafts))
         tokens -= count
-    return StepPlan(0, sorted(chunks, key=_length))
+    return StepPlan(0, sorted(chunks, key=_length), token_updates=updates)
 
 
 def _draft(draft: StartableDraft, decodes: int, gamma: int) -> float:
