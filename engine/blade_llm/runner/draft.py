@@ -109,7 +109,10 @@ class DraftRunner:
             model_config.kv, num_blocks, BLOCK_SIZE, device, TORCH_DTYPES[weights.config.dtype]
         )
         torch_attention = config.attn_cls == "paged" and device.type == "cuda"
-        self._forward = ForwardPass(model_config, kv_cache, tables, config.deterministic, torch_attention)
+        smaller = model_config.vocab_size < vocab_size
+        self._forward = ForwardPass(
+            model_config, kv_cache, tables, config.deterministic, torch_attention, smaller_vocabulary=smaller
+        )
         self._native: NativeDraft | None = None
         """All steps in one call; None: they are computed one by one."""
         if isinstance(self._model, Decoder) and weights.config.dtype == "bfloat16" and device.type == "cpu":

@@ -31,6 +31,8 @@ class ForwardPass:
     """Attention by torch on a GPU, too."""
     second_texts: Tensor | None = None
     """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
+    smaller_vocabulary: bool = False
+    """The tables may hold tokens that the model does not have: they are taken for its last one."""
 
     def __call__(
         self,
@@ -49,6 +51,8 @@ class ForwardPass:
         token_ids, positions, slot_mapping = gather_inputs(
             batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
+        if self.smaller_vocabulary:
+            token_ids = token_ids.clamp(max=self.config.vocab_size - 1)
         if batch.tree is not None:
             positions = positions - batch.tree[:, 2]
         token_types: Tensor | None = None

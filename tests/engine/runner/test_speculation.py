@@ -165,6 +165,23 @@ def test_a_draft_model_of_another_vocabulary_is_refused(folder: Path, tmp_path: 
         core_for(config)
 
 
+def test_tokens_that_a_smaller_draft_model_does_not_have_end_nothing(folder: Path, tmp_path: Path) -> None:
+    """Vocabularies are padded to other sizes; a bias may ask for a token of the padding."""
+    save_model(tmp_path, "qwen2", vocab_size=150)
+    core = core_for(
+        engine_config(folder, max_model_len=256, speculative=speculative("equal", tmp_path, folder)), step_seconds=FREE
+    )
+    forced = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, logit_bias={195: 100.0})
+    plain = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
+    requests = [
+        GenerateRequest(request_id=name, prompt_token_ids=[5, 160, 7], sampling=sampling)
+        for name, sampling in (("forced", forced), ("plain", plain))
+    ]
+    found = run(core, requests, stagger=1)
+    assert found["forced"].tokens == [195] * 6
+    assert found["plain"].tokens == run(core_for(engine_config(folder)), requests[1:], stagger=1)["plain"].tokens
+
+
 def test_the_draft_model_is_in_the_memory_plan(folder: Path) -> None:
     plain = core_for(engine_config(folder, max_model_len=256, kv_cache_bytes=4 << 20, max_num_seqs=64))
     config = engine_config(
