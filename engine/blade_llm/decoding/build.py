@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blade_llm.config import SpeculativeConfig
-from blade_llm.decoding.draft_model import DraftModel
+from blade_llm.decoding.draft_model import CATCH_UP, GPU_CATCH_UP, DraftModel
 from blade_llm.decoding.lookahead.drafter import LookaheadDrafter
 from blade_llm.decoding.method import Method
 from blade_llm.decoding.prompt_lookup import Ngram
@@ -19,11 +19,13 @@ def speculator_of(
     *,
     block_size: int,
     draft_positions: int,
+    on_host: bool = True,
 ) -> Speculator | LookaheadDrafter | None:
     """The drafter of an engine; None without speculative decoding.
 
     ``seconds``: measured times of steps. Without any, a step is taken to cost the same with up to eight tokens as with
-    one, and more in proportion from there on. ``draft_positions``: the longest sequence of the draft model.
+    one, and more in proportion from there on. ``draft_positions``: the longest sequence of the draft model;
+    ``on_host``: the CPU computes.
     """
     if config is None:
         return None
@@ -32,7 +34,7 @@ def speculator_of(
         return LookaheadDrafter(config, seconds)
     methods: dict[str, Callable[[], Method]] = {
         "ngram": lambda: Ngram(config.ngram_min_match),
-        "draft": lambda: DraftModel(block_size, draft_positions),
+        "draft": lambda: DraftModel(block_size, draft_positions, CATCH_UP if on_host else GPU_CATCH_UP),
     }
     return Speculator(
         methods[config.method](),

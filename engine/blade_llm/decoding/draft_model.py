@@ -16,7 +16,9 @@ from blade_llm.decoding.method import NO_CANDIDATE, Candidate
 from blade_llm.scheduling.request import Request
 
 CATCH_UP: Final = 512
-"""Positions that the draft model computes in one step without drafting, at most, for all requests."""
+GPU_CATCH_UP: Final = 2048
+"""Positions that the draft model computes in one step without drafting, at most, for all requests. A GPU takes hardly
+longer for so many."""
 _BESIDE_DRAFTING: Final = 64
 """Positions that it may lag behind and draft in the same step."""
 
@@ -38,10 +40,12 @@ class DraftModel:
 
     kinds = 1
 
-    def __init__(self, block_size: int, max_positions: int) -> None:
-        """``max_positions``: of the draft model; longer sequences get no drafts."""
+    def __init__(self, block_size: int, max_positions: int, catch_up: int = CATCH_UP) -> None:
+        """``max_positions``: of the draft model; longer sequences get no drafts. ``catch_up``: positions that it
+        computes in one step without drafting, at most."""
         self._block_size = block_size
         self._max_positions = max_positions
+        self._catch_up = catch_up
         self._progress: dict[Request, _Progress] = {}
         self._contents: dict[int, bytes] = {}
         """Block → digest of what the draft model has computed in all of it."""
@@ -49,7 +53,7 @@ class DraftModel:
 
     def candidates(self, requests: Sequence[Request], rooms: Sequence[int]) -> list[Candidate]:
         """See :class:`~blade_llm.decoding.method.Method`."""
-        self._catch_up_left = CATCH_UP
+        self._catch_up_left = self._catch_up
         return [self._candidate(request, room) for request, room in zip(requests, rooms, strict=True)]
 
     def drafted(self, request: Request, count: int) -> tuple[int, tuple[int, int] | None]:

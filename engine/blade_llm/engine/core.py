@@ -157,7 +157,11 @@ class EngineCore:
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=caches)
         budget = PrefillBudget(min_chunk=min_prefill_tokens, graph_sizes=graph_token_sizes)
         speculator = speculator_of(
-            config.speculative, step_seconds, block_size=BLOCK_SIZE, draft_positions=draft_positions
+            config.speculative,
+            step_seconds,
+            block_size=BLOCK_SIZE,
+            draft_positions=draft_positions,
+            on_host=info.computes_on_host,
         )
         return cls(
             Scheduler(limits, cache, budget, drafter=speculator),

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.draft import NativeDraft
 
 
-_MOST_SEQS, _MOST_TOKENS = 64, 128
-"""Sequences and tokens of the largest graphs."""
+_MOST_SEQS, _TOKENS = 64, (16, 32, 64, 128, 512, 1024, 2048)
+"""Sequences of the largest graph of drafting, and tokens of those of what comes before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ def load_draft(draft: DraftModelConfig, config: EngineConfig, device: torch.devi
 
 
 def _few_graphs(config: EngineConfig) -> EngineConfig:
-    """The same with graphs of what drafts in small batches compute: in large ones there are none."""
-    tokens = _MOST_TOKENS if config.cuda_graph_max_tokens is None else min(config.cuda_graph_max_tokens, _MOST_TOKENS)
+    """The same with graphs of what drafts in small batches compute (in large ones there are none), and of prompts."""
+    most = config.max_batch_tokens if config.cuda_graph_max_tokens is None else config.cuda_graph_max_tokens
     return msgspec.structs.replace(
         config,
         cuda_graph_batch_sizes=None,
         cuda_graph_max_batch_size=min(config.cuda_graph_max_batch_size or _MOST_SEQS, _MOST_SEQS),
-        cuda_graph_token_sizes=None,
-        cuda_graph_max_tokens=tokens,
+        cuda_graph_token_sizes=tuple(size for size in _TOKENS if size <= most) or None,
+        cuda_graph_max_tokens=min(most, _TOKENS[0]),
     )
 
 

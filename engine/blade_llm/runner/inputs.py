@@ -100,7 +100,7 @@ def send_inputs(
     if of_adapters is not None:
         graphs = graphs_with_adapters
     graph_size: int | None = None
-    plain = prompt_outputs is None and (trees is None or trees.rows is None)
+    plain = prompt_outputs is None
     if graphs is not None and plain and num_tokens > len(chunks) and len(selected) <= graphs.most_selected:
         graph_size = graphs.size_for(num_tokens)
     staging.add(wanted_rows)
@@ -114,7 +114,8 @@ def send_inputs(
     if graphs is not None and graph_size is not None:
         decodes = int(np.argmax(counts > 1))
         shorts = 0 if draft_counts is None else _leading(counts[decodes:] <= tables.most_split_queries)
-        staging.add(graphs.pack(graph_size, slots, starts, query_starts[1:], seq_lens, selected, decodes, shorts))
+        tree = None if trees is None else trees.tree
+        staging.add(graphs.pack(graph_size, slots, starts, query_starts[1:], seq_lens, selected, decodes, shorts, tree))
     sent = staging.send()
     rest = iter(sent[6:])
     tables.apply(plan, rest)

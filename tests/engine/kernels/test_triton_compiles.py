@@ -22,6 +22,7 @@ def test_attention_compiles(target: str, tmp_path: Path) -> None:
     forms = [f"{graph}{form}" for form in ("prefill", "decode", "combine") for graph in ("", "captured_")]
     forms += [f"{kind}{form}" for kind in ("options_", "wide_", "latent_") for form in ("prefill", "decode", "combine")]
     forms += ["tree_prefill", "short_prefill", "captured_short_prefill", "short_combine", "captured_short_combine"]
+    forms += ["captured_tree_prefill", "captured_tree_short_prefill"]
     command = [sys.executable, "-m", "engine_support.compile_attention", target, *forms]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -59,14 +59,16 @@ class MixedGraphs(SizedGraphs):
         device: torch.device,
         backend: GraphBackend,
         verifies: bool = False,
+        branches: bool = False,
     ) -> None:
         """``sizes``: tokens, ascending. ``padding_slot``: the slot of what fills a step up. ``verifies``: steps may
-        have draft tokens, and select several tokens of a sequence."""
+        have draft tokens, and select several tokens of a sequence; ``branches``: draft tokens that branch."""
         super().__init__(sizes, backend)
         self._forward = forward
         self._max_num_seqs = max_num_seqs
         self._padding_slot = padding_slot
         self._verifies = verifies
+        self.branches = branches
         self.most_selected = most_sampled(max_num_seqs) if verifies else max_num_seqs
         nobody = np.empty(0, dtype=np.int64)
         self._inputs = {
@@ -88,12 +90,14 @@ class MixedGraphs(SizedGraphs):
         selected: np.ndarray,
         decodes: int,
         shorts: int = 0,
+        tree: np.ndarray | None = None,
     ) -> np.ndarray:
         """A step as the graph of ``size`` tokens takes it, on the host: [inputs] int64.
 
         ``slots``, ``starts``, ``seq_lens``: [sequences]; ``ends``: [sequences], where each one's tokens end among the
         step's; ``selected``: [selected], the tokens whose hidden states are wanted, at most one a sequence, or as many
-        as ``most_selected``; ``decodes``: leading sequences of one token; ``shorts``: those of few tokens behind them.
+        as ``most_selected``; ``decodes``: leading sequences of one token; ``shorts``: those of few tokens behind them;
+        ``tree``: [tokens, 3], as :class:`RaggedBatch` has it.
         """
         count = len(slots)
         packed = np.zeros((6, self._width(size)), dtype=np.int64)
@@ -105,7 +109,12 @@ class MixedGraphs(SizedGraphs):
         packed[3, :count] = seq_lens
         packed[4, : len(selected)] = selected
         packed[5, :2] = decodes, shorts
-        return packed.reshape(-1)
+        if not self.branches:
+            return packed.reshape(-1)
+        branching = np.full((size, 3), (-1, -1, 0), dtype=np.int64)
+        if tree is not None:
+            branching[: len(tree)] = tree
+        return np.concatenate((packed.reshape(-1), branching.reshape(-1)))
 
     def compute(self, size: int, packed: Tensor) -> Tensor:
         """Hidden states of a step that :meth:`pack` packed, [selected, then rows of no meaning, hidden].
@@ -128,7 +137,8 @@ class MixedGraphs(SizedGraphs):
 
     def _run(self, size: int) -> Tensor:
         sequences = self._sequences(size)
-        slots, starts, query_starts, seq_lens, selected, counts = self._inputs[size].view(6, self._width(size))
+        vectors = 6 * self._width(size)
+        slots, starts, query_starts, seq_lens, selected, counts = self._inputs[size][:vectors].view(6, -1)
         batch = RaggedBatch(
             slots[:sequences],
             query_starts[: sequences + 1],
@@ -137,5 +147,6 @@ class MixedGraphs(SizedGraphs):
             [],
             decodes=counts[:1],
             shorts=counts[1:2] if self._verifies else None,
+            tree=self._inputs[size][vectors:].view(-1, 3) if self.branches else None,
         )
         return self._forward(batch, starts[:sequences], size, selected[: self._selected(size)])

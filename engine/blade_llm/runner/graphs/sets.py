@@ -40,7 +40,8 @@ def create_graphs(
     mixed: MixedGraphs | None = None
     if token_sizes:
         verifies = config.speculative is not None
-        mixed = MixedGraphs(forward, token_sizes, seqs, padding_slot, device, backend, verifies)
+        branches = config.branch_depth > 0
+        mixed = MixedGraphs(forward, token_sizes, seqs, padding_slot, device, backend, verifies, branches)
     for graphs in (decodes, mixed):
         if graphs is not None:
             graphs.kind = kind
