@@ -36,7 +36,7 @@ class ScriptedDrafter:
     def observe(self, request: Request, drafted: int, accepted: int, window: Sequence[int] = ()) -> None:
         self.observed.append((request.request_id, drafted, accepted))
 
-    def observe_step(self, step: StepTokens, seconds: float) -> None:
+    def observe_step(self, step: StepTokens, seconds: float, host: float) -> None:
         self.steps.append(step)
 
     def failed(self) -> None:

@@ -30,7 +30,7 @@ def draft_counts(
     if not decodes or most_tokens <= 0:
         return best_counts
     base = decodes + other_tokens
-    best = decodes / float(seconds.target(decodes, [base])[0])
+    best = decodes / seconds.plain(base)
     reached = rates.cumprod(1)  # of each token: the probability that it is accepted
     reached = np.where(np.arange(gamma) < rooms[:, None], reached, 0.0)
     for steps in range(1, gamma + 1):

@@ -92,10 +92,10 @@ class Speculator:
         self._kinds[kind].observe(accepted, rejected)
         self._trials += accepted + rejected
 
-    def observe_step(self, step: StepTokens, seconds: float) -> None:
+    def observe_step(self, step: StepTokens, seconds: float, host: float) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
         if step.decodes and not step.prefill_tokens and not step.draft_prefill_tokens:
-            self._seconds.observe(step.decodes + step.draft_tokens, step.decodes, step.draft_steps, seconds)
+            self._seconds.observe(step.decodes + step.draft_tokens, step.decodes, step.draft_steps, seconds, host)
 
     def failed(self) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""

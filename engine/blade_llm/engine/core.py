@@ -386,6 +386,7 @@ class EngineCore:
         result = step.pending.result()
         now = self._clock()
         # The device began when the step was launched, or when it was through with the step before.
-        seconds = now - max(step.launched_at, self._delivered_at)
+        began = max(step.launched_at, self._delivered_at)
+        host = began - self._delivered_at
         self._delivered_at = now
-        return self.scheduler.update(step.plan, result, seconds)
+        return self.scheduler.update(step.plan, result, now - began, host)

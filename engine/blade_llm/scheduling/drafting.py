@@ -80,8 +80,8 @@ class Drafter(Protocol):
         """Of so many draft tokens of ``request`` ``accepted`` in a row were accepted. ``window``: what was sampled
         after the ends of its tree's window."""
 
-    def observe_step(self, step: StepTokens, seconds: float) -> None:
-        """A step took ``seconds``."""
+    def observe_step(self, step: StepTokens, seconds: float, host: float) -> None:
+        """A step took ``seconds``, and began ``host`` seconds after the last one was delivered."""
 
     def failed(self) -> None:
         """The draft model computed what are no numbers."""

@@ -267,20 +267,23 @@ class Scheduler:
 
     # ── its result ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def update(self, plan: StepPlan, result: StepResult, seconds: float | None = None) -> list[RequestOutput]:
+    def update(
+        self, plan: StepPlan, result: StepResult, seconds: float | None = None, host: float = 0.0
+    ) -> list[RequestOutput]:
         """Deliver what a launched step sampled. Call it once for each plan, in order.
 
         Blocks enter the prefix cache here and not at launch: now their KV exists and their tokens are known.
 
         Args:
             seconds: how long the device worked on the step, for the prefill budget.
+            host: how long it had waited for it since the step before, for the drafter.
         """
         step = self._launched.pop(plan.step)
         if seconds is not None:
             launched = step.prefill_tokens > 0 and has_prompt_outputs(step, result)
             self.budget.observe(step.num_decodes, step.prefill_tokens, seconds, launched=launched)
             if self._drafter is not None:
-                self._drafter.observe_step(step_tokens(step), seconds)
+                self._drafter.observe_step(step_tokens(step), seconds, host)
         if result.draft_invalid and self._drafter is not None:
             self._drafter.failed()
         if result.prompt_logprobs:

@@ -96,3 +96,25 @@ def test_the_bound_of_a_rate_comes_down_to_its_mean() -> None:
 def test_steps_of_other_sizes_are_between_and_beyond_the_measured_ones() -> None:
     seconds = StepSeconds({1: 1.0, 3: 2.0, 4: 1.5})
     assert seconds.target(1, [2, 4, 8]).tolist() == [1.5, 2.0, 4.0]
+
+
+def test_drafts_that_a_step_has_to_wait_for_are_worth_less_where_steps_overlap() -> None:
+    """On a GPU the next step is launched before the last one is delivered, but for those with drafts."""
+    waiting, overlapping = (StepSeconds({1: 1.0, 4: 1.1}, plain=plain) for plain in (None, 0.5))
+    assert counts([0.7], 3, waiting) == [3]
+    assert counts([0.2], 3, waiting) == [2]
+    assert counts([0.2], 3, overlapping) == [0]
+    assert counts([0.7], 3, overlapping) == [3]
+    for _ in range(60):
+        overlapping.observe(4, 1, 3, 1.1, host=0.9)
+    assert overlapping.target(1, [4])[0] == pytest.approx(2.0, rel=0.05)
+    assert counts([0.7], 3, overlapping) == [0]
+
+
+def test_the_host_s_time_counts_for_what_drafts_add_to_it() -> None:
+    seconds = StepSeconds({1: 1.0, 4: 1.0})
+    seconds.observe(4, 1, 3, 1.0, host=0.4)
+    assert seconds.target_of(4) == seconds.plain(1) == 1.0, "nothing is known of steps without drafts"
+    seconds.observe(1, 1, 0, 1.0, host=0.1)
+    assert seconds.target_of(4) == pytest.approx(1.3)
+    assert seconds.plain(1) == 1.0

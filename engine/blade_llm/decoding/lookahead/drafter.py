@@ -122,10 +122,10 @@ class LookaheadDrafter:
             for gram in state.window.advance(state.last, window):
                 state.pool.add(gram)
 
-    def observe_step(self, step: StepTokens, seconds: float) -> None:
+    def observe_step(self, step: StepTokens, seconds: float, host: float) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
         if step.decodes and not step.prefill_tokens:
-            self._seconds.observe(step.decodes + step.draft_tokens, step.decodes, 0, seconds)
+            self._seconds.observe(step.decodes + step.draft_tokens, step.decodes, 0, seconds, host)
 
     def failed(self) -> None:
         """There is no draft model that could."""
@@ -146,10 +146,8 @@ class LookaheadDrafter:
         bonus = self._rate.upper(self._trials) - self._rate.mean
         if len(states) == 1:
             brought = 1.0 + self._gain(states[0].rate.mean + bonus)
-            slower = self._seconds.target_of(1 + other_tokens + self._tokens) / self._seconds.target_of(
-                1 + other_tokens
-            )
-            return [0] if brought > slower else []
+            seconds, base = self._seconds, 1 + other_tokens
+            return [0] if brought * seconds.plain(base) > seconds.target_of(base + self._tokens) else []
         gains = np.array([self._gain(state.rate.mean + bonus) for state in states])
         order = np.argsort(-gains, kind="stable")
         decodes = len(states)
@@ -157,6 +155,7 @@ class LookaheadDrafter:
         trees = np.arange(decodes + 1)
         tokens = decodes + np.concatenate(([0.0], gains[order].cumsum()))
         spent = self._seconds.target(decodes, base + trees * self._tokens)
+        spent[0] = self._seconds.plain(base)
         chosen: list[int] = order[: int((tokens / spent).argmax())].tolist()
         return chosen
 

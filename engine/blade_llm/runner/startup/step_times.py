@@ -20,6 +20,8 @@ _ROUNDS: Final = 3
 _MOST_ROUNDS: Final = 30
 _ENOUGH_SECONDS: Final = 0.5
 """Short steps are measured more often, as others disturb them more."""
+_OVERLAPPED: Final = 10
+"""Steps that are launched one after the other."""
 _PROMPT: Final = 8
 """Tokens."""
 
@@ -37,9 +39,10 @@ def measure_steps(runner: StartableRunner, config: SpeculativeConfig) -> StepSec
     if runner.draft is not None:
         sizes = sorted({size for size in _SIZES if size < slots} | {slots})
         draft = _fastest({size: partial(_draft, runner.draft, size, config.gamma) for size in sizes})
+    plain = None if runner.device.type == "cpu" else min(_overlapped(runner, config) for _ in range(_ROUNDS))
     for slot in batch.slots:
         runner.tables.free(slot)
-    return StepSeconds(seconds, draft)
+    return StepSeconds(seconds, draft, plain)
 
 
 def _fastest(runs: Mapping[int, Callable[[], float]]) -> dict[int, float]:
@@ -52,6 +55,15 @@ def _fastest(runs: Mapping[int, Callable[[], float]]) -> dict[int, float]:
         for size, run in runs.items():
             shortest[size] = min(shortest[size], run())
     return shortest
+
+
+def _overlapped(runner: StartableRunner, config: SpeculativeConfig) -> float:
+    """Seconds of a decode where the next is launched before the last is delivered."""
+    plan = _decodes(1, config)
+    start = time.perf_counter()
+    launched = [runner.launch_sampling(runner.launch_forward(plan)) for _ in range(_OVERLAPPED)]
+    launched[-1].result()
+    return (time.perf_counter() - start) / _OVERLAPPED
 
 
 def _slots(runner: StartableRunner, config: SpeculativeConfig) -> int:

@@ -114,7 +114,7 @@ def test_above_a_batch_it_is_off_and_what_ended_is_forgotten() -> None:
     assert not drafter.active(3)
     request = request_of([1, 2, 3])
     propose(drafter, request)
-    drafter.observe_step(StepTokens(1, 5, 5, 0, 0), 1.0)
+    drafter.observe_step(StepTokens(1, 5, 5, 0, 0), 1.0, 0.0)
     drafter.forget(request)
     drafter.observe(request, 3, 1, [1])
     assert not drafter._requests
