@@ -9,10 +9,14 @@ N-grams are measured on the same requests, whose outputs repeat themselves soone
 do; and on prompts that already have what is repeated, as when a text is copied or edited: a request's prompt with the
 output that it got, up to where that goes round in circles. ``PEERS=vllm``: there vLLM's prompt lookup for CPUs, too,
 as many tokens at once, its rounds between ours.
+
+Lookahead decoding is measured on the demo model's own questions (random models have no trajectory worth guessing), one
+after another; and in a batch of the 0.5B, where it has to switch itself off. ``ROWS=look_ahead``: these alone.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import statistics
@@ -24,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from benchmarks.figures import QUICK, Figure, report
 from benchmarks.peers.model import random_model
@@ -42,6 +47,7 @@ LENGTH = 32 if QUICK else 128
 ROUNDS = 2 if QUICK else 5
 MANY = 8 if QUICK else 32
 GAMMA = 4
+DEMO = Path(__file__).parents[2] / "examples" / "demo_model"
 DRAFT = replace(
     QWEN2,
     name="qwen2-draft",
@@ -58,6 +64,9 @@ Tokens = dict[str, list[int]]
 
 
 def main() -> int:
+    if os.environ.get("ROWS") == "look_ahead":
+        plain = _core(random_model(CACHE / "models" / "qwen2-0.5b"))
+        return report("speculation", _look_ahead(plain), keep=True)
     model, draft = random_model(CACHE / "models" / "qwen2-0.5b"), random_model(CACHE / "models" / DRAFT.name, DRAFT)
     plain = _core(model)
     speculating = _core(model, SpeculativeConfig(method="draft", gamma=GAMMA, draft_model=str(draft)))
@@ -69,6 +78,7 @@ def main() -> int:
     figures.append(Figure(f"draft_0.6_batch_{MANY}", _compare(plain, speculating, MANY, 0.6), "of normal", ">=", 0.98))
     figures.append(Figure("ngram_single", _compare(plain, ngram, 1), "of normal"))
     figures.append(Figure(f"ngram_batch_{MANY}", _compare(plain, ngram, MANY), "of normal", ">=", 0.98))
+    figures += _look_ahead(plain)
     copying = _copying(plain)
     before = _counts(ngram)
     ratio = _compare(plain, ngram, 1, prompts=copying)
@@ -95,6 +105,56 @@ def _core(model: Path, speculative: SpeculativeConfig | None = None) -> EngineCo
             speculative=speculative,
         )
     )
+
+
+def _look_ahead(plain: EngineCore) -> list[Figure]:
+    """Lookahead decoding: the demo model's questions one by one, and many requests of the 0.5B at once."""
+    sizes = SpeculativeConfig(method="look_ahead", look_ahead_window_size=10, look_ahead_gram_size=2, guess_set_size=5)
+    cores = [_demo_core(speculative) for speculative in (None, sizes)]
+    questions = _questions()
+    ratios, steps = [], [0, 0]
+    for _ in range(3 * ROUNDS):
+        seconds = [0.0, 0.0]
+        for question in questions:
+            answers = []
+            for index, core in enumerate(cores):
+                before = core.scheduler._num_steps
+                tokens, spent = _round(core, [question], ignore_eos=False)
+                steps[index] += core.scheduler._num_steps - before - 1  # the first one is the prompt's
+                seconds[index] += spent
+                answers.append(tokens)
+            assert answers[0] == answers[1]
+        ratios.append(seconds[0] / seconds[1])
+    batch = _compare(plain, _core(CACHE / "models" / "qwen2-0.5b", sizes), MANY)
+    return [
+        Figure("look_ahead_demo_steps", steps[0] / steps[1], "of normal, fewer"),
+        Figure("look_ahead_demo_single", statistics.median(ratios), "of normal", ">=", 1.2),
+        Figure(f"look_ahead_batch_{MANY}", batch, "of normal", ">=", 0.98),
+    ]
+
+
+def _demo_core(speculative: SpeculativeConfig | None) -> EngineCore:
+    """The demo model as it is served."""
+    return build_core(
+        EngineConfig(
+            model=str(DEMO / "model"),
+            served_names=("m",),
+            max_model_len=512,
+            max_num_seqs=32,
+            kv_cache_bytes=64 << 20,
+            enable_prompt_cache=False,
+            num_threads=1,
+            speculative=speculative,
+        )
+    )
+
+
+def _questions() -> list[list[int]]:
+    """The questions that the demo model is measured by, as prompts."""
+    tokenizer = Tokenizer.from_file(str(DEMO / "model" / "tokenizer.json"))
+    asked = json.loads((DEMO / "questions.json").read_text(encoding="utf-8"))
+    form = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+    return [tokenizer.encode(form.format(each["question"])).ids for each in asked[: 5 if QUICK else None]]
 
 
 def _beside(peer: Running, core: EngineCore, prompts: list[list[int]]) -> list[Figure]:
@@ -165,9 +225,11 @@ def _check(found: Tokens, expected: Tokens) -> None:
     assert equal > 0.5 * total, f"only {equal} of {total} tokens are the same"
 
 
-def _round(core: EngineCore, prompts: Sequence[list[int]], length: int = LENGTH) -> tuple[Tokens, float]:
+def _round(
+    core: EngineCore, prompts: Sequence[list[int]], length: int = LENGTH, ignore_eos: bool = True
+) -> tuple[Tokens, float]:
     """The tokens of requests with these prompts at once, and the seconds that decoding them took."""
-    sampling = SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=True, seed=1)
+    sampling = SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=ignore_eos, seed=1)
     tokens: Tokens = {str(number): [] for number in range(len(prompts))}
     for name, prompt in zip(tokens, prompts, strict=True):
         core.add(GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling))
