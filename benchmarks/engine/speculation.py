@@ -109,7 +109,7 @@ def _core(model: Path, speculative: SpeculativeConfig | None = None) -> EngineCo
 
 def _look_ahead(plain: EngineCore) -> list[Figure]:
     """Lookahead decoding: the demo model's questions one by one, and many requests of the 0.5B at once."""
-    sizes = SpeculativeConfig(method="look_ahead", look_ahead_window_size=10, look_ahead_gram_size=2, guess_set_size=5)
+    sizes = SpeculativeConfig(method="look_ahead", look_ahead_window_size=15, look_ahead_gram_size=2, guess_set_size=5)
     cores = [_demo_core(speculative) for speculative in (None, sizes)]
     questions = _questions()
     ratios, steps = [], [0, 0]

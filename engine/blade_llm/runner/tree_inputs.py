@@ -11,10 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from blade_llm.runner.staging import Staging
-from blade_llm.scheduling.plan import DraftTree, ScheduledChunk, StepPlan
+from blade_llm.scheduling.plan import DraftTree, StepPlan
 
 _WORD: Final = (1 << 64) - 1
-_PLAIN: Final = (-1, -1, 0)
+_PLAIN: Final = [-1, -1, 0]
 Guesses = Mapping[int, tuple[DraftTree, list[int]]]
 """Index of a sampling chunk → its tree, and the draft tokens."""
 
@@ -81,53 +81,49 @@ def staged_trees(plan: StepPlan, query_starts: np.ndarray, padding_slot: int) ->
 
 def _add_rows(staged: StagedTrees, query_starts: np.ndarray, padding_slot: int) -> None:
     plan, counts = staged.plan, staged.counts
-    tree: list[tuple[int, int, int]] = []
+    words: list[int] = []  # three of each token
     drafts = {(update.slot, update.start): update.tokens for update in plan.token_updates}
     slots: list[int] = []
     positions: list[int] = []
     selected: list[int] = []
     written: list[int] = []
     for chunk, first in zip(plan.chunks, query_starts.tolist(), strict=False):
-        table = chunk.slot
-        if chunk.tree is None:
-            sampled, depths = _chain(chunk)
-            tree += [_PLAIN] * chunk.count
+        table, slot, start, tree = chunk.slot, chunk.slot, chunk.start, chunk.tree
+        depths: Sequence[int]
+        if tree is None:
+            depths = range(chunk.count)
+            sampled = list(range(chunk.count - 1 - chunk.num_draft_tokens, chunk.count))
+            words += _PLAIN * chunk.count
         else:
             table = padding_slot
-            sampled, depths, of_tokens = _tree(chunk.tree)
-            tree += of_tokens
-            staged.guesses[len(counts)] = chunk.tree, drafts[chunk.slot, chunk.start + 1]
+            depths = _add_tree(tree, words)
+            sampled = [*range(1 + tree.num_guesses), *(end + 1 for end in tree.window_ends if end >= 0)]
+            staged.guesses[len(counts)] = tree, drafts[slot, start + 1]
         if not chunk.sample:
             continue
-        slots += [chunk.slot] * len(sampled)
-        written += [table] * len(sampled)
-        positions += [chunk.start + depth + 1 for depth in depths]
+        count = len(sampled)
+        counts.append(count - 1)
+        slots += [slot] * count
+        written += [table] * count
+        positions += [start + 1 + depths[index] for index in sampled]
         selected += [first + index for index in sampled]
-        counts.append(len(sampled) - 1)
     rows = np.array((slots, positions, selected, written), dtype=np.int64)
     staged.rows = rows[0], rows[1], rows[2]
     staged.written = rows[3]
-    staged.tree = np.array(tree, dtype=np.int64)
+    staged.tree = np.array(words, dtype=np.int64).reshape(-1, 3)
 
 
-def _chain(chunk: ScheduledChunk) -> tuple[Sequence[int], Sequence[int]]:
-    """The tokens of a chunk that are sampled after, and how far they are behind its first."""
-    last = range(chunk.count - 1 - chunk.num_draft_tokens, chunk.count)
-    return last, last
-
-
-def _tree(tree: DraftTree) -> tuple[Sequence[int], Sequence[int], list[tuple[int, int, int]]]:
-    """The tokens that are sampled after, how far they are behind the first, and rows of the step's tree."""
+def _add_tree(tree: DraftTree, words: list[int]) -> list[int]:
+    """Add three words of each token of a chunk, the last known one first; how far each is behind that."""
     seen, depths = [1], [0]
+    few = len(tree.parents) < 63
+    words += (1, 0, 0)
     for index, parent in enumerate(tree.parents, 1):
-        seen.append(seen[parent + 1] | 1 << index)
-        depths.append(depths[parent + 1] + 1)
-    sampled = [*range(1 + tree.num_guesses), *(end + 1 for end in tree.window_ends if end >= 0)]
-    rows = [
-        (_signed(bits & _WORD), _signed(bits >> 64), index - depth)
-        for index, (bits, depth) in enumerate(zip(seen, depths, strict=True))
-    ]
-    return sampled, [depths[index] for index in sampled], rows
+        bits, depth = seen[parent + 1] | 1 << index, depths[parent + 1] + 1
+        seen.append(bits)
+        depths.append(depth)
+        words += (bits, 0, index - depth) if few else (_signed(bits & _WORD), _signed(bits >> 64), index - depth)
+    return depths
 
 
 def _signed(word: int) -> int:

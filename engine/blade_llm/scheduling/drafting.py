@@ -128,10 +128,14 @@ def add_drafts(step: Step, drafter: Drafter, sets: RequestSets, config: Schedule
 
 def step_tokens(step: Step) -> StepTokens:
     """What ``step`` computes, for the drafter's costs."""
-    drafts = [chunk.num_draft_tokens for chunk in step.chunks]
-    drafting = {chunk.slot for chunk in step.chunks if chunk.num_draft_tokens}
+    drafts, most, drafting = 0, 0, set()
+    for chunk in step.chunks:
+        if count := chunk.num_draft_tokens:
+            drafts += count
+            most = max(most, count)
+            drafting.add(chunk.slot)
     catching_up = sum(chunk.count for chunk in step.draft_chunks if chunk.slot not in drafting)
-    return StepTokens(step.num_decodes, sum(drafts), max(drafts, default=0), step.prefill_tokens, catching_up)
+    return StepTokens(step.num_decodes, drafts, most, step.prefill_tokens, catching_up)
 
 
 def _room(request: Request, longest: int, spare: int, block_size: int) -> int:

@@ -50,7 +50,7 @@ class _Lookahead:
         end = min(len(text), self.read + most)
         size, start = self.pool.size, self.read
         for index in range(max(start, size - 1), end):
-            self.pool.add(text[index - size + 1 : index + 1])
+            self.pool.add(text[index - size + 1], tuple(text[index - size + 2 : index + 1]))
         self.read = end
         return end - start
 
@@ -119,8 +119,8 @@ class LookaheadDrafter:
                 rate.observe(accepted, True)
             self._trials += accepted + 1
         if window:
-            for gram in state.window.advance(state.last, window):
-                state.pool.add(gram)
+            for first, rest in state.window.advance(state.last, window):
+                state.pool.add(first, rest)
 
     def observe_step(self, step: StepTokens, seconds: float, host: float) -> None:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""

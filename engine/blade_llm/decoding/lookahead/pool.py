@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Final
 
 MOST_TOKENS: Final = 2048
@@ -27,9 +26,8 @@ class NgramPool:
         """The number of n-grams."""
         return sum(map(len, self._grams.values()))
 
-    def add(self, gram: Sequence[int]) -> None:
+    def add(self, first: int, rest: Gram) -> None:
         """Add an n-gram, or make it the latest of its first token."""
-        first, rest = gram[0], tuple(gram[1:])
         known = self._grams.get(first)
         if known is None:
             if len(self._grams) >= MOST_TOKENS:

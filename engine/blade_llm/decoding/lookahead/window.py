@@ -7,7 +7,7 @@ of the first row is the last known one, which each step computes anyway.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 class JacobiWindow:
@@ -45,14 +45,14 @@ class JacobiWindow:
             above = list(range(own, own + width))
         return tokens, parents, above
 
-    def advance(self, last: int, sampled: Sequence[int]) -> list[list[int]]:
-        """Go on one iteration: what was sampled after each column becomes the last row. Returns the n-grams that the
-        columns were, none before there are enough rows. ``last``: what was the last known token."""
+    def advance(self, last: int, sampled: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Go on one iteration: what was sampled after each column becomes the last row. The n-grams that the columns
+        were, each as its first token and the others; none before there are enough rows. ``last``: what was the last
+        known token."""
         rows = self._rows
         rows.append(list(sampled))
         if len(rows) <= self._most_rows:
-            return []
-        grams = [list(column) for column in zip(*rows, strict=True)]
-        grams[0][0] = last
-        del rows[0]
-        return grams
+            return iter(())
+        first = rows.pop(0)
+        first[0] = last
+        return zip(first, zip(*rows, strict=True), strict=True)

@@ -137,7 +137,7 @@ struct TileKernel {
             scores_dot(block, count, queries, workspace.scores, head_dim);
         }
         if (call.adjusted()) adjust_scores<16>(*call.form, block.first, count, limits, workspace.scores);
-        hide_other_branches<16>(block, count, limits, workspace.scores);
+        if (block.first + count > limits.branching_from) hide_branches(block, count, limits, workspace.scores);
         if (masked || padded != count) mask(block.first, padded, limits, workspace.scores);
         softmax(padded, workspace, state, head_dim, v_dim, call.scale());
         const bf16* values = static_cast<const bf16*>(workspace.values);
@@ -259,6 +259,25 @@ struct TileKernel {
         int bits;
         memcpy(&bits, pair, sizeof bits);
         return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(bits), (__m512bh)row);
+    }
+
+    // As hide_other_branches, with all rows of a key at once.
+    BLADE_AVX512 static void hide_branches(const KeyBlock& block, int count, const Limits& limits, float* scores) {
+        __m512i low = _mm512_setzero_si512(), high = low;
+        int64_t loaded = -1;
+        for (int64_t key = std::max<int64_t>(limits.branching_from - block.first, 0); key < count; key++) {
+            const int64_t bit = block.first + key - limits.branching_from;
+            if (bit / 64 != loaded) {
+                loaded = bit / 64;
+                int64_t words[16];
+                for (int lane = 0; lane < 16; lane++) words[lane] = limits.tree[lane][loaded];
+                low = _mm512_loadu_si512(words), high = _mm512_loadu_si512(words + 8);
+            }
+            const __m512i wanted = _mm512_set1_epi64(int64_t{1} << (bit % 64));
+            const __mmask16 seen = _mm512_test_epi64_mask(low, wanted) | _mm512_test_epi64_mask(high, wanted) << 8;
+            const __m512 score = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), seen, scores + key * 16);
+            _mm512_store_ps(scores + key * 16, score);
+        }
     }
 
     BLADE_AVX512 static void mask(int64_t first, int padded, const Limits& limits, float* scores) {

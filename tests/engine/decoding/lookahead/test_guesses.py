@@ -10,7 +10,7 @@ from blade_llm.decoding.lookahead.pool import NgramPool
 def pool_of(*grams: tuple[int, ...], most: int = 5) -> NgramPool:
     pool = NgramPool(len(grams[0]), most)
     for gram in grams:
-        pool.add(gram)
+        pool.add(gram[0], gram[1:])
     return pool
 
 
@@ -39,8 +39,8 @@ def test_a_token_keeps_its_latest_ngrams() -> None:
 def test_the_pool_forgets_tokens_that_were_not_added_for_longest() -> None:
     pool = NgramPool(2, 1)
     for token in range(pools.MOST_TOKENS + 10):
-        pool.add((token, 7))
-        pool.add((0, token))
+        pool.add(token, (7,))
+        pool.add(0, (token,))
     assert len(pool) == pools.MOST_TOKENS
     assert pool.latest_after(0) is not None
     assert pool.latest_after(1) is None
@@ -57,7 +57,7 @@ def test_ngrams_follow_one_another_and_share_what_they_begin_with() -> None:
 def test_guesses_are_no_deeper_than_two_ngrams_and_no_more_than_there_is_room_for() -> None:
     pool = pool_of((1, 2), (2, 3), (3, 1), (1, 4))
     assert chains(guess_tree(pool, 2, 10)) == {(3, 1, 4)}
-    pool.add((1, 2))
+    pool.add(1, (2,))
     assert chains(guess_tree(pool, 1, 10)) == {(2, 3, 1, 2), (4,)}
     for most in range(6):
         tree = guess_tree(pool, 1, most)

@@ -43,7 +43,7 @@ def test_columns_are_what_the_model_says_after_its_own_guesses(width: int, gram:
         columns = [
             [last if column == 0 else rows[0][column], *(row[column] for row in rows[1:])] for column in range(width)
         ]
-        grams = window.advance(last, expected)
+        grams = [[first, *rest] for first, rest in window.advance(last, expected)]
         rows.append(expected)
         if len(rows) < gram:
             assert grams == []
