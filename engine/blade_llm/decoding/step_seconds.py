@@ -1,8 +1,8 @@
 """Seconds that a step of decodes takes, by the tokens that it computes and the draft tokens that a model makes for it.
 
-The part that grows with tokens was measured at the start, with short contexts. What a step takes beyond (attention to
-long contexts, the host) hardly depends on draft tokens, as these read the same keys and values: it is learned online
-and added.
+What grows with tokens was measured at the start, with short contexts. What a step takes beyond, or less, is learned
+online: apart for steps with drafts and without, as far as there were both, and with the host's time for drafts. Where
+steps overlap (on a GPU), those with drafts do not, as drafts go on from the last tokens.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 
 _SMOOTHING: Final = 0.1
 """Weight of a new measurement."""
+_LEAST: Final = 0.7
+"""The share of a step's measured time that it may take less, at most."""
 
 
 class StepSeconds:
@@ -29,37 +31,46 @@ class StepSeconds:
         decode without drafts, where such steps begin before the last is delivered; None: they do not."""
         self._target = _Curve(measured)
         self._draft = None if draft is None else _Curve(draft)
-        self._saved = 0.0 if plain is None else max(0.0, self._target.at(1) - plain)
-        """By launching steps without drafts before the last one is delivered."""
-        self._beyond: float | None = None
-        self._host: float | None = None
-        """Of the host between steps, before those with drafts."""
+        self._overlap = plain is not None
+        self._plain_error = None if plain is None else plain - self._target.at(1)
+        self._drafts_error: float | None = None
+        """Seconds that steps without and with drafts take beyond what was measured at the start; None: not known."""
         self._plain_host = None if plain is None else 0.0
-        """The same before those without."""
-
-    @property
-    def beyond(self) -> float:
-        """Seconds that steps take beyond what was measured at the start."""
-        return self._beyond or 0.0
+        self._drafts_host: float | None = None
+        """Of the host before steps without drafts, and before those with them."""
 
     @property
     def _drafting(self) -> float:
         """Seconds of the host for drafts alone."""
-        if self._host is None or self._plain_host is None:
+        if self._drafts_host is None or self._plain_host is None:
             return 0.0
-        return max(0.0, self._host - self._plain_host)
+        return max(0.0, self._drafts_host - self._plain_host)
+
+    @property
+    def _with_drafts(self) -> float:
+        """Seconds that steps with drafts take beyond what was measured."""
+        error = self._drafts_error
+        if error is None:
+            error = self._plain_error or 0.0
+            if self._overlap:
+                error = max(0.0, error)
+        return error + self._drafting
 
     def target(self, decodes: int, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
         """Seconds of steps with drafts of each of ``tokens``, for so many decodes: [len(tokens)] fp64."""
-        return self._target(np.asarray(tokens)) + self.beyond + self._drafting
+        known = self._target(np.asarray(tokens))
+        return np.maximum(known + self._with_drafts, (1.0 - _LEAST) * known)
 
     def target_of(self, tokens: float) -> float:
         """Seconds of one step with drafts; ``tokens`` may be an average."""
-        return self._target.at(tokens) + self.beyond + self._drafting
+        known = self._target.at(tokens)
+        return max(known + self._with_drafts, (1.0 - _LEAST) * known)
 
     def plain(self, tokens: int) -> float:
         """Seconds of a step without drafts."""
-        return self._target.at(tokens) + self.beyond - self._saved
+        error = self._plain_error if self._plain_error is not None else self._drafts_error or 0.0
+        known = self._target.at(tokens)
+        return max(known + error, (1.0 - _LEAST) * known)
 
     def draft(self, decodes: int, steps: int) -> float:
         """Seconds that the draft model takes for ``steps`` tokens of each of ``decodes``."""
@@ -68,20 +79,21 @@ class StepSeconds:
     def observe(self, tokens: int, decodes: int, draft_steps: int, seconds: float, host: float = 0.0) -> None:
         """A step without prefill took ``seconds``, and began ``host`` after the last one was delivered."""
         known = self._target.at(tokens) + self.draft(decodes, draft_steps)
-        beyond = max(0.0, seconds - known)
-        if self._beyond is None:
-            self._beyond = beyond
-        else:  # an outlier counts as no more than a doubling of the step
-            self._beyond += _SMOOTHING * (min(beyond, 2.0 * self._beyond + known) - self._beyond)
-        host = min(host, known)
+        error, host = max(seconds - known, -_LEAST * known), min(host, known)
         if tokens > decodes:
-            self._host = _smoothed(self._host, host)
-        else:
-            self._plain_host = _smoothed(self._plain_host, host)
+            self._drafts_error = _smoothed(self._drafts_error, error, known)
+            self._drafts_host = _smoothed(self._drafts_host, host, known)
+            return
+        before = self._plain_error
+        self._plain_error = _smoothed(before, error, known)
+        self._plain_host = _smoothed(self._plain_host, host, known)
+        if before is not None and self._drafts_error is not None:  # contexts grow and shrink for both
+            self._drafts_error += self._plain_error - before
 
 
-def _smoothed(before: float | None, value: float) -> float:
-    return value if before is None else before + _SMOOTHING * (value - before)
+def _smoothed(before: float | None, value: float, known: float) -> float:
+    """The next average. An outlier counts as no more than a doubling of the step, which takes ``known``."""
+    return value if before is None else before + _SMOOTHING * (min(value, 2.0 * abs(before) + known) - before)
 
 
 class _Curve:
