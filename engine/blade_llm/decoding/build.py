@@ -20,18 +20,19 @@ def speculator_of(
     block_size: int,
     draft_positions: int,
     on_host: bool = True,
+    deterministic: bool = False,
 ) -> Speculator | LookaheadDrafter | None:
     """The drafter of an engine; None without speculative decoding.
 
     ``seconds``: measured times of steps. Without any, a step is taken to cost the same with up to eight tokens as with
     one, and more in proportion from there on. ``draft_positions``: the longest sequence of the draft model;
-    ``on_host``: the CPU computes.
+    ``on_host``: the CPU computes; ``deterministic``: tokens are the same, to the last bit of their logits.
     """
     if config is None:
         return None
     seconds = seconds or StepSeconds({1: 1.0, 8: 1.0})
     if config.method == "look_ahead":
-        return LookaheadDrafter(config, seconds)
+        return LookaheadDrafter(config, seconds, deterministic=deterministic)
     methods: dict[str, Callable[[], Method]] = {
         "ngram": lambda: Ngram(config.ngram_min_match),
         "draft": lambda: DraftModel(block_size, draft_positions, CATCH_UP if on_host else GPU_CATCH_UP),

@@ -162,6 +162,7 @@ class EngineCore:
             block_size=BLOCK_SIZE,
             draft_positions=draft_positions,
             on_host=info.computes_on_host,
+            deterministic=config.deterministic,
         )
         return cls(
             Scheduler(limits, cache, budget, drafter=speculator),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engine_support.families import ROWS, save_row
 from engine_support.feature_load import core_for, run
 from engine_support.tiny_models import engine_config, save_model
@@ -85,6 +86,17 @@ def test_sizes(tmp_path: Path, window: int, gram: int, guesses: int) -> None:
     most = max(chunk.num_draft_tokens for plan in plans for chunk in plan.chunks)
     assert most <= config.speculative.look_ahead_tokens  # type: ignore[union-attr]
     assert most > (window - 1 if window > 1 else 0)
+
+
+def test_no_token_differs_in_bf16_where_steps_are_deterministic(tmp_path: Path) -> None:
+    save_model(tmp_path, "qwen2", torch.bfloat16)
+    settings: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 200, "dtype": "bfloat16", "deterministic": True}
+    expected = tokens_of(core_for(engine_config(tmp_path, **settings)))
+    core = core_for(engine_config(tmp_path, speculative=look_ahead(), **settings), step_seconds=FREE)
+    assert tokens_of(core) == expected
+    counts = core.state(epoch="", sequence=0, draining=False).speculation
+    assert counts is not None
+    assert counts.accepted_tokens > 0
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,11 @@ class LookaheadDrafter:
 
     past_end = True
 
-    def __init__(self, config: SpeculativeConfig, seconds: StepSeconds) -> None:
+    def __init__(self, config: SpeculativeConfig, seconds: StepSeconds, *, deterministic: bool = False) -> None:
+        """``deterministic``: verify one branch, whose tokens are where ordinary decoding has them: sums over other
+        branches run in another order, and round otherwise."""
         self._config = config
+        self._one_chain = deterministic
         self._seconds = seconds
         self._most_guesses = config.guess_set_size * (config.look_ahead_gram_size - 1)
         self._requests: dict[Request, _Lookahead] = {}
@@ -172,7 +175,7 @@ class LookaheadDrafter:
         fits = size <= room and ends <= sampled
         if fits:
             room, sampled = room - size, sampled - ends
-        alone = request.grammar is not None or _penalised(request)
+        alone = self._one_chain or request.grammar is not None or _penalised(request)
         guesses = guess_tree(state.pool, last, min(room, sampled, self._most_guesses), one_chain=alone)
         tokens, parents, count = guesses.tokens, guesses.parents, len(guesses.tokens)
         window_ends: list[int] = []

@@ -75,6 +75,20 @@ def test_penalties_are_verified_along_one_chain(sampling: dict[str, Any]) -> Non
     assert one.tree.parents[:count] == list(range(-1, count - 1))
 
 
+def test_a_deterministic_engine_verifies_one_chain() -> None:
+    """Further branches would be added up in another order."""
+    text = [1, 2, 8, 9, 1, 3, 8, 1]
+    branching, one = (
+        propose(LookaheadDrafter(CONFIG, FREE, deterministic=deterministic), request_of(text))
+        for deterministic in (False, True)
+    )
+    assert branching.tree is not None
+    assert branching.tree.parents[: branching.tree.num_guesses] == [-1, 0, 1]
+    assert one.tree is not None
+    count = one.tree.num_guesses
+    assert one.tree.parents[:count] == list(range(-1, count - 1))
+
+
 def test_tokens_that_cost_more_than_they_bring_are_not_drafted_and_proposals_pause() -> None:
     drafter = LookaheadDrafter(CONFIG, DEAR)
     request = request_of([1, 2, 3, 1, 2, 4, 1])

@@ -46,6 +46,14 @@ def test_the_pool_forgets_tokens_that_were_not_added_for_longest() -> None:
     assert pool.latest_after(1) is None
 
 
+def test_memory_is_bounded_whatever_the_number_of_guesses() -> None:
+    pool = NgramPool(2, 127)
+    for token in range(400):
+        for rest in range(127):
+            pool.add(token, (rest,))
+    assert 0 < len(pool) <= pools.MOST_GRAMS
+
+
 def test_ngrams_follow_one_another_and_share_what_they_begin_with() -> None:
     pool = pool_of((1, 2, 3), (3, 4, 5), (1, 2, 9), (9, 8, 7))
     tree = guess_tree(pool, 1, 10)
