@@ -57,7 +57,7 @@ def send_draft_inputs(
         vectors.append(graphs.pack(size, slots, starts, query_starts[1:], ends, selected, 0, shorts))
     sent = all_to_device(vectors, device)
     return DraftInputs(
-        batch=RaggedBatch(sent[0], sent[2], sent[3], lengths.tolist(), ends.tolist()),
+        batch=RaggedBatch(sent[0], sent[2], sent[3], lengths.tolist(), ends.tolist(), divided=True),
         starts=sent[1],
         num_tokens=int(query_starts[-1]),
         selected=sent[4][: max(drafting, 1)],

@@ -132,6 +132,7 @@ def send_inputs(
             seq_lens=sent[3],
             host_query_lens=counts.tolist(),
             host_seq_lens=seq_lens.tolist(),
+            divided=draft_counts is not None,
             tree=of_trees.tree,
         ),
         starts=sent[1],

@@ -310,8 +310,8 @@ class TorchRunner:
         if isinstance(self.model, Decoder):
             self.model.warm_experts()
         if not self._torch_attention:
-            deterministic, branches = self.config.deterministic, self.config.branch_depth > 0
-            warm_paged_attention(model.decoder, self._kv_cache[0], tables.block_table, deterministic, branches)
+            deterministic, speculative = self.config.deterministic, self.config.speculative
+            warm_paged_attention(model.decoder, self._kv_cache[0], tables.block_table, deterministic, speculative)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""

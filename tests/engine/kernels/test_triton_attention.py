@@ -306,6 +306,7 @@ def test_contexts_of_few_new_tokens_are_divided(
     large_gpu: None, heads: tuple[int, int], dtype: torch.dtype, window: int
 ) -> None:
     case = case_of(*FEW, *heads, 64, dtype, window=window, poison=1e4)
+    case = dataclasses.replace(case, batch=dataclasses.replace(case.batch, divided=True))
     step = kernels.prepare(case.batch, case.table, case.k_cache, heads[0])
     assert (step.decodes, step.shorts, step.short_tokens) == (2, 3, 10)
     assert step.short_segments > 1
@@ -316,12 +317,14 @@ def test_contexts_of_few_new_tokens_are_divided(
 def test_nothing_else_than_what_is_verified(large_gpu: None) -> None:
     for counts, lengths in (([5, 5], [300, 20]), ([1, 1], [300, 20]), ([1, 30], [9, 300])):
         case = case_of(counts, lengths, 4, 2, 64, torch.float32)
-        check(case, attend(case))
+        check(case, attend(dataclasses.replace(case, batch=dataclasses.replace(case.batch, divided=True))))
         check(case, in_graph(case, 3, 34, divided=True))
 
 
 def test_branches_of_few_tokens_are_divided(large_gpu: None) -> None:
     tree = {2: [-1, 0, 0, 1, 2], 3: [-1, 0, 0]}
     case = case_of([1, 1, 5, 3, 40], [300, 3, 700, 3, 200], 4, 2, 64, torch.float32, branches=tree)
+    assert kernels.prepare(case.batch, case.table, case.k_cache, 4).shorts == 0
+    case = dataclasses.replace(case, batch=dataclasses.replace(case.batch, divided=True))
     assert kernels.prepare(case.batch, case.table, case.k_cache, 4).shorts == 2
     check(case, attend(case))

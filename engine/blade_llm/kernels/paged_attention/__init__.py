@@ -112,17 +112,19 @@ def warm(
     deterministic: bool = False,
     variant: AttentionVariant = PLAIN,
     v_cache: Tensor | None = None,
+    drafts: bool = False,
     branches: bool = False,
 ) -> None:
     """Compile every kernel that calls with these arguments can need, whatever the batch. Nothing to do but on a GPU.
 
     ``windows``: each ``window`` that some layer with this ``variant`` has. ``v_cache``: where values are of another
-    width than keys, or part of them. ``branches``: some sequence's tokens may branch. The caches are read, not written.
+    width than keys, or part of them. ``drafts``: steps may verify draft tokens; ``branches``: and these may branch. The
+    caches are read, not written.
     """
     if backend_of(k_cache) == "triton":
         import blade_llm.kernels.paged_attention.triton as kernels
 
-        kernels.warm(k_cache, block_table, num_heads, windows, deterministic, variant, v_cache, branches)
+        kernels.warm(k_cache, block_table, num_heads, windows, deterministic, variant, v_cache, drafts, branches)
 
 
 @cache

@@ -34,6 +34,8 @@ class RaggedBatch:
     shorts: Tensor | None = None
     """[1] int64: sequences behind ``decodes`` that have few new tokens each (:func:`most_split_queries`). Given where a
     graph serves such steps: their contexts are divided, as those of decodes are."""
+    divided: bool = False
+    """Whether they are where the host knows the lengths: steps that verify drafts."""
     tree: Tensor | None = None
     """[tokens, 3] int64, where the new tokens of some sequence branch (tree attention: Miao et al., SpecInfer, arXiv
     2305.09781). Two words of bits: the new tokens of its sequence that each token sees, itself included, the first in

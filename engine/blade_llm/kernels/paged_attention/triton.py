@@ -122,6 +122,8 @@ def _with_shorts(step: Prepared, batch: RaggedBatch, k_cache: Tensor, heads: int
             short_programs=max(shorts, min(shorts * segments, _programs(k_cache, heads))),
             device_shorts=batch.shorts,
         )
+    if not batch.divided:
+        return step
     behind = batch.host_query_lens[step.decodes :]
     shorts = next((index for index, count in enumerate(behind) if not 1 < count <= most), len(behind))
     segments = segments_of(shorts, programs, processors)
@@ -227,6 +229,7 @@ def warm(
     deterministic: bool = False,
     variant: AttentionVariant = PLAIN,
     v_cache: Tensor | None = None,
+    drafts: bool = False,
     branches: bool = False,
 ) -> None:
     """See :func:`blade_llm.kernels.paged_attention.warm`."""
@@ -243,9 +246,13 @@ def warm(
             split = (1, 2) if counts == [1] and not deterministic else (step.segments,)
             for segments in split:
                 paged_attention(q, k_cache, values, replace(step, segments=segments), 1.0, window, variant)
-            if branches and max(counts) > 1:
-                tree = torch.full((len(q), 3), -1, dtype=torch.int64, device=k_cache.device)
-                paged_attention(q, k_cache, values, replace(step, tree=tree), 1.0, window, variant)
+            if max(counts) == 1 or not drafts:
+                continue
+            divided = prepare(replace(batch, divided=True), block_table, k_cache, num_heads, deterministic)
+            tree = torch.full((len(q), 3), -1, dtype=torch.int64, device=k_cache.device)
+            for each in (step, divided):
+                for branching in (None, tree) if branches else (None,):
+                    paged_attention(q, k_cache, values, replace(each, tree=branching), 1.0, window, variant)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from blade_llm.config import SpeculativeConfig
 from blade_llm.kernels.paged_attention import AttentionVariant
 from blade_llm.kernels.paged_attention import warm as warm_attention
 from blade_llm.kernels.warm import warm_family, warm_latent, warm_layers
@@ -58,13 +59,14 @@ def warm_paged_attention(
     cache: tuple[Tensor, Tensor],
     block_table: Tensor,
     deterministic: bool,
-    branches: bool = False,
+    speculative: SpeculativeConfig | None = None,
 ) -> None:
     """Attention with every option and window that some layer has. ``cache``: keys and values of any layer;
-    ``branches``: tokens of a sequence may branch."""
+    ``speculative``: steps verify draft tokens."""
+    drafts, branches = speculative is not None, speculative is not None and speculative.branch_depth > 0
     k_cache, v_cache = cache
     for variant, windows in _variants(spec, k_cache.device):
-        warm_attention(k_cache, block_table, spec.num_heads, windows, deterministic, variant, v_cache, branches)
+        warm_attention(k_cache, block_table, spec.num_heads, windows, deterministic, variant, v_cache, drafts, branches)
 
 
 def _variants(spec: DecoderSpec | ModulesSpec, device: torch.device) -> list[tuple[AttentionVariant, tuple[int, ...]]]:
