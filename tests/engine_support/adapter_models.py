@@ -10,12 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from engine_support.adapters import merge, targets_of, write_adapter
-from engine_support.fake_grammar import EOS, FakeGrammars
+from engine_support.feature_load import core_for, free_drafts
 from engine_support.tiny_models import engine_config, save_model
 
 from blade_llm.config import EngineConfig
-from blade_llm.decoding.step_seconds import StepSeconds
-from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.lora.reader import AdapterReader
 from blade_llm.runner import build_runner
@@ -53,23 +52,7 @@ def build_core(config: EngineConfig) -> EngineCore:
 
 def build_with_runner(config: EngineConfig) -> tuple[EngineCore, TorchRunner]:
     runner = build_runner(config)
-    info = EngineInfo(
-        model="tiny",
-        max_model_len=runner.max_model_len,
-        device="cpu",
-        dtype="float32",
-        vocab_size=runner.model_config.vocab_size,
-    )
-    core = EngineCore.from_config(
-        config,
-        runner,
-        info,
-        num_blocks=runner.num_blocks,
-        eos_token_ids=(EOS,),
-        grammars=FakeGrammars(),
-        step_seconds=None if config.speculative is None else StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0}),
-        draft_positions=0 if runner.draft is None else runner.draft.max_positions,
-    )
+    core = core_for(config, runner, step_seconds=None if config.speculative is None else free_drafts())
     if runner.adapters is not None:
         reader = AdapterReader(runner.adapters.targets, config.max_lora_rank, runner.dtype, runner.adapters.prepare)
         core.serve_adapters(config, reader, cast("Any", runner.adapters.loaded))

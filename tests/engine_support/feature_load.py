@@ -11,6 +11,7 @@ import torch
 from engine_support.fake_grammar import EOS, FakeGrammars, grammar_spec_of
 
 from blade_llm.config import EngineConfig
+from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.runner import build_runner
@@ -18,6 +19,11 @@ from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 
 PLACES = [[7], [8], [9], [20, 30, 40], *([[11]] * 20), list(range(50, 120)), [12], [3, 4, 5], []]
+
+
+def free_drafts() -> StepSeconds:
+    """Draft tokens cost nothing: there are as many as there can be. It learns, so each engine has its own."""
+    return StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
 
 
 def core_for(config: EngineConfig, runner: TorchRunner | None = None, **options: Any) -> EngineCore:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from blade_protocol.state import SpeculationCounts
-
-logger = logging.getLogger(__name__)
 
 _MOST_PAUSE: Final = 64
 """Steps without a proposal, at most, where proposals were not worth it."""

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_support.feature_load import core_for, requests_of, run
+from engine_support.feature_load import core_for, free_drafts, requests_of, run
 from engine_support.tiny_models import engine_config, save_model
 
 from blade_llm.config import SpeculativeConfig
-from blade_llm.decoding.step_seconds import StepSeconds
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 REQUESTS = requests_of(24)
-FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft", "look_ahead"])
@@ -30,7 +28,7 @@ def test_no_token_differs(tmp_path: Path, method: str) -> None:
         draft_model=draft,
         look_ahead_gram_size=2,
     )
-    core = core_for(engine_config(tmp_path, speculative=config, **options), step_seconds=FREE)
+    core = core_for(engine_config(tmp_path, speculative=config, **options), step_seconds=free_drafts())
     found = run(core, REQUESTS, stagger=1)
     for name, result in found.items():
         assert result.tokens == expected[name].tokens

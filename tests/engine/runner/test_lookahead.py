@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 import torch
 from engine_support.families import ROWS, save_row
-from engine_support.feature_load import core_for, run
+from engine_support.feature_load import core_for, free_drafts, run
 from engine_support.tiny_models import engine_config, save_model
 
 from blade_llm.config import SpeculativeConfig
-from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import StepPlan
 
-FREE = StepSeconds({1: 1.0, 1000: 1.0})
 FAMILIES = (
     *("llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt-neox", "opt", "phi3-long", "qwen2-moe", "deepseek-v2"),
     *("deepseek-v3", "llama-modules", "gemma2-modules"),
@@ -62,7 +60,7 @@ def test_no_token_differs(tmp_path: Path, family: str) -> None:
     save_row(tmp_path, ROWS[family])
     settings: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 200}
     expected = tokens_of(core_for(engine_config(tmp_path, **settings)))
-    core = core_for(engine_config(tmp_path, speculative=look_ahead(), **settings), step_seconds=FREE)
+    core = core_for(engine_config(tmp_path, speculative=look_ahead(), **settings), step_seconds=free_drafts())
     plans = plans_of(core)
     assert tokens_of(core) == expected
     counts = core.state(epoch="", sequence=0, draining=False).speculation
@@ -78,7 +76,7 @@ def test_sizes(tmp_path: Path, window: int, gram: int, guesses: int) -> None:
     settings: dict[str, Any] = {"max_num_seqs": 128, "max_model_len": 200, "kv_cache_bytes": 32 << 20}
     expected = tokens_of(core_for(engine_config(tmp_path, **settings)))
     config = engine_config(tmp_path, speculative=look_ahead(window, gram, guesses), **settings)
-    core = core_for(config, step_seconds=FREE)
+    core = core_for(config, step_seconds=free_drafts())
     plans = plans_of(core)
     assert tokens_of(core) == expected
     if guesses > 2:
@@ -92,7 +90,7 @@ def test_no_token_differs_in_bf16_where_steps_are_deterministic(tmp_path: Path) 
     save_model(tmp_path, "qwen2", torch.bfloat16)
     settings: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 200, "dtype": "bfloat16", "deterministic": True}
     expected = tokens_of(core_for(engine_config(tmp_path, **settings)))
-    core = core_for(engine_config(tmp_path, speculative=look_ahead(), **settings), step_seconds=FREE)
+    core = core_for(engine_config(tmp_path, speculative=look_ahead(), **settings), step_seconds=free_drafts())
     assert tokens_of(core) == expected
     counts = core.state(epoch="", sequence=0, draining=False).speculation
     assert counts is not None

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.feature_load import core_for, run
+from engine_support.feature_load import core_for, free_drafts, run
 from engine_support.tiny_models import engine_config, save_model
 from torch import Tensor
 
 from blade_llm.config import SpeculativeConfig
-from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.kernels.backend import backend_of
 from blade_llm.runner.draft import DraftRunner
@@ -21,7 +20,6 @@ from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import StepPlan
 
-FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
 pytestmark = pytest.mark.skipif(backend_of(torch.empty(0)) != "native", reason="the native operators are off")
 
 
@@ -85,7 +83,7 @@ def compared(folder: Path, draft: Path, load: list[GenerateRequest], **options: 
     speculative = SpeculativeConfig(method="draft", draft_model=str(draft), gamma=4)
     core = core_for(
         engine_config(folder, dtype="bfloat16", max_model_len=256, speculative=speculative, **options),
-        step_seconds=FREE,
+        step_seconds=free_drafts(),
     )
     runner = core._runner
     assert isinstance(runner, TorchRunner)

@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_support.feature_load import Result, check_equal, core_for, requests_of, run
+from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, run
 from engine_support.tiny_models import engine_config, save_model
 from safetensors.torch import load_file, save_file
 
 from blade_llm.config import SpeculativeConfig
-from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.sampling.parameters import SamplingParams
 
 REQUESTS = requests_of(24)
-FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
-"""Draft tokens cost nothing: there are as many as there can be."""
 METHODS = ("ngram", "equal", "other", "look_ahead")
 
 
@@ -70,7 +67,7 @@ def test_no_token_differs(
     folder: Path, other: Path, expected: dict[str, Result], method: str, limits: dict[str, object]
 ) -> None:
     config = engine_config(folder, max_model_len=256, speculative=speculative(method, folder, other, gamma=3), **limits)
-    core = core_for(config, step_seconds=FREE)
+    core = core_for(config, step_seconds=free_drafts())
     found = run(core, REQUESTS, stagger=1)
     assert found.keys() == expected.keys()
     for name, result in found.items():
@@ -87,7 +84,7 @@ def test_an_equal_draft_model_makes_the_target_compute_a_quarter_of_the_steps(fo
     """Sampled at random, too: both use the noise of the position."""
     sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True)
     config = engine_config(folder, max_model_len=256, speculative=speculative("equal", folder, folder, gamma=3))
-    core = core_for(config, step_seconds=FREE)
+    core = core_for(config, step_seconds=free_drafts())
     core.add(GenerateRequest(request_id="r", prompt_token_ids=list(range(3, 40)), sampling=sampling))
     steps = 0
     while core.has_work:
@@ -98,7 +95,7 @@ def test_an_equal_draft_model_makes_the_target_compute_a_quarter_of_the_steps(fo
 
 def test_outputs_say_how_many_draft_tokens_they_are_made_of(folder: Path, other: Path) -> None:
     config = engine_config(folder, max_model_len=256, speculative=speculative("ngram", folder, other, gamma=3))
-    core = core_for(config, step_seconds=FREE)
+    core = core_for(config, step_seconds=free_drafts())
     for number in range(4):
         sampling = SamplingParams(max_tokens=30 + number, temperature=0.0, ignore_eos=True)
         core.add(GenerateRequest(request_id=str(number), prompt_token_ids=[5, 6, 7] * 8, sampling=sampling))
@@ -118,7 +115,7 @@ def test_outputs_say_how_many_draft_tokens_they_are_made_of(folder: Path, other:
 
 def test_a_cached_prompt_is_not_computed_again_by_the_draft_model(folder: Path) -> None:
     config = engine_config(folder, max_model_len=256, speculative=speculative("equal", folder, folder))
-    core = core_for(config, step_seconds=FREE)
+    core = core_for(config, step_seconds=free_drafts())
     computed: list[int] = []
     runner = core._runner
     launch = runner.launch_forward
@@ -148,7 +145,7 @@ def test_a_draft_model_of_nan_is_switched_off(
     config = engine_config(
         folder, max_num_seqs=24, max_model_len=256, speculative=speculative("equal", tmp_path, folder)
     )
-    core = core_for(config, step_seconds=FREE)
+    core = core_for(config, step_seconds=free_drafts())
     found = run(core, REQUESTS, stagger=1)
     for name, result in found.items():
         check_equal(result, expected[name])
@@ -169,7 +166,8 @@ def test_tokens_that_a_smaller_draft_model_does_not_have_end_nothing(folder: Pat
     """Vocabularies are padded to other sizes; a bias may ask for a token of the padding."""
     save_model(tmp_path, "qwen2", vocab_size=150)
     core = core_for(
-        engine_config(folder, max_model_len=256, speculative=speculative("equal", tmp_path, folder)), step_seconds=FREE
+        engine_config(folder, max_model_len=256, speculative=speculative("equal", tmp_path, folder)),
+        step_seconds=free_drafts(),
     )
     forced = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True, logit_bias={195: 100.0})
     plain = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
@@ -191,7 +189,7 @@ def test_the_draft_model_is_in_the_memory_plan(folder: Path) -> None:
         max_num_seqs=64,
         speculative=speculative("equal", folder, folder),
     )
-    core = core_for(config, step_seconds=FREE)
+    core = core_for(config, step_seconds=free_drafts())
     blocks = [each._runner.num_blocks for each in (plain, core)]  # type: ignore[attr-defined]
     assert blocks[1] == blocks[0] // 2, "the equal draft model has half of the bytes"
     assert core._runner.memory_plan.draft > plain._runner.memory_plan.weights  # type: ignore[attr-defined]
@@ -213,6 +211,6 @@ def test_two_thousand_requests_get_the_same_tokens(folder: Path, other: Path, me
         }
         expected = run(core_for(engine_config(folder, **limits)), requests, stagger=choose.choice([1, 3]))
         config = speculative(method, folder, other, gamma=choose.randrange(1, 9))
-        core = core_for(engine_config(folder, speculative=config, **limits), step_seconds=FREE)
+        core = core_for(engine_config(folder, speculative=config, **limits), step_seconds=free_drafts())
         for name, result in run(core, requests, stagger=choose.choice([1, 2, 5])).items():
             check_equal(result, expected[name])

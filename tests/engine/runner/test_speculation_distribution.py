@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_support.feature_load import core_for
+from engine_support.feature_load import core_for, free_drafts
 from engine_support.tiny_models import SHAPE, engine_config, load_reference, save_model
 from torch import Tensor
 
 from blade_llm.config import SpeculativeConfig
-from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.sampling.parameters import SamplingParams
 
 REQUESTS, TOGETHER = 6000, 24
 VOCABULARY = 40
 TEMPERATURE = 0.4
-FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
 PROMPT = random.Random(1).sample(range(3, VOCABULARY), VOCABULARY - 3)
 """Every token that may be sampled has occurred, so n-grams know what followed it."""
 SURE = 1e-6
@@ -63,7 +61,9 @@ def p_value(counts: Tensor, expected: Tensor) -> float:
 
 def second_tokens(folder: Path, speculative: SpeculativeConfig | None) -> Tensor:
     """How often each token came second, [vocabulary] fp64."""
-    core = core_for(engine_config(folder, max_num_seqs=4 * TOGETHER, speculative=speculative), step_seconds=FREE)
+    core = core_for(
+        engine_config(folder, max_num_seqs=4 * TOGETHER, speculative=speculative), step_seconds=free_drafts()
+    )
     outputs: dict[str, list[int]] = {str(seed): [] for seed in range(REQUESTS)}
     for first in range(0, REQUESTS, TOGETHER):  # so few that there is room for draft tokens
         for seed in range(first, first + TOGETHER):

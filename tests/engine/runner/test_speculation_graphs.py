@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.feature_load import check_equal, core_for, requests_of, run
+from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
 from engine_support.recording_graphs import RecordingGraphs, prepare_from_device
 from engine_support.tiny_models import engine_config, save_model
 
 from blade_llm.config import SpeculativeConfig
-from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.models.config import load_model_config
 from blade_llm.runner.graphs.mixed import MixedGraphs
 from blade_llm.runner.torch_runner import TorchRunner
 
-FREE = StepSeconds({1: 1.0, 1000: 1.0}, {1: 0.0, 1000: 0.0})
 REQUESTS = requests_of(18)
 SETTINGS: dict[str, Any] = {"max_num_seqs": 12, "max_model_len": 256, "max_batch_tokens": 200}
 
@@ -48,7 +46,7 @@ def test_no_token_differs_and_drafts_are_verified_in_graphs(
     replays: dict[str, int] = {}
     for graphs in runner.all_graphs:
         _count(graphs, f"{graphs.log_name}{graphs.kind}", replays)
-    core = core_for(config, runner, step_seconds=FREE)
+    core = core_for(config, runner, step_seconds=free_drafts())
     for name, result in run(core, REQUESTS, stagger=1).items():
         check_equal(result, expected[name])
     counts = core.state(epoch="", sequence=0, draining=False).speculation

@@ -5,12 +5,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Final
 
 from torch import Tensor
-
-TREE_TOKENS: Final = 128
-"""New tokens of a sequence that branch, at most: as many as there are bits in two words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,10 +107,11 @@ def prepare(
 
 def _with_shorts(step: Prepared, batch: RaggedBatch, k_cache: Tensor, heads: int) -> Prepared:
     """The same with the sequences that have few new tokens each, where dividing their contexts fills the GPU."""
-    most, programs, processors = most_split_queries(k_cache, heads), *_of_device(k_cache, heads)
+    if batch.shorts is None and not batch.divided:
+        return step
+    most, programs = most_split_queries(k_cache, heads), _programs_per_token(k_cache, heads)
+    processors = _processors(k_cache.device)
     if batch.decodes is not None:
-        if batch.shorts is None:
-            return step
         segments, shorts = segments_of(1, programs, processors), step.sequences
         if segments == 1:
             return step
@@ -122,8 +123,6 @@ def _with_shorts(step: Prepared, batch: RaggedBatch, k_cache: Tensor, heads: int
             short_programs=max(shorts, min(shorts * segments, _programs(k_cache, heads))),
             device_shorts=batch.shorts,
         )
-    if not batch.divided:
-        return step
     behind = batch.host_query_lens[step.decodes :]
     shorts = next((index for index, count in enumerate(behind) if not 1 < count <= most), len(behind))
     segments = segments_of(shorts, programs, processors)
@@ -131,10 +130,6 @@ def _with_shorts(step: Prepared, batch: RaggedBatch, k_cache: Tensor, heads: int
         return step
     tokens = sum(behind[:shorts])
     return replace(step, shorts=shorts, short_tokens=tokens, short_segments=segments, short_programs=shorts * segments)
-
-
-def _of_device(k_cache: Tensor, heads: int) -> tuple[int, int]:
-    return _programs_per_token(k_cache, heads), _processors(k_cache.device)
 
 
 def most_split_queries(k_cache: Tensor, heads: int) -> int:

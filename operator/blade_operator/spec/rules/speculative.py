@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.rules.place import cel_readable, readable
@@ -27,6 +27,21 @@ def _look_ahead(spec: LLMServiceSpec) -> int:
     return 0 if lookahead is None else (lookahead.gram_size - 1) * (lookahead.window_size + lookahead.guess_set_size)
 
 
+def _settings_of(method: Literal["ngram", "lookahead"]) -> Rule:
+    """The settings of a method go with no other."""
+    return Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.{method}",
+        cel=f"!has(self.speculative) || self.speculative.method == '{method}' || !has(self.speculative.{method})",
+        holds=lambda name, spec: (
+            spec.engine.speculative is None
+            or spec.engine.speculative.method == method
+            or getattr(spec.engine.speculative, method) is None
+        ),
+        message=f"is of method {method}: remove it, or set that method",
+    )
+
+
 SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
@@ -38,28 +53,8 @@ SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
         ),
         message="method draft needs it, and no other method has one",
     ),
-    Rule(
-        at=("spec", "engine"),
-        field=f"{_FIELD}.ngram",
-        cel="!has(self.speculative) || self.speculative.method == 'ngram' || !has(self.speculative.ngram)",
-        holds=lambda name, spec: (
-            spec.engine.speculative is None
-            or spec.engine.speculative.method == "ngram"
-            or spec.engine.speculative.ngram is None
-        ),
-        message="is of method ngram: remove it, or set that method",
-    ),
-    Rule(
-        at=("spec", "engine"),
-        field=f"{_FIELD}.lookahead",
-        cel="!has(self.speculative) || self.speculative.method == 'lookahead' || !has(self.speculative.lookahead)",
-        holds=lambda name, spec: (
-            spec.engine.speculative is None
-            or spec.engine.speculative.method == "lookahead"
-            or spec.engine.speculative.lookahead is None
-        ),
-        message="is of method lookahead: remove it, or set that method",
-    ),
+    _settings_of("ngram"),
+    _settings_of("lookahead"),
     Rule(
         at=("spec", "engine"),
         field=f"{_FIELD}.lookahead",
