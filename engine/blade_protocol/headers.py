@@ -25,8 +25,9 @@ SEED: Final = "x-blade-seed"
 CREATED: Final = "x-blade-created"
 """Engine → router: the ``created`` of a stream."""
 PROMPT_DIGEST: Final = "x-blade-prompt-digest"
-"""Engine → router: sha256 (hex) over the prompt's token ids and all else that determines the output; equal on every
-replica that would generate the same output. Its presence marks the stream as resumable."""
+"""Engine → router: sha256 (hex) over the prompt's token ids and all else that determines the output, and after a dot
+that of the content of the adapter that computes it, if there is one; equal on every replica that would generate the
+same output. Its presence marks the stream as resumable."""
 KV_BLOCKS: Final = "x-blade-kv-blocks"
 """Router → engine, ``1``: report the prompt's KV blocks. Engine → router: ``STRIDE:BASE64``, the first 8 bytes of the
 digest of every STRIDE-th full block of the prompt, concatenated."""

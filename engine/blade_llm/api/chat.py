@@ -42,7 +42,8 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
         chat,
         [prompt],
         search,
-        content=await context.content_of(chat.model),
+        model=model,
+        adapter=context.adapter_of(chat.model),
         vocab_size=context.model.vocab_size,
         stream=chat.stream,
     )

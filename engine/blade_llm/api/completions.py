@@ -84,7 +84,8 @@ async def completions(context: ServerContext, request: Request) -> Response:
         fields,
         prompts,
         search,
-        content=await context.content_of(fields.model),
+        model=model,
+        adapter=context.adapter_of(fields.model),
         vocab_size=vocab_size,
         stream=fields.stream,
     )

@@ -57,6 +57,9 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Prompt tokens found in the prefix cache; set on a request's first output."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """One for each prompt token, None for the first; on a request's first output, if it wants them."""
+    adapter_digest: str = ""
+    """Of the content of the adapter that computes it, in hexadecimal; on a request's first output, if it generates
+    tokens with an adapter."""
     embedding: bytes | None = None
     """The pooled hidden state, fp32 little-endian; with ``finish_reason`` ``stop`` and no tokens."""
     error: RequestError | None = None

@@ -54,6 +54,7 @@ def append_sampled(
         stop_token_id=stop_token_id,
         cached_tokens=request.cached_tokens if first else None,
         prompt_logprobs=request.prompt_logprobs if first else None,
+        adapter_digest=request.adapter_digest.hex() if first else "",
         error=error,
     )
 

@@ -154,6 +154,26 @@ def test_replacing_waits_for_the_new_one(disk: Disk, tmp_path: Path) -> None:
     assert listed(core) == {"x": "loaded"}
 
 
+def test_the_first_output_says_which_content_computes_it(disk: Disk, tmp_path: Path) -> None:
+    """Whoever sent the request may have heard of the former one last."""
+    core = core_of(disk, tmp_path)
+    said: dict[str, list[str]] = {"old": [], "new": [], "base": []}
+    load(core, tmp_path, "x", "a")
+    core.add(request("old", "x", tokens=30))
+    contents = [info(core, "x").digest]
+    for output in core.step():
+        said[output.request_id].append(output.adapter_digest)
+    load(core, tmp_path, "x", "b", replace=True)
+    contents.append(info(core, "x").digest)
+    core.add(request("new", "x"))
+    core.add(request("base", ""))
+    while core.has_work:
+        for output in core.step():
+            said[output.request_id].append(output.adapter_digest)
+    assert (said["old"][0], said["new"][0], said["base"][0]) == (*contents, "")
+    assert not any(digest for digests in said.values() for digest in digests[1:])
+
+
 def test_a_replacement_that_fails_leaves_the_old_one(disk: Disk, tmp_path: Path) -> None:
     core = core_of(disk, tmp_path)
     load(core, tmp_path, "x", "a")

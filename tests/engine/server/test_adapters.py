@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from engine_support.cut_streams import cut
 from engine_support.server_process import ServerProcess, running_server
 
 from blade_llm import LLM, LoRARequest, SamplingParams
+from blade_protocol import headers
 
 FLAGS = ("--dtype", "float32", "--kv_cache_bytes", "32MiB", "--max_num_seqs", "8")
 FIELDS = {"prompt": "hello world", "temperature": 0, "ignore_eos": True, "max_tokens": 8}
@@ -192,6 +195,39 @@ def test_a_stream_of_a_cold_adapter_is_resumed_by_another_cold_one(server: Serve
     register()
     assert streamed_text(whole.resumed(server, len(whole.groups) // 2)) == streamed_text(whole.data)
     unload()
+
+
+def test_streams_go_on_while_their_adapter_is_replaced(server: ServerProcess, folder: Path) -> None:
+    """As a router requests them: each begins, with either content, and its digest says with which."""
+
+    def put(place: str) -> None:
+        fields = {"lora_name": "changing", "lora_path": str(folder / place), "wait": False, "replace": True}
+        assert internal(server, "load", **fields).status_code in (200, 202)
+        while until(server, "changing", "loaded")["path"] != str(folder / place):
+            time.sleep(0.001)
+
+    def stream_until_replaced() -> set[tuple[str, str]]:
+        found = set()
+        while not replaced.is_set():
+            stream = cut(server, "/v1/completions", 7, **FIELDS, model="changing")
+            found.add((streamed_text(stream.data), stream.headers[headers.PROMPT_DIGEST]))
+        return found
+
+    put("outside")
+    outside = text(server, "changing")
+    replaced = threading.Event()
+    with ThreadPoolExecutor(3) as pool:
+        users = [pool.submit(stream_until_replaced) for _ in range(3)]
+        try:
+            for place in ("adapters/a", "outside") * 4:
+                put(place)
+                time.sleep(0.1)
+        finally:
+            replaced.set()
+        seen = set[tuple[str, str]]().union(*(user.result() for user in users))
+    assert {said for said, _ in seen} == {outside, text(server, "first")}
+    assert len({digest for _, digest in seen}) == len(seen) == 2
+    assert internal(server, "unload", lora_name="changing").status_code == 200
 
 
 def streamed_text(stream: bytes) -> str:

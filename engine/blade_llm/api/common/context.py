@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from dataclasses import dataclass, field
 
@@ -98,32 +97,6 @@ class ServerContext:
         if state is None or adapter not in state.adapters:
             return None
         return state.adapter_digests[state.adapters.index(adapter)] or None
-
-    async def content_of(self, name: str | None) -> str:
-        """What computes a request: the model's name, and the content of its adapter. Where that cannot be known yet,
-        like nothing else.
-
-        An adapter that is registered only is read first, for which the request would wait anyway: its stream can be
-        resumed elsewhere, and one from elsewhere here. Raises :class:`EngineDeadError`.
-        """
-        digest = self.adapter_digest(name)
-        if digest is None:
-            digest = await self._read_adapter(self.adapter_of(name))
-        return f"{self.resolve_model(name)}{secrets.token_hex(16) if digest is None else digest}"
-
-    async def _read_adapter(self, name: str) -> str | None:
-        """Have a registered adapter read; the digest of its content, None where there is none to read."""
-        listed = (await self.client.list_adapters()).adapters if self._is_registered(name) else []
-        for info in listed:
-            if info.name == name and info.digest:  # read since the last state
-                return info.digest
-            if info.name == name and info.state == "registered":
-                reply = await self.client.load_adapter(name, info.path)
-                return next((each.digest for each in reply.adapters if reply.error is None), None)
-        return None
-
-    def _is_registered(self, name: str) -> bool:
-        return self.state is not None and name in self.state.adapters
 
     def resolve_model(self, name: str | None) -> str:
         """The name that a response carries for a request's ``model``. Raises :class:`ApiError` 404."""

@@ -117,7 +117,7 @@ def submit(
                 cache_salt=fields.cache_salt,
                 priority=fields.priority,
                 adapter=context.adapter_of(fields.model),
-                adapter_digest="" if resumable is None else context.adapter_digest(fields.model) or "",
+                adapter_digest="" if resumable is None else resumable.adapter_digest,
             )
             for prompt in prompts
         ]

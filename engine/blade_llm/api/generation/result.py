@@ -174,6 +174,8 @@ class GenerationResult:
     prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
     """Number of the prompt → its tokens' log-probabilities, once they came; None for the first token."""
     cached_tokens: int = 0
+    adapter_digest: str = ""
+    """Of the content of the adapter that computes it, in hexadecimal, once the first output came; empty without one."""
     draft_tokens: int = 0
     """Verified for all choices; those accepted are in ``accepted_tokens``."""
     accepted_tokens: int = 0
@@ -223,6 +225,8 @@ class GenerationResult:
             self.accepted_tokens += output.accepted_tokens
         if output.prompt_logprobs is not None:
             self.prompt_logprobs[index // self.samples] = output.prompt_logprobs
+        if output.adapter_digest:
+            self.adapter_digest = output.adapter_digest
         update = self.choices[index].add(output)
         if update is not None and update.finish_reason is not None and output.finish_reason is None:
             self.generation.stop(index)  # a stop string

@@ -33,6 +33,8 @@ RESUMED: Final = "blade_llm.resumed"
 _REPLAYED_AT_ONCE: Final = 256
 """Groups replayed before the event loop serves other requests."""
 _NOTHING_MORE: Final = b": \n\n"
+_BEFORE_ADAPTER: Final = "."
+"""Between the digests of the prompt and of the adapter."""
 _Fields = TypeVar("_Fields", bound=GenerationFields)
 _encode = msgspec.json.encode
 
@@ -44,20 +46,24 @@ class Resumable:
     created: int
     seed: int
     prompt_digest: str
+    """Without the adapter's content, which is known once the engine has begun."""
     key: str
     """Different for every stream, the same wherever it continues: ids of tool calls are derived from it."""
     sent_token_ids: Sequence[Sequence[int]] | None = None
     """Tokens of the lost engine, by event; None: the stream begins here."""
+    adapter_digest: str = ""
+    """What the content of the adapter must have, as the lost engine's had, in hexadecimal; empty: any will do."""
 
     @property
     def output_token_ids(self) -> list[int]:
         """All tokens of the lost engine."""
         return [token_id for group in self.sent_token_ids or () for token_id in group]
 
-    def headers(self) -> dict[str, str]:
-        """What the router needs to resume the stream on another replica."""
+    def headers(self, adapter_digest: str) -> dict[str, str]:
+        """What the router needs to resume the stream, computed with an adapter of that content, on another replica."""
+        of_adapter = f"{_BEFORE_ADAPTER}{adapter_digest}" if adapter_digest else ""
         return {
-            headers.PROMPT_DIGEST: self.prompt_digest,
+            headers.PROMPT_DIGEST: f"{self.prompt_digest}{of_adapter}",
             headers.SEED: str(self.seed),
             headers.CREATED: str(self.created),
         }
@@ -88,7 +94,8 @@ def resumable(
     prompts: Sequence[Prompt],
     search: Search,
     *,
-    content: str,
+    model: str,
+    adapter: str,
     vocab_size: int,
     stream: bool,
     refused: str = "",
@@ -96,7 +103,8 @@ def resumable(
     """How the stream of ``request`` can be resumed, or is being resumed; None: not requested, or impossible.
 
     Args:
-        content: what computes the answer, as :meth:`ServerContext.content_of` names it.
+        model: the name that the response carries.
+        adapter: that of the adapter, empty for the base model.
         refused: a reason why it cannot that only its route knows.
 
     Raises :class:`ApiError` for a request to go on with what cannot be resumed (400), with token ids that are not an
@@ -111,17 +119,23 @@ def resumable(
             return None
         raise bad_request(f"this request cannot be resumed: {refused}")
     (prompt,) = prompts
-    digest = _digest(prompt, content, fields.cache_salt)
+    digest = _digest(prompt, model, fields.cache_salt)
     seed = prompt.sampling.seed
     assert seed is not None
     key = f"{request.state.request_id}/{seed}/{digest}"
     if resumed is None:
         return Resumable(created=int(time.time()), seed=seed, prompt_digest=digest, key=key)
-    if resumed.prompt_digest != digest:
+    prompt_digest, _, adapter_digest = resumed.prompt_digest.partition(_BEFORE_ADAPTER)
+    if prompt_digest != digest or bool(adapter_digest) != bool(adapter):
         message = "this replica makes another prompt of the request than the one that began to answer"
         raise ApiError(409, message, code="prompt_differs")
     given = Resumable(
-        created=resumed.created, seed=seed, prompt_digest=digest, key=key, sent_token_ids=resumed.token_ids
+        created=resumed.created,
+        seed=seed,
+        prompt_digest=digest,
+        key=key,
+        sent_token_ids=resumed.token_ids,
+        adapter_digest=adapter_digest,
     )
     token_ids, most = given.output_token_ids, prompt.sampling.max_tokens
     if len(token_ids) > most:
@@ -146,8 +160,9 @@ async def streamed(events: Events, result: GenerationResult, resumable: Resumabl
             result.generation.close()
             rest = with_ids.end()
             events.close()
-            return Response(rest, media_type="text/event-stream", headers=resumable.headers())
-    return EventStream(with_ids, result.generation, resumable.headers())
+            known = resumable.headers(resumable.adapter_digest)
+            return Response(rest, media_type="text/event-stream", headers=known)
+    return EventStream(with_ids, result.generation, lambda: resumable.headers(result.adapter_digest))
 
 
 async def _replay(events: Events, result: GenerationResult, sent_token_ids: Sequence[Sequence[int]]) -> None:
@@ -210,10 +225,10 @@ def _why_not(prompts: Sequence[Prompt], search: Search, *, stream: bool) -> str:
     return ""
 
 
-def _digest(prompt: Prompt, content: str, cache_salt: str) -> str:
+def _digest(prompt: Prompt, model: str, cache_salt: str) -> str:
     """Sampling parameters belong to it: a replica that has other defaults would go on differently. The length does not:
     without ``max_tokens`` it is what the replica's memory has room for."""
     sampling = msgspec.structs.replace(prompt.sampling, max_tokens=1)
     digest = hashlib.sha256(array("q", prompt.token_ids).tobytes())
-    digest.update(_encode((content, cache_salt, sampling)))
+    digest.update(_encode((model, cache_salt, sampling)))
     return digest.hexdigest()

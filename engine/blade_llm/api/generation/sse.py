@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import types
-from collections.abc import Awaitable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from starlette.responses import Response
@@ -24,7 +24,6 @@ from blade_llm.api.common.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_
 from blade_llm.engine.client import Generation, GenerationClosedError, Outputs
 
 DONE: Final = b"data: [DONE]\n\n"
-_NO_HEADERS: Final[Mapping[str, str]] = {}
 _log = logging.getLogger(__name__)
 
 
@@ -79,13 +78,20 @@ class Events(Protocol):
 
 
 class EventStream(Response):
-    """Streams ``events``; an error after the first one becomes an event of its own."""
+    """Streams ``events``; an error after the first one becomes an event of its own.
 
-    def __init__(self, events: Events, generation: Generation, headers: Mapping[str, str] = _NO_HEADERS) -> None:
-        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache", **headers})
+    Args:
+        late_headers: makes those that depend on the first output.
+    """
+
+    def __init__(
+        self, events: Events, generation: Generation, late_headers: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._events = events
         self._generation = generation
+        self._late_headers = late_headers
         self._blocked: tuple[Generator[Any, Any, None], object] | None = None
         """A send that began where the engine's message arrived, and what it waits for."""
 
@@ -96,6 +102,7 @@ class EventStream(Response):
                 data = b""
                 while not data and not self._events.finished:
                     data = self._events.add(await self._generation.get())
+                self.headers.update(self._late_headers())
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 started = True
                 await send(_body(data))

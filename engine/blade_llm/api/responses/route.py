@@ -40,7 +40,8 @@ async def create(context: ServerContext, request: Request) -> Response:
         chat,
         [prompt],
         Search(),
-        content=await context.content_of(chat.model),
+        model=model,
+        adapter=context.adapter_of(chat.model),
         vocab_size=context.model.vocab_size,
         stream=fields.stream,
         # Those of tokens whose text is held back may come with a later event than the tokens.
