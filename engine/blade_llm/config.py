@@ -27,12 +27,20 @@ MAX_LOOK_AHEAD: Final = 127
 """Draft tokens of one decode that branch, at most: with the token before them as many as attention has bits for."""
 
 
+SpeculativeMethod = Literal["draft", "ngram", "look_ahead", "eagle3", "mtp"]
+METHODS_WITH_DRAFT_MODEL: Final = ("draft", "eagle3")
+"""Methods whose draft tokens come from a folder of its own."""
+METHODS_WITH_HEAD: Final = ("eagle3", "mtp")
+"""Methods whose draft tokens come from layers that read the model's hidden states."""
+
+
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Speculative decoding: where draft tokens come from, and how many there are."""
 
-    method: Literal["draft", "ngram", "look_ahead"]
+    method: SpeculativeMethod
     """``draft``: a small model; ``ngram``: what followed where the text went on as it does now; ``look_ahead``: the
-    model itself, at later positions of the same step."""
+    model itself, at later positions of the same step; ``eagle3``: a draft head that reads the model's hidden states;
+    ``mtp``: the multi-token-prediction layers of the model's own checkpoint."""
     gamma: int = 4
     """Draft tokens of one decode at most."""
     disable_above_batch: int | None = None
@@ -40,9 +48,9 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
     ngram_min_match: int = 2
     """``ngram``: tokens that have to be equal at least."""
     draft_model: str = ""
-    """``draft``: the draft model's folder."""
+    """``draft``: the draft model's folder; ``eagle3``: the draft head's."""
     draft_dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    """``auto``: the model's type."""
+    """``draft``: the draft model's type; ``auto``: the model's, which draft heads always have."""
     look_ahead_window_size: int = 7
     """``look_ahead``: positions that are guessed at once, the paper's W."""
     look_ahead_gram_size: int = 3
@@ -58,8 +66,18 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.ngram_min_match <= 16:
             raise ValueError(f"ngram_min_match is {self.ngram_min_match}; give 1 to 16 tokens")
         self._check_look_ahead()
-        if (self.method == "draft") != bool(self.draft_model):
-            raise ValueError("a draft model goes together with the method draft (decode_algo sps), and with no other")
+        self._check_draft()
+
+    def _check_draft(self) -> None:
+        if (self.method in METHODS_WITH_DRAFT_MODEL) != bool(self.draft_model):
+            raise ValueError(
+                "a draft model goes together with the methods draft (decode_algo sps) and eagle3, and with no other"
+            )
+        if self.method in METHODS_WITH_HEAD and self.draft_dtype != "auto":
+            raise ValueError(
+                f"draft_dtype (--draft.dtype) is {self.draft_dtype}; leave it out with the method {self.method}: a "
+                "draft head shares the model's embedding and computes in the model's type"
+            )
 
     def _check_look_ahead(self) -> None:
         sizes = self.look_ahead_window_size, self.look_ahead_gram_size, self.guess_set_size

@@ -28,7 +28,7 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.speculative_options import require_same_tokens, speculative_of
+from blade_llm.speculative_options import draft_tokenizer_folder, require_same_tokens, speculative_of
 from blade_llm.text.chat_template import load_chat_template
 from blade_llm.text.output_text import OutputText
 from blade_llm.text.tokenizer import Tokenizer
@@ -147,8 +147,7 @@ class LLM:
             **config,
         }
         values["speculative"] = speculative_of(speculative or speculative_config, resolve_model)
-        if values["speculative"] is not None and values["speculative"].draft_model:
-            draft = Path(values["speculative"].draft_model)
+        if draft := draft_tokenizer_folder(values["speculative"]):
             require_same_tokens(self.tokenizer.vocabulary, Tokenizer(draft).vocabulary, draft)
         self._core = _build_core(EngineConfig(model=str(folder), **values))
         self._vocab_size = model_config.vocab_size

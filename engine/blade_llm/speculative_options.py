@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
-from blade_llm.config import SpeculativeConfig
+from blade_llm.config import SpeculativeConfig, SpeculativeMethod
 from blade_llm.models.errors import ModelFilesError
 
 Resolve = Callable[[str], Path]
@@ -23,12 +23,33 @@ _VLLM: Final = {
 }
 _IGNORED: Final = ("prompt_lookup_max", "draft_tensor_parallel_size", "max_model_len", "seed", "enforce_eager")
 """What changes nothing here: matches have any length, and the draft model is where the model is."""
-_METHODS: Final = {"ngram": "ngram", "draft_model": "draft", "draft": "draft", "look_ahead": "look_ahead"}
-_BY_ALGO: Final[Mapping[str, Literal["draft", "ngram", "look_ahead"]]] = {
+_METHODS: Final = {
+    "ngram": "ngram",
+    "draft_model": "draft",
+    "draft": "draft",
+    "look_ahead": "look_ahead",
+    "eagle3": "eagle3",
+    "mtp": "mtp",
+}
+_MTP_ALIASES: Final = ("deepseek_mtp", "mimo_mtp", "qwen3_next_mtp")
+"""vLLM's names of ``mtp``, by the model."""
+_REFUSED: Final = {
+    "eagle": "heads of EAGLE and EAGLE-2 are not read; use eagle3 with an EAGLE-3 head of the model, or draft with a "
+    "small model",
+    "medusa": "Medusa heads are not read; use eagle3 with an EAGLE-3 head of the model, or draft with a small model",
+    "mlp_speculator": "MLP speculators are not read; use eagle3 with an EAGLE-3 head of the model, or draft with a "
+    "small model",
+}
+"""vLLM's methods that are not here, and what to use instead."""
+_BY_ALGO: Final[Mapping[str, SpeculativeMethod]] = {
     "sps": "draft",
     "ngram": "ngram",
     "look_ahead": "look_ahead",
+    "eagle3": "eagle3",
+    "mtp": "mtp",
 }
+_NEEDED: Final = {"sps": "a draft model", "eagle3": "a draft head"}
+"""What --draft.model is, where a method needs it."""
 
 
 SPECULATIVE_FLAGS: Final = (
@@ -59,13 +80,10 @@ def speculative_from_flags(flags: Mapping[str, Any], resolve: Resolve) -> Specul
             raise ValueError("--speculative_config says all of it: leave --decode_algo and --draft.model out")
         return speculative_of(flags["speculative_config"], resolve)
     algo = _algo(flags)
-    if flags["draft.model"] and algo != "sps":
-        raise ValueError("--draft.model needs --decode_algo sps; give it, or leave --draft.model out")
+    _check_draft_model(algo, flags["draft.model"])
     if algo == "normal":
         return None
-    if algo == "sps" and not flags["draft.model"]:
-        raise ValueError("--decode_algo sps needs a draft model: give --draft.model, or --decode_algo ngram for none")
-    return SpeculativeConfig(
+    config = SpeculativeConfig(
         method=_BY_ALGO[algo],
         gamma=flags["gamma"],
         disable_above_batch=flags["speculative_disable_by_batch_size"],
@@ -73,9 +91,31 @@ def speculative_from_flags(flags: Mapping[str, Any], resolve: Resolve) -> Specul
         look_ahead_window_size=flags["look_ahead_window_size"],
         look_ahead_gram_size=flags["look_ahead_gram_size"],
         guess_set_size=flags["guess_set_size"],
-        draft_model=str(resolve(flags["draft.model"])) if algo == "sps" else "",
+        draft_model=flags["draft.model"] or "",
         draft_dtype=flags["draft.dtype"],
     )
+    return _resolved(config, resolve)
+
+
+def _check_draft_model(algo: str, draft_model: str | None) -> None:
+    if draft_model and algo == "mtp":
+        raise ValueError(
+            "--decode_algo mtp takes the layers that the model's own checkpoint brings: leave --draft.model out, or "
+            "give --decode_algo sps or eagle3 with it"
+        )
+    if draft_model and algo not in _NEEDED:
+        raise ValueError("--draft.model needs --decode_algo sps or eagle3; give one, or leave --draft.model out")
+    if algo in _NEEDED and not draft_model:
+        raise ValueError(
+            f"--decode_algo {algo} needs {_NEEDED[algo]}: give --draft.model, or --decode_algo ngram for none"
+        )
+
+
+def _resolved(config: SpeculativeConfig, resolve: Resolve) -> SpeculativeConfig:
+    """``config`` with the folder of its draft model, which is found once all the rest is known to be right."""
+    if not config.draft_model:
+        return config
+    return msgspec.structs.replace(config, draft_model=str(resolve(config.draft_model)))
 
 
 def _algo(flags: Mapping[str, Any]) -> str:
@@ -98,15 +138,32 @@ def speculative_of(given: Mapping[str, Any] | SpeculativeConfig | None, resolve:
     if unknown := [name for name in fields if name not in known]:
         raise ValueError(f"speculative_config has no {unknown[0]!r}; it has {', '.join((*known, *_VLLM))}")
     method = fields.setdefault("method", "draft" if fields.get("draft_model") else "ngram")
-    if method not in _METHODS:
-        raise ValueError(f"speculative_config: method {method!r} is not available; use {' or '.join(_METHODS)}")
-    fields["method"] = _METHODS[method]
+    fields["method"] = _method(str(method))
     if fields.get("draft_model"):
-        fields["draft_model"] = str(resolve(str(fields["draft_model"])))
+        fields["draft_model"] = str(fields["draft_model"])
     try:
-        return msgspec.convert(fields, SpeculativeConfig)
+        config = msgspec.convert(fields, SpeculativeConfig)
     except msgspec.ValidationError as error:
         raise ValueError(f"speculative_config: {error}") from None
+    return _resolved(config, resolve)
+
+
+def _method(name: str) -> str:
+    """Our name of a method that ``name`` is the name of here or in vLLM."""
+    if name in _MTP_ALIASES:
+        return "mtp"
+    if name not in _METHODS:
+        instead = _REFUSED.get(name, f"use {' or '.join(_METHODS)}")
+        raise ValueError(f"speculative_config: method {name!r} is not available; {instead}")
+    return _METHODS[name]
+
+
+def draft_tokenizer_folder(config: SpeculativeConfig | None, given: str | None = None) -> Path | None:
+    """The folder of the tokenizer that has to be the model's, ``given`` or the draft model's; None where draft tokens
+    come from none, as those of draft heads, which read the model's."""
+    if config is None or config.method != "draft":
+        return None
+    return Path(given or config.draft_model)
 
 
 def require_same_tokens(target: Mapping[str, int], draft: Mapping[str, int], folder: Path) -> None:

@@ -201,9 +201,9 @@ _OPTIONS: Final = (
     *_refused("prefill and decode run on one engine", "kv_transfer_config"),
     *_refused("workers are the engine's own", "worker_cls", "worker_extension_cls", "additional_config"),
     # Decoding
-    _renamed("speculative_model", "draft.model", "with `--decode_algo sps`"),
-    _renamed("num_speculative_tokens", "gamma", "with `--decode_algo sps` or `ngram`"),
-    _same("speculative_config", "`method` ngram or draft_model"),
+    _renamed("speculative_model", "draft.model", "with `--decode_algo sps` or `eagle3`"),
+    _renamed("num_speculative_tokens", "gamma", "with `--decode_algo sps`, `ngram`, `eagle3` or `mtp`"),
+    _same("speculative_config", "`method` ngram, draft_model, eagle3 or mtp"),
     _same("speculative_disable_by_batch_size"),
     _renamed("ngram_prompt_lookup_min", "ngram_min_match"),
     *_ignored("the longest match is found whatever its length", "ngram_prompt_lookup_max"),

@@ -38,7 +38,7 @@ class SpeculationCounts(msgspec.Struct, frozen=True, kw_only=True):
     accepted_per_position: tuple[int, ...] = ()
     """How often the first, second, ... draft token was accepted."""
     failed: bool = False
-    """The draft model computed what are no numbers; decoding goes on without drafts."""
+    """The draft model or head computed what are no numbers; decoding goes on without drafts."""
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):

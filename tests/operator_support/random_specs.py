@@ -102,7 +102,7 @@ SPECS: Spec = _object(
         enableTritonMla=_mostly(st.booleans(), _junk),
         lora=_object(maxGPU=_integer, maxCPU=_integer, maxRank=_integer),
         speculative=_object(
-            method=st.sampled_from(["draft", "ngram", "lookahead"]),
+            method=st.sampled_from(["draft", "ngram", "lookahead", "eagle3", "mtp"]),
             draftModel=_object(
                 {"uri": st.sampled_from(["hf://a/b", "file:///m", "pvc://c/d", "x"])},
                 revision=_mostly(st.just("main"), st.just("a b")),

@@ -189,6 +189,14 @@ CASES: dict[str, dict[str, Any]] = {
         "model": {"uri": "file:///models/qwen"},
         "engine": {"speculative": {"method": "lookahead", "lookahead": {"windowSize": 15, "gramSize": 5}}},
     },
+    "eagle3": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"speculative": {"method": "eagle3", "draftModel": {"uri": "file:///models/head"}, "steps": 3}},
+    },
+    "mtp": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"speculative": {"method": "mtp", "steps": 1}},
+    },
     "limits": {
         "model": {"uri": "file:///models/qwen"},
         "router": {"limits": {"requestsPerMinute": 600, "concurrent": 8}, "hold": {"maxRequests": 0}},

@@ -118,6 +118,16 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _speculative(HUB, **_draft("hf://Qwen/Qwen3-0.6B", revision="main"))),
     Example("", "qwen", _speculative(HUB, **_draft(FILE))),
     Example("", "qwen", _speculative("pvc://store/a", **_draft("pvc://store/b"))),
+    Example("", "qwen", _speculative(method="eagle3", steps=3, **_draft(FILE))),
+    Example("", "qwen", _speculative(HUB, method="eagle3", **_draft("hf://org/head", revision="main"))),
+    Example("", "qwen", _speculative(method="mtp", steps=1)),
+    Example(
+        "spec.engine.speculative.draftModel", "qwen", _speculative(method="eagle3"), "eagle3 (a draft head) need it"
+    ),
+    Example("spec.engine.speculative.draftModel", "qwen", _speculative(method="mtp", **_draft(FILE)), "no other"),
+    Example("spec.engine.speculative.draftModel", "qwen", _speculative(method="lookahead", **_draft(FILE))),
+    Example("spec.engine.speculative.ngram", "qwen", _speculative(method="eagle3", ngram={}, **_draft(FILE))),
+    Example("spec.engine.speculative.lookahead", "qwen", _speculative(method="mtp", lookahead={}), "is of method"),
     Example("spec.engine.speculative.draftModel", "qwen", _speculative()),
     Example("spec.engine.speculative.draftModel", "qwen", _speculative(method="ngram", **_draft(FILE))),
     Example("spec.engine.speculative.ngram", "qwen", _speculative(ngram={}, **_draft(FILE))),

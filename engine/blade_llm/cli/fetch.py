@@ -26,7 +26,7 @@ from blade_protocol.fetch import FetchReport
 
 _FLAGS: Final = (
     Flag(name="model", help="a folder, or a hub id: ORG/NAME, hf://ORG/NAME@REVISION", required=True, metavar="MODEL"),
-    Flag(name="draft.model", help="a draft model for it, which is fetched after it", metavar="MODEL"),
+    Flag(name="draft.model", help="a draft model or draft head for it, which is fetched after it", metavar="MODEL"),
     Flag(name="output_dir", help="make this folder the model (default: use the hub's cache)", kind=Path, metavar="DIR"),
 )
 

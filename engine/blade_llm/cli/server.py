@@ -269,9 +269,9 @@ def _default_name(model: str) -> str:
 
 
 def _speculative(flags: Mapping[str, Any], model: ServedModel) -> SpeculativeConfig | None:
-    """Speculative decoding, with a draft model whose files and tokenizer were checked."""
+    """Speculative decoding; the tokenizer of a draft model was compared, which a draft head has none of."""
     from blade_llm.hub.resolve import resolve_model
-    from blade_llm.speculative_options import require_same_tokens, speculative_from_flags
+    from blade_llm.speculative_options import draft_tokenizer_folder, require_same_tokens, speculative_from_flags
     from blade_llm.text.tokenizer import Tokenizer
 
     def resolve(name: str) -> Path:
@@ -284,8 +284,7 @@ def _speculative(flags: Mapping[str, Any], model: ServedModel) -> SpeculativeCon
         raise
     except ValueError as error:
         raise StartError(str(error)) from None
-    if found is not None and found.draft_model:
-        folder = Path(flags["draft.tokenizer_dir"] or found.draft_model)
+    if folder := draft_tokenizer_folder(found, flags["draft.tokenizer_dir"]):
         require_same_tokens(model.tokenizer.vocabulary, Tokenizer(folder).vocabulary, folder)
     return found
 

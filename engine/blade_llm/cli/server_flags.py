@@ -192,14 +192,16 @@ _PARALLEL = (
 )  # fmt: skip
 _DECODING = (
     Flag(name="decode_algo", help="sps: speculative with a draft model, ngram: speculative with what followed equal "
-         "text, look_ahead: lookahead decoding", default="normal", choices=("normal", "sps", "ngram", "look_ahead")),
+         "text, look_ahead: lookahead decoding, eagle3: speculative with an EAGLE-3 draft head, mtp: speculative with "
+         "the multi-token-prediction layers of the model's checkpoint", default="normal",
+         choices=("normal", "sps", "ngram", "look_ahead", "eagle3", "mtp")),
     Flag(name="gamma", help="draft tokens of a request in one step, at most 16", kind=positive, default=4),
     Flag(name="use_sps", help="same as --decode_algo sps", kind=boolean, default=False),
     Flag(name="speculative_disable_by_batch_size", help="no draft tokens while more requests run (default: the "
          "measured cost decides)", kind=positive),
     Flag(name="ngram_min_match", help="with ngram: tokens that have to be equal at least", kind=positive, default=2),
-    Flag(name="speculative_config", help="vLLM's JSON for all of these: method (ngram, draft_model), model, "
-         "num_speculative_tokens, prompt_lookup_min, disable_by_batch_size", kind=json_object, metavar="JSON"),
+    Flag(name="speculative_config", help="vLLM's JSON for all of these: method (ngram, draft_model, eagle3, mtp), "
+         "model, num_speculative_tokens, prompt_lookup_min, disable_by_batch_size", kind=json_object, metavar="JSON"),
     Flag(name="use_lookahead", help="same as --decode_algo look_ahead", kind=boolean, default=False),
     Flag(name="look_ahead_window_size", help="with look_ahead: positions that are guessed at once (W)", kind=positive,
          default=7),
@@ -209,11 +211,12 @@ _DECODING = (
          default=5),
 )  # fmt: skip
 _DRAFT = (
-    Flag(name="draft.model", help="draft model: a folder, or a hub id", metavar="DIR"),
-    Flag(name="draft.tokenizer_dir", help="folder with the draft's tokenizer (default: the draft model's)",
+    Flag(name="draft.model", help="draft model (with sps) or draft head (with eagle3): a folder, or a hub id",
+         metavar="DIR"),
+    Flag(name="draft.tokenizer_dir", help="with sps: folder with the draft's tokenizer (default: the draft model's)",
          metavar="DIR"),
     _later("draft.chat_template", "the draft's chat template", metavar="FILE"),
-    Flag(name="draft.dtype", help="type of the draft's weights; auto: the model's", default="auto",
+    Flag(name="draft.dtype", help="with sps: type of the draft's weights; auto: the model's", default="auto",
          choices=_DTYPES),
     _later("draft.tokenizer_special_tokens", "further special tokens of the draft"),
     _later("draft.attn_cls", "the draft's attention implementation", default="paged", choices=_ATTENTION),

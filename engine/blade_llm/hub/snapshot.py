@@ -24,6 +24,7 @@ from blade_llm.hub.locking import locked
 from blade_llm.hub.model import HubModel, Listing, Progress, ProgressCallback, RemoteFile
 from blade_llm.hub.origins import HEX, list_files
 from blade_llm.hub.wanted import ADAPTER_CONFIG, ADAPTER_WEIGHTS, ELSEWHERE, TOKENIZER, gguf_files
+from blade_llm.models.config import read_json
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import open_checkpoint
 from blade_llm.weights.gguf.parts import SUFFIX
@@ -82,13 +83,21 @@ def _cached_snapshot(storage: Path, model: HubModel) -> Path | None:
     names = {path.name for path in snapshot.glob("*") if path.is_file()}
     if ADAPTER_CONFIG in names and "config.json" not in names:
         return snapshot if names & set(ADAPTER_WEIGHTS) else None
-    if "config.json" not in names or not any(map(TOKENIZER.fullmatch, names)):
+    if "config.json" not in names:
         return None
     try:
+        if not any(map(TOKENIZER.fullmatch, names)) and not _is_draft_head(snapshot):
+            return None
         open_checkpoint(snapshot)
     except ModelFilesError:
         return None
     return snapshot
+
+
+def _is_draft_head(snapshot: Path) -> bool:
+    """Whether it is an EAGLE-3 head, which is complete without a tokenizer: it reads the tokens of its model."""
+    config = read_json(snapshot, "config.json")
+    return "draft_vocab_size" in config or "eagle" in str(config.get("architectures")).lower()
 
 
 def _download_snapshot(storage: Path, model: HubModel, progress: ProgressCallback | None) -> Path:

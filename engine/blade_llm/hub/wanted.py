@@ -20,6 +20,8 @@ TOKENIZER: Final = re.compile(
 _SIDE_FILES: Final = re.compile(rf"[^/]+\.(?:json|jinja)|{TOKENIZER.pattern}|[^/]*Pooling/config\.json")
 """Configuration, tokenizer, templates, and how a model for embeddings pools (``1_Pooling/config.json``)."""
 _SHARD: Final = re.compile(r"model-\d+-of-\d+\.safetensors")
+_PREDICTION: Final = re.compile(r"[^/]*mtp[^/]*\.safetensors")
+"""Layers for multi-token prediction that are stored beside the shards."""
 _PICKLED_SHARD: Final = re.compile(r"pytorch_model-\d+-of-\d+\.bin")
 
 
@@ -74,7 +76,7 @@ def _weights(names: list[str], model: HubModel) -> list[str]:
         return [SINGLE_NAME]
     shards = [name for name in names if _SHARD.fullmatch(name)]
     if INDEX_NAME in names and shards:
-        return shards
+        return shards + [name for name in names if _PREDICTION.fullmatch(name)]
     others = [n for n in names if n.endswith(".safetensors") and "/" not in n and not n.startswith("consolidated")]
     if others:
         return others

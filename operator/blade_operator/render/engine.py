@@ -59,7 +59,7 @@ GRACE_MARGIN = 30
 REQUESTS = ResourceList(cpu="250m", memory="512Mi")
 """Requests of an engine unless the spec says otherwise: small models run with it. What a model really takes, the check
 reports, and only the user can say how much of it is to be kept free."""
-DECODE_ALGO = {"draft": "sps", "ngram": "ngram", "lookahead": "look_ahead"}
+DECODE_ALGO = {"draft": "sps", "ngram": "ngram", "lookahead": "look_ahead", "eagle3": "eagle3", "mtp": "mtp"}
 """Methods of speculative decoding, as the engine's flag says them."""
 CHECK_ITEMS: dict[CheckItemName, str] = {
     "shm": "check_shm",

@@ -11,7 +11,7 @@ from blade_operator.spec.types import Hint, Record
 
 
 class DraftModel(Record):
-    """A small model of the same tokenizer that makes draft tokens."""
+    """What makes draft tokens: a small model of the same tokenizer, or a draft head of the model."""
 
     uri: Annotated[
         str,
@@ -58,17 +58,22 @@ class Speculative(Record):
     """Speculative decoding: the same tokens in fewer steps. It switches itself off where it costs more than it
     gives."""
 
-    method: Literal["draft", "ngram", "lookahead"] = Field(
+    method: Literal["draft", "ngram", "lookahead", "eagle3", "mtp"] = Field(
         description="`draft`: a small model makes draft tokens (`--decode_algo sps`). `ngram`: what followed the last "
         "time that the text went on as it does now (`--decode_algo ngram`). `lookahead`: the model guesses its own "
-        "later tokens, in the steps that decode (`--decode_algo look_ahead`)."
+        "later tokens, in the steps that decode (`--decode_algo look_ahead`). `eagle3`: an EAGLE-3 draft head, which "
+        "reads the model's hidden states (`--decode_algo eagle3`). `mtp`: the multi-token-prediction layers of the "
+        "model's own checkpoint (`--decode_algo mtp`)."
     )
-    draft_model: DraftModel | None = Field(default=None, description="The model of method `draft` (`--draft.model`).")
+    draft_model: DraftModel | None = Field(
+        default=None, description="The model of method `draft`, or the draft head of `eagle3` (`--draft.model`)."
+    )
     steps: int = Field(
         default=4,
         ge=1,
         le=16,
-        description="Draft tokens of a request in one step, at most, of methods `draft` and `ngram` (`--gamma`).",
+        description="Draft tokens of a request in one step, at most, of methods `draft`, `eagle3`, `mtp` and `ngram` "
+        "(`--gamma`).",
     )
     disable_above_batch: int | None = Field(
         default=None,

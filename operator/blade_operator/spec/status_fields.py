@@ -69,7 +69,7 @@ class Fit(Record):
     weights: Short = Field(default="", description="Weights, e.g. `0.92Gi`.")
     activations: Short = Field(default="", description="Peak of activations.")
     graphs: Short = Field(default="", description="CUDA graphs; absent without any.")
-    draft: Short = Field(default="", description="Weights and KV cache of the draft model; absent without one.")
+    draft: Short = Field(default="", description="Weights and KV cache of the draft model or head; absent without one.")
     kv_cache: Short = Field(default="", description="KV cache.")
     kv_tokens: int = Field(default=0, description="Tokens the KV cache holds.")
     context_length: int = Field(default=0, description="Most tokens of one request.")

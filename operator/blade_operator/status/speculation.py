@@ -3,7 +3,7 @@ same, only later."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -19,6 +19,29 @@ ENOUGH: Final = 1000
 LOW: Final = Decimal("0.1")
 """Acceptance below which drafts bring little; it has to be twice as much before that is taken back."""
 _STEP: Final = Decimal("0.1")
+_FAILED: Final[Mapping[str, tuple[str, str]]] = {
+    "draft": (
+        "the draft model",
+        "choose another spec.engine.speculative.draftModel, or --draft.dtype float32 in spec.engine.extraArgs",
+    ),
+    "eagle3": (
+        "the draft head",
+        "choose another spec.engine.speculative.draftModel, or spec.engine.dtype float32 for it and the model",
+    ),
+    "mtp": (
+        "the model's multi-token-prediction layers",
+        "choose another spec.engine.speculative.method, or spec.engine.dtype float32",
+    ),
+}
+"""By method: what can compute NaN while the model does not, and what to do then."""
+_LOW: Final[Mapping[str, str]] = {
+    "draft": "take a draft model of the same family",
+    "eagle3": "take a draft head that was trained for this very model",
+    "mtp": "lower spec.engine.speculative.steps",
+    "ngram": "choose another spec.engine.speculative.method",
+    "lookahead": "choose another spec.engine.speculative.method",
+}
+"""By method: what makes drafts better."""
 
 
 def speculation(inputs: StatusInputs) -> dict[str, Any] | None:
@@ -46,16 +69,14 @@ def speculation_effective(inputs: StatusInputs) -> list[Condition]:
     kept = [Condition(KIND, before["status"], before["reason"], before.get("message", ""))] if before else []
     if inputs.service is None:
         return kept
-    if inputs.service.spec.engine.speculative is None:
+    if (speculative := inputs.service.spec.engine.speculative) is None:
         return []
     states = [(pod, inputs.engines.get(pod["metadata"]["name"])) for pod in inputs.current_pods]
     failed = [pod for pod, state in states if state is not None and state.speculation and state.speculation.failed]
     if failed:
         where = failed[0]["metadata"]["name"] + (f" (and {len(failed) - 1} more)" if len(failed) > 1 else "")
-        message = (
-            f"pod {where}: the draft model computed NaN, decoding goes on without drafts: choose "
-            "another spec.engine.speculative.draftModel, or --draft.dtype float32 in spec.engine.extraArgs"
-        )
+        source, instead = _FAILED.get(speculative.method, _FAILED["draft"])
+        message = f"pod {where}: {source} computed NaN, decoding goes on without drafts: {instead}"
         return [Condition(KIND, "False", "DraftModelFailed", message)]
     if not _is_same_revision(inputs):
         kept = []
@@ -66,8 +87,8 @@ def speculation_effective(inputs: StatusInputs) -> list[Condition]:
     low = before.get("reason") == "LowAcceptance"
     if acceptance < (2 * LOW if low else LOW):
         message = (
-            "the model accepts less than one in ten draft tokens, which makes little faster: take a draft model of the "
-            "same family, or remove spec.engine.speculative"
+            "the model accepts less than one in ten draft tokens, which makes little faster: "
+            f"{_LOW[speculative.method]}, or remove spec.engine.speculative"
         )
         return [Condition(KIND, "False", "LowAcceptance", message)]
     return [Condition(KIND, "True", "Accepted", "draft tokens are accepted: status.speculation")]

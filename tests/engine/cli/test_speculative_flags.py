@@ -10,7 +10,12 @@ import pytest
 from blade_llm.cli.vllm_flags import ServerFlagParser
 from blade_llm.config import SpeculativeConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.speculative_options import require_same_tokens, speculative_from_flags, speculative_of
+from blade_llm.speculative_options import (
+    draft_tokenizer_folder,
+    require_same_tokens,
+    speculative_from_flags,
+    speculative_of,
+)
 
 
 def resolve(name: str) -> Path:
@@ -22,6 +27,8 @@ def from_flags(*argv: str) -> SpeculativeConfig | None:
 
 
 DRAFT = SpeculativeConfig(method="draft", gamma=2, draft_model="/models/small")
+HEAD = SpeculativeConfig(method="eagle3", gamma=3, draft_model="/models/head")
+MTP = SpeculativeConfig(method="mtp", gamma=1)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +61,13 @@ DRAFT = SpeculativeConfig(method="draft", gamma=2, draft_model="/models/small")
             ["--speculative_config", '{"method": "look_ahead", "guess_set_size": 3}'],
             SpeculativeConfig(method="look_ahead", guess_set_size=3),
         ),
+        (["--decode_algo=eagle3", "--draft.model=head", "--gamma=3"], HEAD),
+        (["--speculative_config", '{"method": "eagle3", "model": "head", "num_speculative_tokens": 3}'], HEAD),
+        (["--decode_algo=mtp", "--gamma=1"], MTP),
+        (["--speculative_config", '{"method": "mtp", "num_speculative_tokens": 1}'], MTP),
+        (["--speculative_config", '{"method": "deepseek_mtp", "num_speculative_tokens": 1}'], MTP),
+        (["--speculative_config", '{"method": "mimo_mtp", "num_speculative_tokens": 1}'], MTP),
+        (["--speculative_config", '{"method": "qwen3_next_mtp", "num_speculative_tokens": 1}'], MTP),
     ],
 )  # fmt: skip
 def test_flags(argv: list[str], config: SpeculativeConfig | None) -> None:
@@ -73,7 +87,18 @@ def test_flags(argv: list[str], config: SpeculativeConfig | None) -> None:
         (["--use_lookahead", "--look_ahead_gram_size=1"], "are 7, 1, 5; give at least 1, 2 and 1"),
         (["--use_lookahead", "--look_ahead_window_size=60"], r"= 129 more tokens in a step .* at most 127 can branch"),
         (["--decode_algo=ngram", "--speculative_config={}"], "leave --decode_algo and --draft.model out"),
-        (["--speculative_config", '{"method": "medusa"}'], "method 'medusa' is not available; use ngram"),
+        (["--decode_algo=eagle3"], "eagle3 needs a draft head: give --draft.model"),
+        (["--use_sps", "--decode_algo=eagle3", "--draft.model=x"], "ask for eagle3 and for sps; give one"),
+        (["--decode_algo=mtp", "--draft.model=x"], "own checkpoint brings: leave --draft.model out"),
+        (["--decode_algo=mtp", "--draft.dtype=float32"], r"draft_dtype \(--draft.dtype\) is float32; .* method mtp"),
+        (["--decode_algo=eagle3", "--draft.model=x", "--draft.dtype=float16"], "is float16; .* method eagle3"),
+        (["--speculative_config", '{"method": "mtp", "model": "x"}'], "with the methods draft .* and eagle3"),
+        (["--speculative_config", '{"method": "eagle3"}'], "with the methods draft .* and eagle3"),
+        (["--speculative_config", '{"method": "suffix"}'], "method 'suffix' is not available; use ngram or .*eagle3"),
+        (["--speculative_config", '{"method": "medusa"}'], "method 'medusa' is not available; .* use eagle3"),
+        (["--speculative_config", '{"method": "eagle", "model": "x"}'], "'eagle' is not available; .* use eagle3"),
+        (["--speculative_config", '{"method": "mlp_speculator"}'], "'mlp_speculator' is not available; .* use eagle3"),
+        (["--speculative_config", '{"method": ["mtp"]}'], r"\['mtp'\]. is not available"),
         (["--speculative_config", '{"methode": "ngram"}'], "has no 'methode'; it has method"),
         (["--speculative_config", '{"method": "ngram", "gamma": "many"}'], "speculative_config: Expected `int`"),
         (["--speculative_config", '{"method": "draft_model"}'], "a draft model goes together with"),
@@ -84,9 +109,25 @@ def test_what_cannot_be_meant_is_refused(argv: list[str], says: str) -> None:
         from_flags(*argv)
 
 
+def test_what_is_refused_downloads_nothing() -> None:
+    def unexpected(name: str) -> Path:
+        raise AssertionError(name)
+
+    for given in ({"method": "mtp", "model": "x"}, {"method": "eagle3", "model": "x", "gamma": 99}):
+        with pytest.raises(ValueError, match="speculative_config: "):
+            speculative_of(given, unexpected)
+
+
 @pytest.mark.parametrize("given", [DRAFT, None])
 def test_a_configuration_is_taken_as_it_is(given: Any) -> None:
     assert speculative_of(given, resolve) is given
+
+
+def test_the_tokenizer_of_a_draft_model_alone_is_compared() -> None:
+    assert draft_tokenizer_folder(DRAFT) == Path("/models/small")
+    assert draft_tokenizer_folder(DRAFT, "/tokens") == Path("/tokens")
+    for config in (HEAD, MTP, SpeculativeConfig(method="ngram"), None):
+        assert draft_tokenizer_folder(config, "/tokens") is None
 
 
 def test_another_tokenizer_is_named_with_a_token() -> None:

@@ -106,6 +106,24 @@ def test_tokenizers_of_other_forms_come_with_it_and_complete_it(hub: FakeHub, na
     assert len(hub.requests) == num_requests
 
 
+@pytest.mark.parametrize("config", [b'{"draft_vocab_size": 32000}', b'{"architectures": ["LlamaForCausalLMEagle3"]}'])
+def test_a_draft_head_is_complete_without_a_tokenizer(
+    hub: FakeHub, config: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {name: data for name, data in hub.repositories[REPO].items() if "safetensors" in name and "/" not in name}
+    hub.add("acme/head", {**weights, "config.json": config})
+    folder = resolve_model("acme/head")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert resolve_model("acme/head") == folder
+
+
+def test_layers_for_multi_token_prediction_come_with_the_shards(hub: FakeHub) -> None:
+    hub.repositories[REPO] = {**hub.repositories[REPO], "mtp.safetensors": b"x", "vision.safetensors": b"x"}
+    names = {path.name for path in resolve_model(REPO).iterdir()}
+    assert {"mtp.safetensors", "model-00001-of-00002.safetensors"} <= names
+    assert "vision.safetensors" not in names
+
+
 def test_the_hub_library_finds_the_snapshot(hub: FakeHub) -> None:
     from huggingface_hub import snapshot_download
 

@@ -169,7 +169,7 @@ def test_vllms_names_of_flags_with_a_field_are_refused_too(option: VllmOption) -
 
 def test_engine_flags_are_flags_the_server_has() -> None:
     known = {flag.name for flags in GROUPS.values() for flag in flags}
-    cases = ("every_field", "gpu_memory", "embeddings", "no_graphs", "speculative", "lookahead")
+    cases = ("every_field", "gpu_memory", "embeddings", "no_graphs", "speculative", "lookahead", "eagle3", "mtp")
     words = [arg for case in cases for arg in args(render(CASES[case]), "engine")]
     used = {word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")}
     assert used <= known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -12,6 +13,8 @@ from operator_support.status import condition, reconciled_status
 from blade_protocol.state import SpeculationCounts
 
 DRAFT = {"method": "draft", "draftModel": {"uri": "file:///models/small"}}
+HEAD = {"method": "eagle3", "draftModel": {"uri": "file:///models/head"}}
+MTP = {"method": "mtp"}
 KIND = "SpeculationEffective"
 
 
@@ -90,6 +93,25 @@ def test_a_draft_model_that_fails_is_named_with_the_field_and_one_event() -> Non
     assert cluster.reconcile().status is None
     count(cluster, (0, 0), (0, 0))  # both were replaced
     assert KIND not in kinds(reconciled_status(cluster))
+
+
+@pytest.mark.parametrize(
+    ("speculative", "failed", "low"),
+    [
+        (HEAD, "the draft head computed NaN, .* spec.engine.dtype float32", "trained for this very model, or remove"),
+        (MTP, "prediction layers computed NaN, .* another spec.engine.speculative.method", "lower .*steps, or remove"),
+        ({"method": "ngram"}, "", "choose another spec.engine.speculative.method, or remove"),
+    ],
+)
+def test_messages_name_what_makes_the_drafts(speculative: dict[str, Any], failed: str, low: str) -> None:
+    cluster = running(speculative=speculative)
+    count(cluster, (10_000, 900))
+    assert re.search(low, condition(reconciled_status(cluster), KIND)[2])
+    if failed:
+        count(cluster, (10_000, 9_000), failed=True)
+        found = condition(reconciled_status(cluster), KIND)
+        assert found[:2] == ("False", "DraftModelFailed")
+        assert re.search(failed, found[2])
 
 
 def test_low_acceptance_is_a_condition_until_it_is_twice_as_high() -> None:

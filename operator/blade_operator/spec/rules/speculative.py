@@ -9,6 +9,8 @@ from blade_operator.spec.rules.place import cel_readable, readable
 from blade_operator.spec.rules.rule import Rule
 
 _FIELD: Final = "spec.engine.speculative"
+_WITH_DRAFT_MODEL: Final = ("draft", "eagle3")
+"""Methods whose draft tokens come from a folder of its own."""
 _MOST_LOOK_AHEAD: Final = 128
 """As many as attention has bits for."""
 
@@ -19,6 +21,12 @@ def _reachable(spec: LLMServiceSpec) -> bool:
     if speculative is None or speculative.draft_model is None:
         return True
     return readable(speculative.draft_model.uri, spec.model.uri)
+
+
+def _has_its_draft_model(spec: LLMServiceSpec) -> bool:
+    """Whether there is a draft model where the method needs one, and none elsewhere."""
+    speculative = spec.engine.speculative
+    return speculative is None or (speculative.method in _WITH_DRAFT_MODEL) == (speculative.draft_model is not None)
 
 
 def _look_ahead(spec: LLMServiceSpec) -> int:
@@ -46,12 +54,10 @@ SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
         field=f"{_FIELD}.draftModel",
-        cel="!has(self.speculative) || (self.speculative.method == 'draft') == has(self.speculative.draftModel)",
-        holds=lambda name, spec: (
-            spec.engine.speculative is None
-            or (spec.engine.speculative.method == "draft") == (spec.engine.speculative.draft_model is not None)
-        ),
-        message="method draft needs it, and no other method has one",
+        cel="!has(self.speculative) || "
+        f"(self.speculative.method in {list(_WITH_DRAFT_MODEL)}) == has(self.speculative.draftModel)",
+        holds=lambda name, spec: _has_its_draft_model(spec),
+        message="methods draft (a small model) and eagle3 (a draft head) need it, and no other method has one",
     ),
     _settings_of("ngram"),
     _settings_of("lookahead"),
