@@ -15,6 +15,7 @@ from engine_support.rewritten_families import (
     as_baichuan,
     as_baichuan_alibi,
     as_chatglm,
+    as_mimo,
     as_qwen,
     with_alibi,
     with_correction,
@@ -172,6 +173,7 @@ ROWS: dict[str, Row] = {
     "qwen2-windows": Row(
         "Qwen2", "windows from a layer on", dict(use_sliding_window=True, sliding_window=24, max_window_layers=1)
     ),
+    "mimo": Row("Qwen2", "Qwen2's layers", becomes=("MiMoForCausalLM", as_mimo)),
     "qwen3": Row("Qwen3", "normalised heads", {"head_dim": 16}),
     "qwen3-windows": Row(
         "Qwen3",

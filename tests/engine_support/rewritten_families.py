@@ -40,6 +40,12 @@ def _fields(folder: Path) -> dict[str, Any]:
     return fields
 
 
+def as_mimo(folder: Path) -> None:
+    """Of Qwen2."""
+    config = {**_fields(folder), "architectures": ["MiMoForCausalLM"], "model_type": "mimo"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def as_qwen(folder: Path) -> None:
     """Of Qwen2. In Qwen's own code the MLP is ``c_proj(w1(x) * silu(w2(x)))``."""
     config, layer = _fields(folder), "transformer.h.{}"

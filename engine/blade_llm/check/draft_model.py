@@ -17,30 +17,32 @@ from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
 
 def draft_problems(
     speculative: SpeculativeConfig | None,
+    model_dir: Path,
     model: ModelConfig,
     tokenizer: Tokenizer,
     weight_bytes: int,
     tokenizer_dir: str | None = None,
 ) -> tuple[list[str], list[str]]:
-    """What keeps a draft model from drafting for ``model``, and what speaks against it; both empty without one.
+    """What keeps a draft model or a head from drafting for ``model``, in ``model_dir``, and what speaks against it;
+    both empty without one.
 
     ``tokenizer_dir``: where its tokenizer is, if not in its folder.
     """
-    if speculative is None or not speculative.draft_model:
-        return [], []
-    folder = Path(speculative.draft_model)
     try:
-        draft = read_draft(folder, model)
+        found = read_draft(speculative, model_dir, model)
+        if speculative is None or found is None:
+            return [], []
+        folder, draft = found
         weights = open_checkpoint(folder)
-        problems = [
-            f"{folder}: {problem}" for problem in check_tensors(weights, expected_tensors(draft, weights.tensors))
-        ]
-        texts = Path(tokenizer_dir or folder)
-        require_same_tokens(tokenizer.vocabulary, Tokenizer(texts).vocabulary, texts)
+        wrong = check_tensors(weights, expected_tensors(draft, weights.tensors), draft.tensors.indices)
+        problems = [f"{folder}: {problem}" for problem in wrong]
+        if speculative.method == "draft":
+            texts = Path(tokenizer_dir or folder)
+            require_same_tokens(tokenizer.vocabulary, Tokenizer(texts).vocabulary, texts)
     except (ModelFilesError, TokenizerFilesError) as error:
         return [str(error)], []
     warnings = []
-    if weights.total_bytes >= weight_bytes:
+    if speculative.method != "mtp" and weights.total_bytes >= weight_bytes:
         warnings.append(
             f"the draft model {folder} has {weights.total_bytes} bytes of weights, the model {weight_bytes}: it makes "
             "nothing faster; take one of a tenth of the size as --draft.model"

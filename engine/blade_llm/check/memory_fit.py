@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
-from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes, kv_block_bytes
+from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.config import ModelConfig
@@ -146,7 +146,7 @@ def _draft_weights(draft: DraftModelConfig | None) -> int:
 
 def _block_bytes(plan: KVCachePlan, draft: DraftModelConfig | None) -> int:
     """Bytes of a block of the KV cache as ``--kv_cache_bytes`` counts them: of the model and of its draft model."""
-    return plan.block_bytes + (0 if draft is None else kv_block_bytes(draft.model, draft.dtype))
+    return plan.block_bytes + (0 if draft is None else draft.block_bytes)
 
 
 def _with_draft(count: int) -> str:

@@ -91,7 +91,7 @@ def check_model(
     slow: list[str] = []
     if weights is not None and model is not None:
         wrong, slow = draft_problems(
-            speculative, config, model.tokenizer, weights.total_bytes, wanted.draft_tokenizer_dir
+            speculative, model_dir, config, model.tokenizer, weights.total_bytes, wanted.draft_tokenizer_dir
         )
         problems += wrong
     if problems or weights is None or model is None:

@@ -33,9 +33,12 @@ def speculator_of(
     seconds = seconds or StepSeconds({1: 1.0, 8: 1.0})
     if config.method == "look_ahead":
         return LookaheadDrafter(config, seconds, deterministic=deterministic)
+    catch_up = CATCH_UP if on_host else GPU_CATCH_UP
     methods: dict[str, Callable[[], Method]] = {
         "ngram": lambda: Ngram(config.ngram_min_match),
-        "draft": lambda: DraftModel(block_size, draft_positions, CATCH_UP if on_host else GPU_CATCH_UP),
+        "draft": lambda: DraftModel(block_size, draft_positions, catch_up),
+        "eagle3": lambda: DraftModel(block_size, draft_positions, catch_up, shift=1),
+        "mtp": lambda: DraftModel(block_size, draft_positions, catch_up, shift=1),
     }
     return Speculator(
         methods[config.method](),

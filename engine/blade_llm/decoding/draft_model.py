@@ -40,12 +40,14 @@ class DraftModel:
 
     kinds = 1
 
-    def __init__(self, block_size: int, max_positions: int, catch_up: int = CATCH_UP) -> None:
+    def __init__(self, block_size: int, max_positions: int, catch_up: int = CATCH_UP, shift: int = 0) -> None:
         """``max_positions``: of the draft model; longer sequences get no drafts. ``catch_up``: positions that it
-        computes in one step without drafting, at most."""
+        computes in one step without drafting, at most. ``shift``: 1 of a head, which computes each position with the
+        token after it: the last known token has none."""
         self._block_size = block_size
         self._max_positions = max_positions
         self._catch_up = catch_up
+        self._shift = shift
         self._progress: dict[Request, _Progress] = {}
         self._contents: dict[int, bytes] = {}
         """Block → digest of what the draft model has computed in all of it."""
@@ -61,12 +63,13 @@ class DraftModel:
         if not count:
             return 0, None
         progress, known = self._progress[request], len(request.token_ids)
-        start = progress.computed
-        if known - start <= _BESIDE_DRAFTING:
-            # The last draft token is not computed by the draft model: it makes none after it.
-            progress.computed = known + count - 1
-            return count, (start, known)
-        end = min(known - 1, start + self._catch_up_left)
+        start, last = progress.computed, known - self._shift
+        if last - start <= _BESIDE_DRAFTING:
+            # The last draft token is not computed by the draft model: it makes none after it. What a head computes
+            # from states of its own is computed again from the model's.
+            progress.computed = last if self._shift else known + count - 1
+            return count, (start, last)
+        end = min(last - 1, start + self._catch_up_left)
         self._catch_up_left -= end - start
         progress.computed = end
         return 0, (start, end) if end > start else None
@@ -83,11 +86,11 @@ class DraftModel:
         if progress is None or progress.block_table is not request.block_table:
             progress = self._progress[request] = _Progress(request.block_table)
             progress.noted = self._cached_blocks(request)
-            progress.computed = progress.noted * self._block_size
+            progress.computed = max(0, progress.noted * self._block_size - self._shift)
         # Of the tokens drafted last some were rejected, and the last known one was not computed.
-        progress.computed = min(progress.computed, known - 1)
+        progress.computed = max(0, min(progress.computed, known - 1 - self._shift))
         self._note(request, progress)
-        if room <= 0 or known + room > self._max_positions:
+        if room <= 0 or known <= self._shift or known + room > self._max_positions:
             return NO_CANDIDATE
         return Candidate(0, None)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from blade_llm.kernels.lora import AdapterBatch, TokenGroups
@@ -20,6 +22,31 @@ class WholeSequences:
 
     lengths: list[int]
     """Tokens of each sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenStates:
+    """Where a model's hidden states are kept, for a head that drafts from them."""
+
+    cache: Tensor
+    """[blocks * block_size, hidden]: each token's state lies where its keys and values do."""
+    after: tuple[int, ...]
+    """They are those after so many layers, in this order; empty: those after the last norm."""
+    combine: Callable[[Tensor], Tensor] | None = None
+    """Makes one of each token's states, which lie side by side."""
+
+    def write(self, slot_mapping: Tensor, states: Tensor) -> None:
+        """Keep the states of a step's tokens, [tokens, len(after) * hidden]."""
+        combined = states if self.combine is None else self.combine(states)
+        self.cache.index_copy_(0, slot_mapping, combined)
+
+    def write_after(self, slot_mapping: Tensor, states: dict[int, Tensor]) -> None:
+        """The same of what is after each number of layers, [tokens, hidden] each."""
+        self.write(slot_mapping, torch.cat([states[count] for count in self.after], dim=1))
+
+    def read(self, slot_mapping: Tensor) -> Tensor:
+        """[tokens, hidden]."""
+        return self.cache.index_select(0, slot_mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +68,8 @@ class StepMetadata:
     """The tokens that use LoRA adapters; None: no token does."""
     selected_adapters: AdapterBatch | TokenGroups | None = None
     """Those of the tokens that the last layer goes on with, counted among these."""
+    states: HiddenStates | None = None
+    """Where the model leaves its hidden states, or a head finds them; None: nobody wants them."""
 
     def of_selected(self) -> StepMetadata:
         """The step for linear layers, from where on only the selected tokens are computed."""

@@ -13,7 +13,7 @@ from blade_llm.kernels.lora import TokenGroups
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.moe import MoE
 from blade_llm.layers.rope import RotaryTable
-from blade_llm.layers.step import StepMetadata
+from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
@@ -65,40 +65,79 @@ class Decoder:
         ``token_ids``: [tokens] int. ``selected``: [selected] int64, the tokens whose hidden states are wanted; None
         for all of them.
         """
+        x = self.embed(token_ids, step.positions)
+        residual: Tensor | None = None
+        rotations = [table(step.positions) for table in self.rotary]
+        last, states = self.layers[-1], step.states
+        # The last layer goes on with few of a prefill's tokens; where most are wanted, all are computed alike.
+        every = states is not None and not states.after
+        most = selected is not None and (every or 2 * len(selected) > len(token_ids))
+        early = None if most else selected
+        done = len(self.layers) - (early is not None)
+        kept: dict[int, Tensor] = {}
+        if done and self._fuses(step):
+            x, residual = self._fused_layers(x, rotations[0], step, done, kept)
+        else:
+            done = 0
+        for index, layer in enumerate(self.layers[done:], start=done):
+            if states is not None and index in states.after:
+                kept[index] = x if residual is None else x + residual
+            rotation = rotations[self._rope_of[index]]
+            x, residual = layer(x, residual, rotation, step, early if layer is last else None)
+        assert residual is not None
+        if states is not None and kept:
+            states.write_after(step.slot_mapping, kept)
+        if most and selected is not None and not every:
+            x, residual = x.index_select(0, selected), residual.index_select(0, selected)
+        hidden = self.norm.add(x, residual)[0]
+        if states is None or not every:
+            return hidden
+        states.write(step.slot_mapping, hidden)
+        return hidden if selected is None else hidden.index_select(0, selected)
+
+    def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """What the first layer gets, [tokens, hidden]; both: [tokens] int."""
         x = F.embedding(token_ids, self.embedding)
         if self.spec.embedding_scale != 1.0:
             x *= self._embedding_scale
         if self.positions is not None:
-            x += F.embedding(step.positions, self.positions)
-        if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
-        residual: Tensor | None = None
-        rotations = [table(step.positions) for table in self.rotary]
-        last = self.layers[-1]
-        # The last layer goes on with few of a prefill's tokens; where most are wanted, all are computed alike.
-        most = selected is not None and 2 * len(selected) > len(token_ids)
-        early = None if most else selected
-        done = len(self.layers) - (early is not None)
+            x += F.embedding(positions, self.positions)
+        return x if self.embedding_norm is None else self.embedding_norm(x)
+
+    def _fuses(self, step: StepMetadata) -> bool:
+        """Whether layers of the step are one call."""
         adapters = step.adapters
-        if (
-            self.fused is not None
-            and done
-            and not isinstance(adapters, TokenGroups)
-            and (adapters is None or self.fused.serves_adapters(adapters))
-        ):
-            rotation = rotations[0]
-            x, residual = self.fused(
-                x, rotation.cos, rotation.sin, step.slot_mapping, step.attention, step.kv_cache, done, adapters
-            )
-        else:
-            done = 0
-        for index, layer in enumerate(self.layers[done:], start=done):
-            rotation = rotations[self._rope_of[index]]
-            x, residual = layer(x, residual, rotation, step, early if layer is last else None)
-        assert residual is not None
-        if most and selected is not None:
-            x, residual = x.index_select(0, selected), residual.index_select(0, selected)
-        return self.norm.add(x, residual)[0]
+        if self.fused is None or isinstance(adapters, TokenGroups):
+            return False
+        return adapters is None or self.fused.serves_adapters(adapters)
+
+    def _fused_layers(
+        self, x: Tensor, rotation: Rotation, step: StepMetadata, count: int, kept: dict[int, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The first ``count`` layers, in a call up to each whose states are wanted, which join ``kept``."""
+        assert self.fused is not None
+        assert not isinstance(step.adapters, TokenGroups)
+        wanted = () if step.states is None else sorted({each for each in step.states.after if each < count})
+        first, residual = 0, x
+        for end in (*wanted, count):
+            if end > first:
+                x, residual = self.fused(
+                    residual,
+                    rotation.cos,
+                    rotation.sin,
+                    step.slot_mapping,
+                    step.attention,
+                    step.kv_cache,
+                    end,
+                    step.adapters,
+                    first,
+                )
+            if end < count:
+                if end:
+                    residual += x
+                kept[end] = residual.clone()
+            first = end
+        return x, residual
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] to [tokens, vocabulary]; not of a model without output matrix."""

@@ -46,6 +46,8 @@ class Names:
     classifier: str = "score"
     transposed: bool = False
     """Linear layers inside of layers are stored as [in, out]."""
+    prediction: tuple[str, ...] = ()
+    """What names of layers for multi-token prediction begin with, where these do not follow the others."""
 
 
 def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
@@ -92,7 +94,7 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
         if spec.classifier.dense:
             linears["classifier.dense"] = LinearMap((LinearPart(names.classifier_dense, size, size),), bias)
     after = range(len(spec.layers), len(spec.layers) + spec.prediction_layers)
-    skipped = tuple(f"{names.layer.format(index)}." for index in after)
+    skipped = (*(f"{names.layer.format(index)}." for index in after), *names.prediction)
     prefix = names.embedding.partition(".")[0] + "."
     return TensorMap(linears, tensors, prefix, skipped, _fused(spec, names))
 

@@ -18,7 +18,9 @@ from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
 from blade_llm.kernels.decoder_layers import DraftTables
 from blade_llm.kernels.paged_attention import RaggedBatch, most_split_queries
+from blade_llm.layers.step import HiddenStates
 from blade_llm.models.decoder import Decoder
+from blade_llm.models.heads.head import Head
 from blade_llm.models.model import Model
 from blade_llm.runner.device import TORCH_DTYPES
 from blade_llm.runner.draft_config import DraftModelConfig
@@ -26,7 +28,7 @@ from blade_llm.runner.draft_inputs import DraftInputs, send_draft_inputs
 from blade_llm.runner.forward_pass import ForwardPass
 from blade_llm.runner.graphs.decode import GraphBackend
 from blade_llm.runner.graphs.sets import StepGraphs, create_graphs
-from blade_llm.runner.kv_cache import allocate_kv_cache
+from blade_llm.runner.kv_cache import allocate_kv_cache, allocate_states
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.sampler import SampledSlots, Sampler
 from blade_llm.scheduling.plan import StepPlan
@@ -43,14 +45,24 @@ _MOST_SEQS, _TOKENS = 64, (16, 32, 64, 128, 512, 1024, 2048)
 
 @dataclass(frozen=True, slots=True)
 class DraftWeights:
-    """A loaded draft model."""
+    """A loaded draft model or head."""
 
     config: DraftModelConfig
     model: Model
 
+    def allocate_states(self, num_blocks: int, device: torch.device) -> HiddenStates | None:
+        """Where a head finds the hidden states of the target; None: a draft model needs none."""
+        if not isinstance(self.model, Head):
+            return None
+        dtype = TORCH_DTYPES[self.config.dtype]
+        size = self.config.model.hidden_size
+        return self.model.states(allocate_states(size, num_blocks, BLOCK_SIZE, device, dtype))
 
-def load_draft(draft: DraftModelConfig, config: EngineConfig, device: torch.device, max_positions: int) -> DraftWeights:
-    """Load the draft model. ``max_positions``: of the target."""
+
+def load_draft(
+    draft: DraftModelConfig, config: EngineConfig, device: torch.device, max_positions: int, target: Model
+) -> DraftWeights:
+    """Load what drafts for ``target``. ``max_positions``: of the target."""
     model = load_model(
         draft.folder,
         draft.model,
@@ -62,6 +74,7 @@ def load_draft(draft: DraftModelConfig, config: EngineConfig, device: torch.devi
         deterministic=config.deterministic,
         packed_cache=packed_cache(config.packed_cache_dir, config.packed_cache_bytes),
         wrap=None,
+        target=target,
     )
     return DraftWeights(draft, model)
 
@@ -83,7 +96,8 @@ class DraftRunner:
 
     Attributes:
         max_positions: the longest sequence for which it drafts.
-        nbytes: its weights and its KV cache.
+        nbytes: its weights, its KV cache and the hidden states that are kept for it.
+        shift: 1 of a head, which computes each position with the token after it; else 0.
     """
 
     def __init__(
@@ -95,11 +109,14 @@ class DraftRunner:
         num_blocks: int,
         vocab_size: int,
         config: EngineConfig,
+        states: HiddenStates | None = None,
         graphs: GraphBackend | None = None,
     ) -> None:
-        """``tables``, ``sampler``, ``vocab_size``: the target's, of ``num_blocks`` KV blocks; ``graphs``: records CUDA
-        graphs, None: all is launched kernel by kernel."""
+        """``tables``, ``sampler``, ``vocab_size``: the target's, of ``num_blocks`` KV blocks; ``states``: the target's
+        hidden states, for a head; ``graphs``: records CUDA graphs, None: all is launched kernel by kernel."""
         self._vocab_size = vocab_size
+        self._states = states
+        self.shift = 0 if states is None else 1
         model_config = weights.config.model
         self._model = weights.model
         self._tables = tables
@@ -111,7 +128,13 @@ class DraftRunner:
         torch_attention = config.attn_cls == "paged" and device.type == "cuda"
         smaller = model_config.vocab_size < vocab_size
         self._forward = ForwardPass(
-            model_config, kv_cache, tables, config.deterministic, torch_attention, smaller_vocabulary=smaller
+            model_config,
+            kv_cache,
+            tables,
+            config.deterministic,
+            torch_attention,
+            smaller_vocabulary=smaller,
+            states=states,
         )
         self._native: NativeDraft | None = None
         """All steps in one call; None: they are computed one by one."""
@@ -126,6 +149,8 @@ class DraftRunner:
             self.graphs = create_graphs(_few_graphs(config), graphs, self._decode, self._mixed, *where, " of drafts")
         self.max_positions = min(model_config.max_position_embeddings, tables.token_ids.shape[1] - 1)
         self.nbytes = weights.model.nbytes + sum(each.nbytes for layer in kv_cache for each in layer)
+        if states is not None:
+            self.nbytes += states.cache.nbytes
 
     def launch(self, plan: StepPlan) -> Tensor:
         """Compute the plan's draft chunks, and write the draft tokens of the step into the slot tables.
@@ -163,12 +188,21 @@ class DraftRunner:
             elif step:
                 batch = RaggedBatch(slots[:count], one_each[: count + 1], at, [1] * count, positions)
                 hidden = self._forward(self._model, batch, at - 1, count)
-            rows = SampledSlots(inputs.drafting_slots[:count], positions, slots[:count], at)
+            after = inputs.counts[step + 1] if step + 1 < len(inputs.counts) else 0
+            if self._states is not None and after:
+                self._go_on(self._states, hidden[:after], slots[:after], at[:after])
+            sampled_at = [position + self.shift for position in positions]
+            rows = SampledSlots(inputs.drafting_slots[:count], sampled_at, slots[:count], at + self.shift)
             sampled = self._sampler.sample(self._logits(hidden[:count]), rows)
             if sampled.reported is not None:
                 invalid |= (sampled.reported < 0).any()
             self._tables.token_ids[rows.slot_index, rows.position_index] = sampled.tokens.to(torch.int32)
         return invalid
+
+    def _go_on(self, states: HiddenStates, hidden: Tensor, slots: Tensor, positions: Tensor) -> None:
+        """Put a head's own states where it looks for those of ``positions``, until the target computes these."""
+        blocks = self._tables.block_table[slots, positions // BLOCK_SIZE].long()
+        states.cache.index_copy_(0, blocks * BLOCK_SIZE + positions % BLOCK_SIZE, hidden)
 
     def _decode(self, slots: Tensor, starts: Tensor) -> Tensor:
         """A token of each slot, by device memory alone."""

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from blade_llm.config import EngineConfig
+from blade_llm.cache.sizing import BLOCK_SIZE, kv_block_bytes
+from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.models.config import ModelConfig
-from blade_llm.models.dtypes import DTypeName
+from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.heads.eagle3 import read_eagle3
+from blade_llm.models.heads.mtp import read_mtp
 from blade_llm.models.implementation import read_model_config
 from blade_llm.spec.modules import ModulesSpec
 
@@ -19,31 +22,53 @@ _PADDING = 1024
 
 @dataclass(frozen=True, slots=True)
 class DraftModelConfig:
-    """A draft model."""
+    """A draft model, or a head that drafts from the model's hidden states."""
 
     folder: Path
     model: ModelConfig
     dtype: DTypeName
 
+    @property
+    def from_states(self) -> bool:
+        """Whether it computes from hidden states of the model, which are kept for it."""
+        return not isinstance(self.model.decoder, ModulesSpec) and self.model.decoder.prediction is not None
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of its keys and values, and of the states that are kept for it."""
+        states = BLOCK_SIZE * self.model.hidden_size * DTYPE_BYTES[self.dtype] if self.from_states else 0
+        return kv_block_bytes(self.model, self.dtype) + states
+
 
 def draft_model_config(config: EngineConfig, target: ModelConfig, dtype: DTypeName) -> DraftModelConfig | None:
-    """The draft model of ``config``; None where decoding needs none. ``dtype``: the target's.
+    """The draft model or head of ``config``; None where decoding needs none. ``dtype``: the target's.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for one that cannot draft for ``target``.
     """
-    speculative = config.speculative
-    if speculative is None or not speculative.draft_model:
+    found = read_draft(config.speculative, Path(config.model), target)
+    if found is None or config.speculative is None:
         return None
-    folder = Path(speculative.draft_model)
-    draft_dtype = dtype if speculative.draft_dtype == "auto" else speculative.draft_dtype
-    return DraftModelConfig(folder, read_draft(folder, target), draft_dtype)
+    draft_dtype = dtype if config.speculative.draft_dtype == "auto" else config.speculative.draft_dtype
+    return DraftModelConfig(*found, draft_dtype)
 
 
-def read_draft(folder: Path, target: ModelConfig) -> ModelConfig:
-    """The configuration of a draft model of ``target``.
+def read_draft(
+    speculative: SpeculativeConfig | None, model_dir: Path, target: ModelConfig
+) -> tuple[Path, ModelConfig] | None:
+    """The folder and the configuration of what drafts for ``target``, in ``model_dir``; None where nothing does.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for one that cannot draft for it.
     """
+    method = None if speculative is None else speculative.method
+    folder = Path("" if speculative is None else speculative.draft_model)
+    if method == "mtp":
+        return model_dir, read_mtp(model_dir, target)
+    if method == "eagle3":
+        return folder, read_eagle3(folder, target)
+    return (folder, _read_model(folder, target)) if method == "draft" else None
+
+
+def _read_model(folder: Path, target: ModelConfig) -> ModelConfig:
     model = _read(folder)
     if isinstance(model.decoder, ModulesSpec) or model.decoder.bidirectional or not model.decoder.head:
         raise ModelFilesError(

@@ -10,7 +10,7 @@ from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
 from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
-from blade_llm.layers.step import KVCache, StepMetadata, WholeSequences
+from blade_llm.layers.step import HiddenStates, KVCache, StepMetadata, WholeSequences
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.model import Model
 from blade_llm.runner.lora.step import StepAdapters
@@ -33,6 +33,8 @@ class ForwardPass:
     """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
     smaller_vocabulary: bool = False
     """The tables may hold tokens that the model does not have: they are taken for its last one."""
+    states: HiddenStates | None = None
+    """Where the model's hidden states are kept, or found by a head."""
 
     def __call__(
         self,
@@ -51,6 +53,9 @@ class ForwardPass:
         token_ids, positions, slot_mapping = gather_inputs(
             batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
+        if self._of_head:
+            where = batch.slots, starts + 1, batch.query_starts
+            token_ids, _, _ = gather_inputs(*where, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens)
         if self.smaller_vocabulary:
             token_ids = token_ids.clamp(max=self.config.vocab_size - 1)
         if batch.tree is not None:
@@ -63,7 +68,9 @@ class ForwardPass:
             attention = self._attention(batch)
             if (latent := self._latent) is not None and not self.deterministic and batch.tree is None:
                 expanded = expanded_prefills(latent, batch, tables.block_table, self.kv_cache[0][0])
-        metadata = StepMetadata(positions, slot_mapping, attention, self.kv_cache, token_types, expanded)
+        metadata = StepMetadata(
+            positions, slot_mapping, attention, self.kv_cache, token_types, expanded, states=self.states
+        )
         if adapters is not None:
             of_tokens, of_selected = adapters.groups(batch, num_tokens, selected)
             metadata = replace(metadata, adapters=of_tokens, selected_adapters=of_selected)
@@ -90,6 +97,12 @@ class ForwardPass:
         lengths = batch.query_starts.diff()
         begins = self.second_texts.index_select(0, batch.slots).repeat_interleave(lengths, output_size=num_tokens)
         return attention, (positions >= begins).long()
+
+    @property
+    def _of_head(self) -> bool:
+        """Whether each position is computed with the token after it."""
+        decoder = self.config.decoder
+        return not isinstance(decoder, ModulesSpec) and decoder.prediction is not None
 
     @property
     def _latent(self) -> LatentAttentionSpec | None:

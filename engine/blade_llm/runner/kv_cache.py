@@ -38,16 +38,28 @@ def allocate_kv_cache(
     return [(keys, values) for keys, values in cache]
 
 
-def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
-    """Copy keys and values of all layers from blocks ``sources`` to ``targets``, [copies] int64 each.
+def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor, states: Tensor | None = None) -> None:
+    """Copy keys and values of all layers from blocks ``sources`` to ``targets``, [copies] int64 each, and ``states``.
 
-    ``cache``: from :func:`allocate_kv_cache`, whose layers lie one after another. No target may be a source of a later
-    copy.
+    ``cache``: from :func:`allocate_kv_cache`, whose layers lie one after another; ``states``: from
+    :func:`allocate_states`. No target may be a source of a later copy.
     """
     whole = _whole(cache)
+    if states is not None:
+        blocks = states.view(whole.shape[1], -1, states.shape[1])
+        blocks.index_copy_(0, targets, blocks.index_select(0, sources))
     for begin in range(0, len(sources), _COPIED_AT_ONCE):
         some = slice(begin, begin + _COPIED_AT_ONCE)
         whole.index_copy_(1, targets[some], whole.index_select(1, sources[some]))
+
+
+def allocate_states(hidden: int, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Hidden states of the tokens in as many blocks, [(num_blocks + 1) * block_size, hidden], all zero; untouched pages
+    as above."""
+    shape = ((num_blocks + 1) * block_size, hidden)
+    if device.type == "cpu":
+        return HugePageArena().empty(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def copy_tokens(cache: KVCache, sources: Tensor, targets: Tensor) -> None:

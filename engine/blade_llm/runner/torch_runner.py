@@ -157,7 +157,7 @@ class TorchRunner:
             if inputs.trees.copies is not None:
                 copy_tokens(self._kv_cache, *inputs.trees.copies)
             if inputs.copies is not None:
-                copy_blocks(self._kv_cache, *inputs.copies)
+                copy_blocks(self._kv_cache, *inputs.copies, None if self._states is None else self._states.cache)
             draft_invalid = None
             if plan.draft_chunks and self.draft is not None:
                 draft_invalid = self.draft.launch(plan)
@@ -243,6 +243,8 @@ class TorchRunner:
         """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
         if self.model_config.decoder.token_types > 1 and self.model_config.decoder.classifier is not None:
             self._second_texts = torch.zeros(config.max_num_seqs + 1, dtype=torch.int64, device=self.device)
+        drafting = self._draft_weights
+        self._states = None if drafting is None else drafting.allocate_states(kv.blocks, self.device)
         self._forward_pass = ForwardPass(
             self.model_config,
             self._kv_cache,
@@ -250,19 +252,21 @@ class TorchRunner:
             config.deterministic,
             self._torch_attention,
             self._second_texts,
+            states=self._states,
         )
         encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
         backend: GraphBackend | None = None
         if self._graph_backend is not None and not config.disable_cuda_graph and not encodes:
             backend = self._graph_backend()
-        if self._draft_weights is not None:
+        if drafting is not None:
             self.draft = DraftRunner(
-                self._draft_weights,
+                drafting,
                 self.tables,
                 self._sampler,
                 num_blocks=kv.blocks,
                 vocab_size=self.model_config.vocab_size,
                 config=config,
+                states=self._states,
                 graphs=backend,
             )
         self.plain_graphs: StepGraphs | None = None
@@ -316,7 +320,7 @@ class TorchRunner:
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
         del self._kv_cache, self.tables, self._sampler, self._query_starts, self.plain_graphs, self.adapter_graphs
-        del self._forward_pass
+        del self._forward_pass, self._states
         self.draft = None
 
     def _hidden(self, inputs: StepInputs) -> Tensor:
@@ -427,7 +431,7 @@ class TorchRunner:
         draft = self._draft_config
         if draft is not None:
             start = time.perf_counter()
-            self._draft_weights = load_draft(draft, self.config, self.device, max_positions)
+            self._draft_weights = load_draft(draft, self.config, self.device, max_positions, self.model)
             self.timings["draft"] = time.perf_counter() - start
 
     def _capture(self) -> None:

@@ -9,6 +9,7 @@ from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.norm import NormSpec
+from blade_llm.spec.prediction import PredictionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class DecoderSpec:
     """Rows of a table that tells the first text of a pair from the second; 0 for none."""
     classifier: ClassifierSpec | None = None
     prediction_layers: int = 0
-    """Layers for multi-token prediction that a checkpoint may have after the others; they are not computed."""
+    """Layers for multi-token prediction that a checkpoint may have after the others; they are no part of the model."""
+    prediction: PredictionSpec | None = None
+    """Of a head that drafts for another model, whose embeddings it takes; its layers are one."""
     bidirectional: bool = False
     """An encoder: each token sees its whole sequence, which one step must hold; nothing is kept between steps."""
 

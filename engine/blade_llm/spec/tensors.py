@@ -30,6 +30,8 @@ class TensorPart:
     """Which of the matrices that lie one after the other in the tensor, along a dimension before those above."""
     float32: bool = False
     """Read in fp32 whatever the model's type."""
+    integers: bool = False
+    """No weights, but indices: int64."""
 
     @property
     def plain(self) -> bool:
@@ -129,8 +131,10 @@ class TensorMap:
     optional_prefix: str = ""
     """Of most names. A checkpoint that was saved without the output matrix's module has none of them with it."""
     skipped: tuple[str, ...] = ()
-    """What names of tensors begin with that are known and not computed: layers for multi-token prediction."""
+    """What names of tensors begin with that are known and no part of the model: layers for multi-token prediction."""
     variant: Variant | None = field(default=None, compare=False)
+    partial: bool = False
+    """The checkpoint has more than this, for others."""
 
     def found_in(self, names: Collection[str]) -> TensorMap:
         """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has one of its
@@ -141,7 +145,7 @@ class TensorMap:
             if any(name in names or name.removeprefix(prefix) in names for name in self.variant.names):
                 other = self.variant.make()
             linears, tensors = {**self.linears, **other.linears}, {**self.tensors, **other.tensors}
-            return TensorMap(linears, tensors, prefix, self.skipped).found_in(names)
+            return TensorMap(linears, tensors, prefix, self.skipped, partial=self.partial).found_in(names)
         if not prefix or any(name.startswith(prefix) for name in names):
             return self
         linears = {
@@ -151,12 +155,18 @@ class TensorMap:
             for place, linear in self.linears.items()
         }
         tensors = {place: replace(part, name=part.name.removeprefix(prefix)) for place, part in self.tensors.items()}
-        return TensorMap(linears, tensors, skipped=tuple(name.removeprefix(prefix) for name in self.skipped))
+        skipped = tuple(name.removeprefix(prefix) for name in self.skipped)
+        return TensorMap(linears, tensors, skipped=skipped, partial=self.partial)
 
     def expected(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the checkpoint's tensors that the model needs."""
         parts = [*self.tensors.values(), *(part for linear in self.linears.values() for part in linear.tensors())]
         return {part.name: part.shape for part in parts}
+
+    @property
+    def indices(self) -> frozenset[str]:
+        """Names of tensors of integers."""
+        return frozenset(part.name for part in self.tensors.values() if part.integers)
 
     @property
     def linear_size(self) -> int:

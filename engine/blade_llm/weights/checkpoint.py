@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -95,10 +95,13 @@ def read_tensor_headers(file: Path) -> dict[str, TensorInfo]:
         raise ModelFilesError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]]) -> list[str]:
+def check_tensors(
+    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], indices: Collection[str] = ()
+) -> list[str]:
     """What keeps ``checkpoint`` from being the model whose tensors are ``expected``; empty when it is.
 
-    Names missing tensors, wrong shapes and types that are not plain weights. Tensors beyond ``expected`` are fine.
+    Names missing tensors, wrong shapes and types that are not plain weights, or not int64 where they are ``indices``.
+    Tensors beyond ``expected`` are fine.
     """
     problems: list[str] = []
     missing = [name for name in expected if name not in checkpoint.tensors]
@@ -121,7 +124,7 @@ def check_tensors(checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]
     odd = [
         f"{tensor.name} is {tensor.dtype} in {tensor.file.name}"
         for tensor, _ in present
-        if tensor.dtype not in WEIGHT_DTYPES
+        if tensor.dtype not in (("I64",) if tensor.name in indices else WEIGHT_DTYPES)
     ]
     if odd:
         problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
@@ -140,7 +143,10 @@ def unused_tensors(
     layers = [prefix.rstrip(".") for prefix in skipped if any(name.startswith(prefix) for name in known)]
     said = [f"{len(others)} tensor(s) are not used: {_some(others)}"] if others else []
     if known:
-        said.append(f"layers for multi-token prediction are skipped: {_some(layers)} ({len(known)} tensor(s))")
+        said.append(
+            f"layers for multi-token prediction are for --decode_algo mtp alone: {_some(layers)} ({len(known)} "
+            "tensor(s))"
+        )
     return "; ".join(said)
 
 

@@ -14,6 +14,7 @@ from blade_llm.layers.linear import LinearOptions
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.encoder import Encoder
+from blade_llm.models.heads.head import Eagle3Head, MTPHead
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.model import Model
 from blade_llm.models.parameters import Parameters
@@ -36,13 +37,14 @@ def load_model(
     deterministic: bool = False,
     packed_cache: tuple[Path, int] | None = None,
     wrap: Callable[[LinearMethod, TensorMap], LinearMethod] | None = None,
+    target: Model | None = None,
 ) -> Model:
     """The model with its weights on ``device`` in ``dtype``, for sequences of up to ``max_positions`` tokens.
 
     ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
     not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it;
     those of transformers' modules are not. ``wrap``: makes of the linear method, and the tensor map in use, one whose
-    layers do more.
+    layers do more. ``target``: the model that a head drafts for.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
@@ -58,6 +60,10 @@ def load_model(
             return TransformersModel(config.decoder, Parameters(source, tensors), device, dtype, method)
         if config.decoder.bidirectional:
             return Encoder(config.decoder, Parameters(source, tensors), method)
+        if config.decoder.prediction is not None:
+            assert isinstance(target, Decoder), "heads are read for decoders"
+            head = MTPHead if config.decoder.prediction.kind == "mtp" else Eagle3Head
+            return head(config.decoder, Parameters(source, tensors), max_positions, method, target)
         return Decoder(config.decoder, Parameters(source, tensors), max_positions, method)
 
     if load_format == "dummy":

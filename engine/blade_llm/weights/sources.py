@@ -44,10 +44,11 @@ class SafetensorsWeights:
         self._kept: list[tuple[Path, Tensor]] = []
         self._checkpoint = open_checkpoint(model_dir)
         expected = expected_tensors(config, self._checkpoint.tensors)
-        problems = check_tensors(self._checkpoint, expected)
+        problems = check_tensors(self._checkpoint, expected, config.tensors.indices)
         if problems:
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
-        if unused := unused_tensors(self._checkpoint, expected, config.tensors.skipped):
+        unused = unused_tensors(self._checkpoint, expected, config.tensors.skipped)
+        if unused and not config.tensors.partial:
             logger.warning("%s: %s", model_dir, unused)
         self._device = device
         self._dtype = dtype

@@ -106,10 +106,12 @@ class NativeDecoder:
         kv_cache: Sequence[tuple[Tensor, Tensor]],
         layers: int,
         adapters: AdapterBatch | None = None,
+        first: int = 0,
     ) -> tuple[Tensor, Tensor]:
-        """The first ``layers`` layers: what the last of them adds, and the residual that it is to be added to.
+        """Layers ``first`` to before ``layers``: what the last of them adds, and the residual to add it to.
 
-        ``embedded``: [tokens, hidden] bf16, contiguous, becomes the residual. ``cos``, ``sin`` and ``slot_mapping`` as
+        ``embedded``: [tokens, hidden] bf16, contiguous, what layer ``first`` gets, becomes the residual. ``cos``,
+        ``sin`` and ``slot_mapping`` as
         :func:`~blade_llm.kernels.rope_write_kv.rope_write_kv` takes them, ``kv_cache`` in the order of the layers.
         ``adapters``: such as :meth:`serves_adapters`.
         """
@@ -118,7 +120,7 @@ class NativeDecoder:
         tokens = embedded.shape[0]
         x = torch.empty_like(embedded)
         scratch = self.scratch(tokens)
-        caches = cache_pointers(kv_cache)
+        caches = cache_pointers(kv_cache[first:])
         own = [] if adapters is None else adapters.parts(tokens, MLP_TOKENS)
         parts = (_POINTER * len(own))(*(None if part is None else batch_address(part) for part in own))
         step = _Step(
@@ -134,8 +136,15 @@ class NativeDecoder:
             None if adapters is None else batch_address(adapters),
             ctypes.addressof(parts),
         )
-        _decode()(self.address, ctypes.addressof(step), layers)
+        decoder = self._decoder if not first else self._beginning(first)
+        _decode()(ctypes.addressof(decoder), ctypes.addressof(step), layers - first)
         return x, embedded
+
+    def _beginning(self, first: int) -> _Decoder:
+        """The same without the layers before ``first``."""
+        decoder = _Decoder.from_buffer_copy(self._decoder)
+        decoder.layers = ctypes.addressof(self._layers) + first * ctypes.sizeof(_Layer)
+        return decoder
 
     def scratch(self, tokens: int) -> list[Tensor]:
         """What layers need between their operators for so many tokens: ``normed`` to ``mixture`` of a step."""

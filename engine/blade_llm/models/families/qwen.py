@@ -1,6 +1,7 @@
 """The first Qwen (Bai et al., arXiv 2309.16609): Qwen2's layers under other names. Qwen2 and Qwen2.5 (Qwen team, arXiv
 2407.10671, 2412.15115): a bias on queries, keys and values, always; windows from some layer on, if the configuration
-asks for them. Qwen3 (arXiv 2505.09388): normalised heads, biases as configured."""
+asks for them. Qwen3 (arXiv 2505.09388): normalised heads, biases as configured. MiMo (arXiv 2505.07608): Qwen2's
+layers, and one for multi-token prediction."""
 
 from __future__ import annotations
 
@@ -67,4 +68,5 @@ QWEN = Family(
     ),
 )
 QWEN2 = Family(_qwen2, Names())
-QWEN3 = Family(_qwen3, Names())
+QWEN3 = Family(_qwen3, Names(prediction=("mtp.",)))
+MIMO = Family(_qwen2, Names(prediction=("model.mtp_layers.",)))

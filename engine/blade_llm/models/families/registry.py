@@ -27,7 +27,7 @@ from blade_llm.models.families.mixtures.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from blade_llm.models.families.olmo import OLMO2
 from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
-from blade_llm.models.families.qwen import QWEN, QWEN2, QWEN3
+from blade_llm.models.families.qwen import MIMO, QWEN, QWEN2, QWEN3
 from blade_llm.models.families.stablelm import STABLELM
 from blade_llm.spec.decoder import ClassifierSpec
 
@@ -35,6 +35,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "LlamaForCausalLM": LLAMA,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
+    "MiMoForCausalLM": MIMO,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
     "Qwen2MoeForCausalLM": QWEN2_MOE,

@@ -77,7 +77,7 @@ def plan_kv_cache(
     """Divide ``kv_cache_bytes`` into blocks, no more than ``max_num_seqs`` full requests could use.
 
     A length the user did not request is shortened to what fits, with a warning. ``enlarge`` says what to change for a
-    cache of so many bytes. ``draft``: a draft model, whose keys and values take their part of each block's bytes.
+    cache of so many bytes. ``draft``: what drafts, and keeps a part of each block's bytes.
     Raises :class:`NotEnoughMemoryError` when a requested length, or a single block, does not fit, and ``ValueError``
     for one beyond the model's own.
     """
@@ -85,7 +85,7 @@ def plan_kv_cache(
     if not block_bytes:
         return _plan_whole_sequences(config, model)
     if draft is not None:
-        both = block_bytes + kv_block_bytes(draft.model, draft.dtype)
+        both = block_bytes + draft.block_bytes
         kv_cache_bytes = kv_cache_bytes * block_bytes // both
         enlarge = partial(_enlarge_both, enlarge, block_bytes, both)
     fitting = kv_cache_bytes // block_bytes

@@ -20,6 +20,9 @@ from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan
 class StartableDraft(Protocol):
     """A draft model."""
 
+    shift: int
+    """1 of a head, which computes each position with the token after it; else 0."""
+
     def launch(self, plan: StepPlan) -> Tensor:
         """Compute the plan's draft chunks and the step's draft tokens."""
 

@@ -92,7 +92,8 @@ def _decodes(tokens: int, config: SpeculativeConfig) -> StepPlan:
 def _draft(draft: StartableDraft, decodes: int, gamma: int) -> float:
     """Seconds of one token of each of so many decodes."""
     chunks = [ScheduledChunk(slot, _PROMPT - 1, 1 + gamma, True, f"dummy-{slot}", gamma) for slot in range(decodes)]
-    plan = StepPlan(0, chunks, draft_chunks=[DraftChunk(slot, _PROMPT - 1, 1) for slot in range(decodes)])
+    last = _PROMPT - 1 - draft.shift
+    plan = StepPlan(0, chunks, draft_chunks=[DraftChunk(slot, last, 1) for slot in range(decodes)])
     start = time.perf_counter()
     bool(draft.launch(plan))  # waits for the device
     return (time.perf_counter() - start) / gamma

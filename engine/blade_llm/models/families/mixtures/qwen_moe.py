@@ -54,4 +54,4 @@ def _qwen3_moe(raw: RawConfig) -> DecoderSpec:
 
 
 QWEN2_MOE = Family(_qwen2_moe, Names())
-QWEN3_MOE = Family(_qwen3_moe, Names())
+QWEN3_MOE = Family(_qwen3_moe, Names(prediction=("mtp.",)))

@@ -1,0 +1,1 @@
+"""Heads that draft from a model's hidden states: their configurations, and what computes them."""

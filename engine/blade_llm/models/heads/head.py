@@ -1,0 +1,133 @@
+"""Heads that draft from a model's hidden states."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from blade_llm.layers.rope import RotaryTable
+from blade_llm.layers.step import HiddenStates, Rotation, StepMetadata
+from blade_llm.models.decoder import Decoder
+from blade_llm.models.decoder_layer import DecoderLayer, build_norm
+from blade_llm.models.linear_method import LinearMethod
+from blade_llm.models.parameters import Parameters
+from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.prediction import PredictionSpec
+
+
+class Head(ABC):
+    """Of each token its own embedding and the state of the token before it in, a state of its own out; implements
+    :class:`~blade_llm.models.model.Model`.
+
+    Token ids are those that follow the positions of the step: at position p it computes token p + 1 beside the state
+    of token p, and predicts token p + 2.
+    """
+
+    classifier = None
+
+    def __init__(
+        self, spec: DecoderSpec, parameters: Parameters, max_positions: int, method: LinearMethod, target: Decoder
+    ) -> None:
+        """``max_positions``: longest sequence; ``target``: the model whose embeddings it takes."""
+        assert spec.prediction is not None
+        assert spec.final_norm is not None
+        self.spec: PredictionSpec = spec.prediction
+        self._target = target
+        self._state_norm = build_norm(self.spec.norm, parameters, "prediction.state_norm")
+        self._layer = DecoderLayer(spec.layers[0], parameters, 0, method)
+        self._norm = build_norm(spec.final_norm, parameters, "norm")
+        attention = spec.layers[0].attention
+        self._rotary = RotaryTable(attention.rope, attention.rotary_width, max_positions, target.embedding.device)
+        self.nbytes = self._layer.nbytes + self._rotary.cos.nbytes + self._rotary.sin.nbytes
+
+    def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
+        """States from which it goes on, [selected, hidden]. Arguments as a model's, see above for the tokens."""
+        assert step.states is not None, "a head computes from states"
+        embedded = self._target.embed(token_ids, step.positions)
+        states = step.states.read(step.slot_mapping)
+        return self._compute(embedded, states, self._rotary(step.positions), step, selected)
+
+    def states(self, cache: Tensor) -> HiddenStates:
+        """The states of the model that it computes from, kept in ``cache``."""
+        return HiddenStates(cache, self.spec.after)
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[tokens, hidden] to [tokens, vocabulary of the model]."""
+
+    @abstractmethod
+    def _compute(
+        self, embedded: Tensor, states: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None
+    ) -> Tensor:
+        """``embedded``, ``states``: [tokens, hidden]."""
+
+
+class MTPHead(Head):
+    """A layer for multi-token prediction, with the output matrix of the model."""
+
+    def __init__(
+        self, spec: DecoderSpec, parameters: Parameters, max_positions: int, method: LinearMethod, target: Decoder
+    ) -> None:
+        super().__init__(spec, parameters, max_positions, method, target)
+        self._embedding_norm = build_norm(self.spec.norm, parameters, "prediction.embedding_norm")
+        self._projection = method.create(parameters, parameters.linear("prediction.projection"))
+        self.nbytes += self._projection.nbytes
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See :class:`Head`."""
+        return self._target.logits(hidden if self.spec.passes_normalised else self._norm(hidden))
+
+    def _compute(
+        self, embedded: Tensor, states: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None
+    ) -> Tensor:
+        if self.spec.zero_first:
+            embedded = embedded.masked_fill(step.positions.eq(0)[:, None], 0)
+        both = [self._embedding_norm(embedded), self._state_norm(states)]
+        joined = torch.cat(both[::-1] if self.spec.states_first else both, dim=1)
+        x, residual = self._layer(self._projection(joined), None, rotation, step, selected)
+        return self._norm.add(x, residual)[0] if self.spec.passes_normalised else x + residual
+
+
+class Eagle3Head(Head):
+    """EAGLE-3: an attention that is twice as wide, and an output matrix of its own for the most frequent tokens."""
+
+    def __init__(
+        self, spec: DecoderSpec, parameters: Parameters, max_positions: int, method: LinearMethod, target: Decoder
+    ) -> None:
+        super().__init__(spec, parameters, max_positions, method, target)
+        self._combine = method.create(parameters, parameters.linear("prediction.combine"))
+        self._head = method.create(parameters, parameters.linear("prediction.head"))
+        self._vocab_size = spec.vocab_size
+        self._tokens: Tensor | None = None
+        """[own vocabulary] int64: the token of each logit; None: all in order."""
+        if part := parameters.map.tensors.get("prediction.tokens"):
+            offsets = parameters.source.tensor(part.name, dtype=torch.int64)
+            self._tokens = offsets + torch.arange(len(offsets), device=offsets.device)
+        self.nbytes += self._combine.nbytes + self._head.nbytes
+
+    def states(self, cache: Tensor) -> HiddenStates:
+        """See :class:`Head`."""
+        return HiddenStates(cache, self.spec.after, self._combine)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See :class:`Head`; those that it cannot draft are minus infinity."""
+        own = self._head(self._norm(hidden))
+        if self._tokens is None:
+            return own
+        return own.new_full((len(own), self._vocab_size), float("-inf")).index_copy_(1, self._tokens, own)
+
+    def _compute(
+        self, embedded: Tensor, states: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None
+    ) -> Tensor:
+        layer = self._layer
+        normed = self._state_norm(states)
+        residual = normed if self.spec.normalised_residual else states
+        joined = torch.cat([layer.attention_norm(embedded), normed], dim=1)
+        attended = layer.attention(joined, rotation, step, selected)
+        if selected is not None:
+            residual = residual.index_select(0, selected)
+        assert layer.mlp_norm is not None
+        x, residual = layer.mlp_norm.add(attended, residual)
+        return residual + layer.mlp(x, step)
