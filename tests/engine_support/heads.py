@@ -75,9 +75,16 @@ def save_with_mtp(folder: Path, row: str) -> None:
     _write_config(folder, {"num_nextn_predict_layers": 1})
 
 
-def save_eagle3(folder: Path, *, speculators: bool = False, vocab_size: int = 64, **fields: Any) -> None:
-    """A random head of EAGLE-3 for a model of :data:`~engine_support.tiny_models.SHAPE`, that drafts each third token.
-    ``speculators``: in the format of vLLM's speculators."""
+def save_eagle3(
+    folder: Path,
+    *,
+    speculators: bool = False,
+    vocab_size: int = 64,
+    model_vocab_size: int = SHAPE["vocab_size"],
+    **fields: Any,
+) -> None:
+    """A random head of EAGLE-3 for a model of :data:`~engine_support.tiny_models.SHAPE`, that drafts
+    ``vocab_size`` of ``model_vocab_size`` tokens. ``speculators``: in the format of vLLM's speculators."""
     folder.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(11)
     size, inner, heads, kv_heads, dim = SHAPE["hidden_size"], 96, 4, 2, 16
@@ -89,7 +96,7 @@ def save_eagle3(folder: Path, *, speculators: bool = False, vocab_size: int = 64
         "head_dim": dim,
         "num_hidden_layers": 1,
         "rms_norm_eps": NORM_EPS,
-        "vocab_size": SHAPE["vocab_size"],
+        "vocab_size": model_vocab_size,
         "max_position_embeddings": 64,  # they say 2048 and are used for longer contexts
     }
     own = {"draft_vocab_size": vocab_size, **fields}
@@ -115,10 +122,10 @@ def save_eagle3(folder: Path, *, speculators: bool = False, vocab_size: int = 64
         f"{layer}.mlp.down_proj.weight": (size, inner),
     }
     tensors = {name: _weight(each, generator) for name, each in shapes.items()}
-    if vocab_size < SHAPE["vocab_size"]:
-        tokens = torch.randperm(SHAPE["vocab_size"], generator=generator)[:vocab_size].sort().values
+    if vocab_size < model_vocab_size:
+        tokens = torch.randperm(model_vocab_size, generator=generator)[:vocab_size].sort().values
         tensors["d2t"] = tokens - torch.arange(vocab_size)
-        listed = torch.zeros(SHAPE["vocab_size"], dtype=torch.bool)
+        listed = torch.zeros(model_vocab_size, dtype=torch.bool)
         listed[tokens] = True
         tensors["t2d"] = listed
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})

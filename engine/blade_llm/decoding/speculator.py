@@ -101,8 +101,8 @@ class Speculator:
         """See :class:`~blade_llm.scheduling.drafting.Drafter`."""
         if not self._tally.failed:
             logger.error(
-                "the draft model computed NaN: decoding goes on without drafts; check its files, or give it "
-                "--draft.dtype bfloat16 or float32"
+                "the draft model computed NaN: decoding goes on without drafts; check its files, or give "
+                "--draft.dtype bfloat16 or float32 (of a head that reads the model's states: --dtype)"
             )
         self._tally.failed = True
 

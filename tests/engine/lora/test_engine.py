@@ -22,6 +22,7 @@ from engine_support.adapter_models import (
 )
 from engine_support.adapters import targets_of, write_adapter
 from engine_support.fake_grammar import grammar_spec_of
+from engine_support.heads import save_eagle3
 from engine_support.tiny_models import engine_config
 
 from blade_llm.engine.messages import GenerateRequest
@@ -34,13 +35,16 @@ PLACES = [[7, 8, 9], [9], [20, 30, 40], *([[11]] * 20), list(range(50, 120)), li
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folders(tmp_path_factory.mktemp("models"))
+    folders: Path = make_folders(tmp_path_factory.mktemp("models"))
+    save_eagle3(folders / "head", eagle_aux_hidden_state_layer_ids=[0, 1, 1])
+    return folders
 
 
 SPECULATIVE: dict[str, dict[str, Any]] = {
     "ngram": {"ngram_min_match": 1},
     "draft": {"draft_model": "base"},
     "look_ahead": {"look_ahead_window_size": 4, "look_ahead_gram_size": 2},
+    "eagle3": {"draft_model": "head"},
 }
 """Speculative decoding beside adapters, with each method."""
 FEATURES: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Heads that draft from hidden states: they draft what their checkpoints say, and no token of an output differs."""
+"""Heads that draft from hidden states draft what their checkpoints say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
+from engine_support.feature_load import check_equal, core_for, free_drafts, run
 from engine_support.heads import MTP_ROWS, Eagle3Reference, MTPReference, save_eagle3, save_with_mtp
 from engine_support.tiny_models import engine_config, save_model
 
@@ -93,35 +93,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def speculative_of(method: str, folders: dict[str, Path], **options: Any) -> SpeculativeConfig:
     head = str(folders["head"]) if method == "eagle3" else ""
     return SpeculativeConfig(method=method, draft_model=head, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("method", ["mtp", "eagle3"])
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"max_num_seqs": 24},
-        {"max_num_seqs": 24, "max_kv_blocks": 40},
-        {"max_num_seqs": 3, "max_batch_tokens": 24},
-        {"max_num_seqs": 8, "enable_prompt_cache": False},
-    ],
-    ids=["room", "preempting", "small steps", "no prefix cache"],
-)
-def test_no_token_differs(folders: dict[str, Path], method: str, limits: dict[str, Any]) -> None:
-    requests = requests_of(24)
-    plain = core_for(engine_config(folders["target"], max_num_seqs=24, max_model_len=256))
-    expected = run(plain, requests, stagger=1)
-    speculative = speculative_of(method, folders, gamma=3)
-    core = core_for(
-        engine_config(folders["target"], max_model_len=256, speculative=speculative, **limits),
-        step_seconds=free_drafts(),
-    )
-    found = run(core, requests, stagger=1)
-    assert found.keys() == expected.keys()
-    for name, result in found.items():
-        check_equal(result, expected[name])
-    counts = core.state(epoch="", sequence=0, draining=False).speculation
-    assert counts is not None
-    assert counts.draft_tokens >= counts.drafts > 20
 
 
 @pytest.mark.parametrize("method", ["mtp", "eagle3"])

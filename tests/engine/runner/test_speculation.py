@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, run
+from engine_support.heads import save_eagle3, save_with_mtp
 from engine_support.tiny_models import engine_config, save_model
 from safetensors.torch import load_file, save_file
 
@@ -17,21 +18,22 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.sampling.parameters import SamplingParams
 
 REQUESTS = requests_of(24)
-METHODS = ("ngram", "equal", "other", "look_ahead")
+METHODS = ("ngram", "equal", "other", "look_ahead", "eagle3", "mtp")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("target")
-    save_model(folder, "qwen2")
+    save_with_mtp(folder, "qwen3")
     return folder
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A draft model that hardly ever agrees, of another family and size."""
+    """A draft model that hardly ever agrees, of another family and size, and as ``head`` in it a head of EAGLE-3."""
     folder: Path = tmp_path_factory.mktemp("draft")
     save_model(folder, "llama", num_hidden_layers=1)
+    save_eagle3(folder / "head", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
     return folder
 
 
@@ -48,6 +50,10 @@ def speculative(method: str, folder: Path, other: Path, **options: object) -> Sp
         options.pop("gamma", None)
         sizes = {"look_ahead_window_size": 5, "look_ahead_gram_size": 2, "guess_set_size": 4}
         return SpeculativeConfig(method="look_ahead", **(sizes | options))  # type: ignore[arg-type]
+    if method == "mtp":
+        return SpeculativeConfig(method="mtp", **options)  # type: ignore[arg-type]
+    if method == "eagle3":
+        return SpeculativeConfig(method="eagle3", draft_model=str(other / "head"), **options)  # type: ignore[arg-type]
     draft = folder if method == "equal" else other
     return SpeculativeConfig(method="draft", draft_model=str(draft), **options)  # type: ignore[arg-type]
 
@@ -138,7 +144,7 @@ def test_a_cached_prompt_is_not_computed_again_by_the_draft_model(folder: Path) 
 def test_a_draft_model_of_nan_is_switched_off(
     folder: Path, tmp_path: Path, expected: dict[str, Result], caplog: pytest.LogCaptureFixture
 ) -> None:
-    save_model(tmp_path, "qwen2")
+    save_with_mtp(tmp_path, "qwen3")
     weights = load_file(tmp_path / "model.safetensors")
     weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], 3e38)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})

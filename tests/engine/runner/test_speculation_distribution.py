@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_support.feature_load import core_for, free_drafts
+from engine_support.heads import save_eagle3
 from engine_support.tiny_models import SHAPE, engine_config, load_reference, save_model
 from torch import Tensor
 
@@ -35,6 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("draft")
     save_model(folder, "llama", vocab_size=VOCABULARY, num_hidden_layers=1)
+    shape = {"model_vocab_size": VOCABULARY, "vocab_size": 20, "eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+    save_eagle3(folder / "head", **shape)
     return folder
 
 
@@ -80,12 +83,13 @@ def second_tokens(folder: Path, speculative: SpeculativeConfig | None) -> Tensor
     return torch.bincount(torch.tensor([tokens[1] for tokens in outputs.values()]), minlength=VOCABULARY).double()
 
 
-@pytest.mark.parametrize("method", ["normal", "ngram", "draft", "look_ahead"])
+@pytest.mark.parametrize("method", ["normal", "ngram", "draft", "look_ahead", "eagle3"])
 def test_tokens_have_the_distribution_of_the_model(folder: Path, other: Path, method: str) -> None:
     speculative = {
         "normal": None,
         "ngram": SpeculativeConfig(method="ngram", gamma=2, ngram_min_match=1),
         "draft": SpeculativeConfig(method="draft", gamma=2, draft_model=str(other)),
+        "eagle3": SpeculativeConfig(method="eagle3", gamma=2, draft_model=str(other / "head")),
         "look_ahead": SpeculativeConfig(
             method="look_ahead", look_ahead_window_size=3, look_ahead_gram_size=2, guess_set_size=3
         ),

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
+from engine_support.heads import save_eagle3, save_with_mtp
 from engine_support.recording_graphs import RecordingGraphs, prepare_from_device
-from engine_support.tiny_models import engine_config, save_model
+from engine_support.tiny_models import engine_config
 
 from blade_llm.config import SpeculativeConfig
 from blade_llm.models.config import load_model_config
@@ -23,11 +24,12 @@ SETTINGS: dict[str, Any] = {"max_num_seqs": 12, "max_model_len": 256, "max_batch
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("target")
-    save_model(folder, "qwen2")
+    save_with_mtp(folder, "qwen3")
+    save_eagle3(folder / "head", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
     return folder
 
 
-@pytest.mark.parametrize("method", ["ngram", "draft", "look_ahead"])
+@pytest.mark.parametrize("method", ["ngram", "draft", "look_ahead", "eagle3", "mtp"])
 def test_no_token_differs_and_drafts_are_verified_in_graphs(
     folder: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,7 +39,7 @@ def test_no_token_differs_and_drafts_are_verified_in_graphs(
         method=method,  # type: ignore[arg-type]
         ngram_min_match=1,
         look_ahead_gram_size=2,
-        draft_model=str(folder) if method == "draft" else "",
+        draft_model={"draft": str(folder), "eagle3": str(folder / "head")}.get(method, ""),
     )
     config = engine_config(folder, speculative=speculative, **SETTINGS)
     runner = TorchRunner(config, load_model_config(config.model_dir), RecordingGraphs)
@@ -53,7 +55,8 @@ def test_no_token_differs_and_drafts_are_verified_in_graphs(
     assert counts is not None
     assert counts.accepted_tokens > 0
     of_draft = {name for name in replays if name.endswith("of drafts")}
-    assert of_draft == ({"graph_num_tokens of drafts", "graph_batch_size of drafts"} if method == "draft" else set())
+    drafting = {"graph_num_tokens of drafts", "graph_batch_size of drafts"}
+    assert of_draft == (drafting if method in ("draft", "eagle3", "mtp") else set())
     assert replays["graph_num_tokens verifying"] > counts.drafts / 12
 
 
