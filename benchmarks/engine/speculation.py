@@ -11,7 +11,9 @@ output that it got, up to where that goes round in circles. ``PEERS=vllm``: ther
 as many tokens at once, its rounds between ours.
 
 Lookahead decoding is measured on the demo model's own questions (random models have no trajectory worth guessing), one
-after another; and in a batch of the 0.5B, where it has to switch itself off. ``ROWS=look_ahead``: these alone.
+after another; and in a batch of the 0.5B, where it has to switch itself off.
+
+A head of EAGLE-3 is measured as the draft model is. ``ROWS``: ``draft``, ``eagle3``, ``ngram`` or ``look_ahead`` alone.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from benchmarks.engine.random_head import random_head
 from benchmarks.figures import QUICK, Figure, report
 from benchmarks.peers.model import random_model
 from benchmarks.peers.peers import CACHE, VLLM_NGRAM
@@ -64,21 +67,39 @@ Tokens = dict[str, list[int]]
 
 
 def main() -> int:
-    if os.environ.get("ROWS") == "look_ahead":
-        plain = _core(random_model(CACHE / "models" / "qwen2-0.5b"))
-        return report("speculation", _look_ahead(plain), keep=True)
-    model, draft = random_model(CACHE / "models" / "qwen2-0.5b"), random_model(CACHE / "models" / DRAFT.name, DRAFT)
+    rows = os.environ.get("ROWS", "")
+    model = random_model(CACHE / "models" / "qwen2-0.5b")
     plain = _core(model)
-    speculating = _core(model, SpeculativeConfig(method="draft", gamma=GAMMA, draft_model=str(draft)))
-    ngram = _core(model, SpeculativeConfig(method="ngram", gamma=GAMMA))
+    if rows:
+        return report("speculation", _ROWS[rows](plain, model), keep=True)
+    return report("speculation", [figure for row in _ROWS.values() for figure in row(plain, model)])
+
+
+def _draft(plain: EngineCore, model: Path) -> list[Figure]:
+    draft = random_model(CACHE / "models" / DRAFT.name, DRAFT)
+    config = SpeculativeConfig(method="draft", gamma=GAMMA, draft_model=str(draft))
+    return _with_given_acceptance("draft", plain, _core(model, config))
+
+
+def _eagle3(plain: EngineCore, model: Path) -> list[Figure]:
+    head = random_head(CACHE / "models" / "qwen2-0.5b-eagle3")
+    config = SpeculativeConfig(method="eagle3", gamma=GAMMA, draft_model=str(head))
+    return _with_given_acceptance("eagle3", plain, _core(model, config))
+
+
+def _with_given_acceptance(name: str, plain: EngineCore, speculating: EngineCore) -> list[Figure]:
     figures = []
     for rate, target in ((0.6, 1.5), (0.8, 2.0)):
         ratio = _compare(plain, speculating, 1, rate)
-        figures.append(Figure(f"draft_{rate}_single", ratio, "of normal", ">=", target))
-    figures.append(Figure(f"draft_0.6_batch_{MANY}", _compare(plain, speculating, MANY, 0.6), "of normal", ">=", 0.98))
-    figures.append(Figure("ngram_single", _compare(plain, ngram, 1), "of normal"))
+        figures.append(Figure(f"{name}_{rate}_single", ratio, "of normal", ">=", target))
+    batch = _compare(plain, speculating, MANY, 0.6)
+    return [*figures, Figure(f"{name}_0.6_batch_{MANY}", batch, "of normal", ">=", 0.98)]
+
+
+def _ngram(plain: EngineCore, model: Path) -> list[Figure]:
+    ngram = _core(model, SpeculativeConfig(method="ngram", gamma=GAMMA))
+    figures = [Figure("ngram_single", _compare(plain, ngram, 1), "of normal")]
     figures.append(Figure(f"ngram_batch_{MANY}", _compare(plain, ngram, MANY), "of normal", ">=", 0.98))
-    figures += _look_ahead(plain)
     copying = _copying(plain)
     before = _counts(ngram)
     ratio = _compare(plain, ngram, 1, prompts=copying)
@@ -89,7 +110,7 @@ def main() -> int:
         options = {**worker_options(QWEN2), "gamma": GAMMA, "max_length": 512}
         with Running(VLLM_NGRAM, model, **options) as peer:
             figures += _beside(peer, ngram, copying)
-    return report("speculation", figures)
+    return figures
 
 
 def _core(model: Path, speculative: SpeculativeConfig | None = None) -> EngineCore:
@@ -107,7 +128,7 @@ def _core(model: Path, speculative: SpeculativeConfig | None = None) -> EngineCo
     )
 
 
-def _look_ahead(plain: EngineCore) -> list[Figure]:
+def _look_ahead(plain: EngineCore, model: Path) -> list[Figure]:
     """Lookahead decoding: the demo model's questions one by one, and many requests of the 0.5B at once."""
     sizes = SpeculativeConfig(method="look_ahead", look_ahead_window_size=15, look_ahead_gram_size=2, guess_set_size=5)
     cores = [_demo_core(speculative) for speculative in (None, sizes)]
@@ -125,7 +146,7 @@ def _look_ahead(plain: EngineCore) -> list[Figure]:
                 answers.append(tokens)
             assert answers[0] == answers[1]
         ratios.append(seconds[0] / seconds[1])
-    batch = _compare(plain, _core(CACHE / "models" / "qwen2-0.5b", sizes), MANY)
+    batch = _compare(plain, _core(model, sizes), MANY)
     return [
         Figure("look_ahead_demo_steps", steps[0] / steps[1], "of normal, fewer"),
         Figure("look_ahead_demo_single", statistics.median(ratios), "of normal", ">=", 1.2),
@@ -275,6 +296,14 @@ def _agree(core: EngineCore, expected: Tokens, rate: float) -> Callable[[], None
         runner.launch_forward = forward
 
     return restore
+
+
+_ROWS: dict[str, Callable[[EngineCore, Path], list[Figure]]] = {
+    "draft": _draft,
+    "eagle3": _eagle3,
+    "ngram": _ngram,
+    "look_ahead": _look_ahead,
+}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.kernels.decoder_layers import fuse
 from blade_llm.kernels.lora import TokenGroups
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.moe import MoE
@@ -16,14 +15,13 @@ from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
+from blade_llm.models.fused import fuse_layers
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import DecoderSpec
-from blade_llm.spec.moe import MoESpec
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.draft import NativeDraft
-    from blade_llm.kernels.decoder_layers.native import NativeDecoder
 
 
 class Decoder:
@@ -47,7 +45,7 @@ class Decoder:
         """One table for each kind of rotation."""
         self._rope_of = [ropes.index(each) for each in rope_of]
         self.layers = [DecoderLayer(layer, parameters, index, method) for index, layer in enumerate(spec.layers)]
-        self.fused = self._fuse()
+        self.fused = fuse_layers(self.layers) if len(self.rotary) == 1 else None
         """All layers in one call; without it they compute the same one by one."""
         assert spec.final_norm is not None, "a decoder ends with a norm"
         self.norm = build_norm(spec.final_norm, parameters, "norm")
@@ -148,13 +146,23 @@ class Decoder:
         cap = self.spec.logits_softcap
         return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 
+    @property
+    def embeds_plainly(self) -> bool:
+        """Whether the first layer gets rows of a bf16 table, and nothing else."""
+        if self.positions is not None or self.embedding_norm is not None or self.spec.embedding_scale != 1.0:
+            return False
+        return self.embedding.dtype == torch.bfloat16
+
+    @property
+    def plain_logits(self) -> bool:
+        """Whether the output matrix's results are the logits."""
+        return self.spec.logits_scale == 1.0 and not self.spec.logits_softcap
+
     def native_draft(self, vocabulary: int, deterministic: bool) -> NativeDraft | None:
         """The operator for all steps of a draft at once, over the first ``vocabulary`` tokens; None where the model's
         operators are to be called one by one."""
         spec, head = self.spec, None if self.head is None else self.head.packed
-        if self.fused is None or spec.embedding_scale != 1.0 or spec.logits_scale != 1.0 or spec.logits_softcap:
-            return None
-        if self.positions is not None or self.embedding_norm is not None or self.embedding.dtype != torch.bfloat16:
+        if self.fused is None or not self.embeds_plainly or not self.plain_logits:
             return None
         from blade_llm.kernels.decoder_layers.draft import NativeDraft
         from blade_llm.kernels.linear.native import NativeLinear
@@ -178,36 +186,6 @@ class Decoder:
         for layer in {layer.spec.mlp: layer for layer in self.layers}.values():
             if isinstance(layer.mlp, MoE):
                 layer.mlp.warm(self.embedding[:1])
-
-    def _fuse(self) -> NativeDecoder | None:
-        """The operator for whole layers, where it computes what all of them ask for."""
-        weights = [layer.fusable for layer in self.layers]
-        first = self.spec.layers[0]
-        mlps = [layer.mlp for layer in self.spec.layers if not isinstance(layer.mlp, MoESpec)]
-        eps = {norm.eps for layer in self.spec.layers for norm in layer.norms}
-        scales = {layer.attention.scale for layer in self.spec.layers}
-        kinds = {norm.kind for layer in self.spec.layers for norm in (layer.attention_norm, layer.mlp_norm) if norm}
-        if any(each is None for each in weights) or any(
-            len(each) > 1 for each in (eps, scales, set(mlps), kinds, self.rotary)
-        ):
-            return None
-        (kind,) = kinds
-        of_heads = "rms_unit_offset" if kind == "rms_unit_offset" else "rms"  # as the operator computes them
-        if {each.attention.head_norm.kind for each in self.spec.layers if each.attention.head_norm} - {of_heads}:
-            return None
-        mlp = mlps[0] if mlps else None
-        return fuse(
-            [each for each in weights if each is not None],
-            num_heads=first.attention.num_heads,
-            num_kv_heads=first.attention.num_kv_heads,
-            head_dim=first.attention.head_dim,
-            scale=first.attention.scale,
-            inner=mlp.inner if mlp else 0,
-            eps=eps.pop(),
-            norm=kind,
-            activation=mlp.activation if mlp else "silu",
-            gated=mlp.gated if mlp else True,
-        )
 
     def _count_bytes(self) -> int:
         tables = [self.embedding, *(each for table in self.rotary for each in (table.cos, table.sin))]

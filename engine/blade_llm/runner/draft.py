@@ -138,7 +138,7 @@ class DraftRunner:
         )
         self._native: NativeDraft | None = None
         """All steps in one call; None: they are computed one by one."""
-        if isinstance(self._model, Decoder) and weights.config.dtype == "bfloat16" and device.type == "cpu":
+        if isinstance(self._model, Decoder | Head) and weights.config.dtype == "bfloat16" and device.type == "cpu":
             self._native = self._model.native_draft(vocab_size, config.deterministic)
         self.graphs: StepGraphs | None = None
         self._most_split_queries = 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_support.feature_load import core_for, free_drafts, run
+from engine_support.heads import save_eagle3, save_with_mtp
 from engine_support.tiny_models import engine_config, save_model
 from torch import Tensor
 
@@ -79,8 +80,14 @@ def requests(count: int, **fields: Any) -> list[GenerateRequest]:
     return made
 
 
-def compared(folder: Path, draft: Path, load: list[GenerateRequest], **options: Any) -> Compared:
-    speculative = SpeculativeConfig(method="draft", draft_model=str(draft), gamma=4)
+def compared(
+    folder: Path, draft: Path | None, load: list[GenerateRequest], method: str = "draft", **options: Any
+) -> Compared:
+    speculative = SpeculativeConfig(
+        method=method,  # type: ignore[arg-type]
+        draft_model=str(draft or ""),
+        gamma=4,
+    )
     core = core_for(
         engine_config(folder, dtype="bfloat16", max_model_len=256, speculative=speculative, **options),
         step_seconds=free_drafts(),
@@ -100,6 +107,30 @@ def test_the_tokens_are_those_of_steps_one_by_one(family: str, overrides: dict[s
     save_model(target, "qwen2", torch.bfloat16)
     save_model(draft, family, torch.bfloat16, num_hidden_layers=2, **overrides)
     both = compared(target, draft, requests(24), max_num_seqs=12)
+    assert both.by_native > 20
+    assert both.tokens > 1000
+    assert both.different == 0
+
+
+@pytest.mark.parametrize("row", ["mimo", "qwen3", "qwen3-moe"])
+def test_layers_for_multi_token_prediction_draft_the_tokens_of_steps_one_by_one(row: str, tmp_path: Path) -> None:
+    save_with_mtp(tmp_path, row)
+    both = compared(tmp_path, None, requests(24), "mtp", max_num_seqs=12)
+    assert both.by_native > 20
+    assert both.tokens > 1000
+    assert both.different == 0
+
+
+@pytest.mark.parametrize(
+    "head",
+    [{"vocab_size": 60}, {"vocab_size": 199, "norm_before_residual": True}],
+    ids=["own vocabulary", "all tokens"],
+)
+def test_eagle3_drafts_the_tokens_of_steps_one_by_one(head: dict[str, Any], tmp_path: Path) -> None:
+    target, folder = tmp_path / "target", tmp_path / "head"
+    save_model(target, "llama", torch.bfloat16, num_hidden_layers=5)
+    save_eagle3(folder, **head)
+    both = compared(target, folder, requests(24), "eagle3", max_num_seqs=12)
     assert both.by_native > 20
     assert both.tokens > 1000
     assert both.different == 0

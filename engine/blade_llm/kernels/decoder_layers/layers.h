@@ -64,35 +64,38 @@ inline void norm(const Decoder& decoder, const bf16* x, const bf16* residual, bf
                    decoder.norm == NormKind::rms_unit_offset);
 }
 
-inline void decoder_layers(const Decoder* decoder, const Step* step, int64_t layers) {
+// Layer `i` from behind its first norm on, whose result is in `normed`, `width` numbers a token.
+inline void attend_and_mlp(const Decoder* decoder, const Step* step, int64_t i, int64_t width) {
     const auto& [all, hidden, inner, heads, kv_heads, head_dim, formula, gated, norm_kind, eps] = *decoder;
     const auto& [tokens, cosines, sines, slots, attention, caches, x, residual, normed, projected, gathered, mixture,
                  adapters, mlp_adapters] =
         *step;
     const int64_t queries = heads * head_dim;
+    const Layer& layer = all[i];
+    bf16 *keys = caches[2 * i], *values = caches[2 * i + 1];
+    linear(layer.qkv, layer.qkv_adapters, adapters, normed, tokens, width, queries + 2 * kv_heads * head_dim, projected);
+    blade_rope_write_kv(1, projected, cosines, sines, slots, keys, values, gathered, tokens, heads, kv_heads, head_dim,
+                        layer.q_norm, layer.k_norm, eps, norm_kind == NormKind::rms_unit_offset);
+    blade_paged_attention(attention, gathered, queries, keys, values, normed, layer.attention);
+    linear(layer.output, layer.output_adapters, adapters, normed, tokens, queries, hidden, x);
+    norm(*decoder, x, residual, residual, layer.post_attention_norm, layer.post_attention_norm_bias, normed, tokens);
+    if (layer.mixture) return blade_mixture(layer.mixture, normed, tokens, mixture, x);
+    for (int64_t first = 0; first < tokens; first += MLP_TOKENS) {
+        const int64_t some = std::min(MLP_TOKENS, tokens - first);
+        const lora::Batch* own = adapters ? mlp_adapters[first / MLP_TOKENS] : nullptr;
+        linear(layer.gate_up, layer.gate_up_adapters, own, normed + first * hidden, some, hidden, (gated ? 2 : 1) * inner,
+               projected);
+        blade_activate(1, static_cast<int>(formula), static_cast<int>(gated), projected, gathered, some, inner);
+        linear(layer.down, layer.down_adapters, own, gathered, some, inner, hidden, x + first * hidden);
+    }
+}
+
+inline void decoder_layers(const Decoder* decoder, const Step* step, int64_t layers) {
     for (int64_t i = 0; i < layers; i++) {
-        const Layer& layer = all[i];
-        bf16 *keys = caches[2 * i], *values = caches[2 * i + 1];
-        norm(*decoder, i ? x : residual, i ? residual : nullptr, residual, layer.input_norm, layer.input_norm_bias, normed,
-             tokens);
-        linear(layer.qkv, layer.qkv_adapters, adapters, normed, tokens, hidden, queries + 2 * kv_heads * head_dim, projected);
-        blade_rope_write_kv(1, projected, cosines, sines, slots, keys, values, gathered, tokens, heads, kv_heads, head_dim,
-                            layer.q_norm, layer.k_norm, eps, norm_kind == NormKind::rms_unit_offset);
-        blade_paged_attention(attention, gathered, queries, keys, values, normed, layer.attention);
-        linear(layer.output, layer.output_adapters, adapters, normed, tokens, queries, hidden, x);
-        norm(*decoder, x, residual, residual, layer.post_attention_norm, layer.post_attention_norm_bias, normed, tokens);
-        if (layer.mixture) {
-            blade_mixture(layer.mixture, normed, tokens, mixture, x);
-            continue;
-        }
-        for (int64_t first = 0; first < tokens; first += MLP_TOKENS) {
-            const int64_t some = std::min(MLP_TOKENS, tokens - first);
-            const lora::Batch* own = adapters ? mlp_adapters[first / MLP_TOKENS] : nullptr;
-            linear(layer.gate_up, layer.gate_up_adapters, own, normed + first * hidden, some, hidden,
-                   (gated ? 2 : 1) * inner, projected);
-            blade_activate(1, static_cast<int>(formula), static_cast<int>(gated), projected, gathered, some, inner);
-            linear(layer.down, layer.down_adapters, own, gathered, some, inner, hidden, x + first * hidden);
-        }
+        const Layer& layer = decoder->layers[i];
+        norm(*decoder, i ? step->x : step->residual, i ? step->residual : nullptr, step->residual, layer.input_norm,
+             layer.input_norm_bias, step->normed, step->tokens);
+        attend_and_mlp(decoder, step, i, decoder->hidden);
     }
 }
 

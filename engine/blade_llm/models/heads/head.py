@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from blade_llm.layers.linear import Linear
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import HiddenStates, Rotation, StepMetadata
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
+from blade_llm.models.fused import fuse_layers
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.prediction import PredictionSpec
+
+if TYPE_CHECKING:
+    from blade_llm.kernels.decoder_layers.draft import Join, NativeDraft
 
 
 class Head(ABC):
@@ -38,6 +44,7 @@ class Head(ABC):
         self._state_norm = build_norm(self.spec.norm, parameters, "prediction.state_norm")
         self._layer = DecoderLayer(spec.layers[0], parameters, 0, method)
         self._norm = build_norm(spec.final_norm, parameters, "norm")
+        self._norms = {spec.final_norm, spec.layers[0].attention_norm, spec.layers[0].mlp_norm}
         attention = spec.layers[0].attention
         self._rotary = RotaryTable(attention.rope, attention.rotary_width, max_positions, target.embedding.device)
         self.nbytes = self._layer.nbytes + self._rotary.cos.nbytes + self._rotary.sin.nbytes
@@ -52,6 +59,41 @@ class Head(ABC):
     def states(self, cache: Tensor) -> HiddenStates:
         """The states of the model that it computes from, kept in ``cache``."""
         return HiddenStates(cache, self.spec.after)
+
+    def native_draft(self, vocabulary: int, deterministic: bool) -> NativeDraft | None:
+        """As that of a :class:`~blade_llm.models.decoder.Decoder`."""
+        head, fused = self._output.packed, fuse_layers([self._layer])
+        if fused is None or not self._target.embeds_plainly:
+            return None
+        from blade_llm.kernels.decoder_layers.draft import NativeDraft
+        from blade_llm.kernels.linear.native import NativeLinear
+
+        join = self._join()
+        if not isinstance(head, NativeLinear) or join is None:
+            return None
+        if self._norms != {self.spec.norm} or self.spec.norm.kind == "layer":
+            return None
+        return NativeDraft(
+            fused,
+            embedding=self._target.embedding,
+            norm=self._norm.weight,
+            norm_bias=None,
+            head=head,
+            cosines=self._rotary.cos,
+            sines=self._rotary.sin,
+            vocabulary=vocabulary,
+            deterministic=deterministic,
+            joins=join,
+        )
+
+    @property
+    @abstractmethod
+    def _output(self) -> Linear:
+        """The output matrix."""
+
+    @abstractmethod
+    def _join(self) -> Join | None:
+        """What it has beside its layer, for the operator; None where that does not compute it."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
@@ -74,6 +116,28 @@ class MTPHead(Head):
         self._embedding_norm = build_norm(self.spec.norm, parameters, "prediction.embedding_norm")
         self._projection = method.create(parameters, parameters.linear("prediction.projection"))
         self.nbytes += self._projection.nbytes
+
+    @property
+    def _output(self) -> Linear:
+        assert self._target.head is not None, "models that draft have an output matrix"
+        return self._target.head
+
+    def _join(self) -> Join | None:
+        from blade_llm.kernels.decoder_layers.draft import Join
+        from blade_llm.kernels.linear.native import NativeLinear
+
+        projection = self._projection.packed
+        if not isinstance(projection, NativeLinear) or not self._target.plain_logits:
+            return None
+        return Join(
+            self._embedding_norm.weight,
+            self._state_norm.weight,
+            projection,
+            tokens=None,
+            states_first=self.spec.states_first,
+            passes_normalised=self.spec.passes_normalised,
+            normalised_residual=False,
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See :class:`Head`."""
@@ -110,6 +174,23 @@ class Eagle3Head(Head):
     def states(self, cache: Tensor) -> HiddenStates:
         """See :class:`Head`."""
         return HiddenStates(cache, self.spec.after, self._combine)
+
+    @property
+    def _output(self) -> Linear:
+        return self._head
+
+    def _join(self) -> Join | None:
+        from blade_llm.kernels.decoder_layers.draft import Join
+
+        return Join(
+            None,
+            self._state_norm.weight,
+            None,
+            self._tokens,
+            states_first=False,
+            passes_normalised=False,
+            normalised_residual=self.spec.normalised_residual,
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See :class:`Head`; those that it cannot draft are minus infinity."""
