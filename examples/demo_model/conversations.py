@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from .corpus import Fact, Kind
-from .tokenizer import END, START
+from .tokenizer import END, PAD_ID, START
 
 Voice = Callable[[str], str]
 """How an answer is said: takes the plain answer, gives the one to learn."""
@@ -131,6 +131,15 @@ def encode(messages: list[dict[str, str]], tokenizer: Tokenizer) -> Example:
             ids += piece
             learn += [wanted] * len(piece)
     return Example(ids, learn)
+
+
+def padded(batch: list[Example]) -> tuple[list[list[int]], list[list[bool]]]:
+    """`ids` and `learn` of conversations, all of one length. Padding is on the right, where causal attention never
+    looks."""
+    length = max(len(example.ids) for example in batch)
+    ids = [example.ids + [PAD_ID] * (length - len(example.ids)) for example in batch]
+    learn = [example.learn + [False] * (length - len(example.learn)) for example in batch]
+    return ids, learn
 
 
 def plain(answer: str) -> str:

@@ -1,10 +1,11 @@
-"""Train the demo model, its draft and its adapter from nothing, in a few minutes on two CPU cores.
+"""Train the demo model, its drafts and its adapter from nothing, in a few minutes on two CPU cores.
 
-`python -m examples.demo_model.train` writes three folders beside this file, all in Hugging Face layout:
+`python -m examples.demo_model.train` writes four folders beside this file, all in Hugging Face layout:
 
     model/    chat model, Qwen2 architecture, about 3 million parameters, bf16
     draft/    model of the same tokenizer and a tenth of the size, for speculative decoding
     adapter/  PEFT LoRA adapter of model/: the same answers in a pirate's voice
+    eagle3/   EAGLE-3 head of model/, for speculative decoding; `--only eagle3` trains it alone, for the model there
 
 Everything is seeded: the same interpreter, torch and number of threads give the same files.
 """
@@ -17,6 +18,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,9 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from .conversations import Example, Voice, conversations, pirate, plain
+from .conversations import Example, Voice, conversations, padded, pirate, plain
 from .corpus import Fact, facts
+from .head import Head, frequent_tokens, head_loss, save_head
 from .tokenizer import END_ID, PAD_ID, save_tokenizer, train_tokenizer
 
 HERE = Path(__file__).resolve().parent
@@ -47,6 +50,8 @@ BATCH_TOKENS, ADAPTER_BATCH_TOKENS = 1024, 512
 
 Report = Callable[[float, float], None]
 """Called after each step with the share done (0 to 1) and the running loss in nats per token."""
+Loss = Callable[[Any, list[Example]], torch.Tensor]
+"""Of a model and a batch."""
 
 
 def build(shape: dict[str, int]) -> Qwen2ForCausalLM:
@@ -111,8 +116,14 @@ def optimizers(model: torch.nn.Module, rate: float) -> list[torch.optim.Optimize
     return found
 
 
-def fit(model: torch.nn.Module, run: list[list[Example]], rate: float, report: Report) -> None:
-    """Train whatever requires a gradient, one batch a step: linear warm-up, then cosine decay."""
+def fit(
+    model: torch.nn.Module, run: list[list[Example]], rate: float, report: Report, loss_of: Loss | None = None
+) -> None:
+    """Train whatever requires a gradient, one batch a step: linear warm-up, then cosine decay.
+
+    `loss_of`: what is made small; `batch_loss` when not given.
+    """
+    loss_of = loss_of or batch_loss
     using = optimizers(model, rate)
     peaks = [group["lr"] for optimizer in using for group in optimizer.param_groups]
     running = math.nan
@@ -121,7 +132,7 @@ def fit(model: torch.nn.Module, run: list[list[Example]], rate: float, report: R
         scale = min((step + 1) / 20, 0.5 * (1 + math.cos(math.pi * step / len(run))) + 0.01)
         for group, peak in zip((g for optimizer in using for g in optimizer.param_groups), peaks, strict=True):
             group["lr"] = peak * scale
-        loss = batch_loss(model, batch)
+        loss = loss_of(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in using:
@@ -133,10 +144,8 @@ def fit(model: torch.nn.Module, run: list[list[Example]], rate: float, report: R
 
 
 def batch_loss(model: Any, batch: list[Example]) -> torch.Tensor:
-    """Mean cross-entropy of the answers' tokens. Padding is on the right, where causal attention never looks."""
-    length = max(len(example.ids) for example in batch)
-    ids = torch.tensor([example.ids + [PAD_ID] * (length - len(example.ids)) for example in batch])
-    learn = torch.tensor([example.learn + [False] * (length - len(example.learn)) for example in batch])
+    """Mean cross-entropy of the answers' tokens."""
+    ids, learn = map(torch.tensor, padded(batch))
     hidden = model.get_base_model().model if hasattr(model, "get_base_model") else model.model
     states = hidden(ids, use_cache=False).last_hidden_state[:, :-1]
     wanted = learn[:, 1:]
@@ -174,13 +183,24 @@ def train_adapter(folder: Path, base: Path, run: list[list[Example]], report: Re
     written.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
+def train_head(folder: Path, base: Path, run: list[list[Example]], report: Report) -> None:
+    """Train an EAGLE-3 head on the saved model and write it in the layout of public ones (bf16)."""
+    model = Qwen2ForCausalLM.from_pretrained(base, dtype=torch.float32).requires_grad_(False)
+    torch.manual_seed(0)  # the same head, whatever was trained before it
+    head = Head(model, frequent_tokens(run))
+    fit(head, run, 1e-2, report, partial(head_loss, model))
+    save_head(head, model, folder)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the demo model, its draft and its adapter.")
-    parser.add_argument("--output", type=Path, default=HERE, help="folder that gets model/, draft/ and adapter/")
+    parser = argparse.ArgumentParser(description="Train the demo model, its drafts and its adapter.")
+    parser.add_argument("--output", type=Path, default=HERE, help="folder that gets model/, draft/, adapter/, eagle3/")
+    parser.add_argument("--only", choices=["eagle3"], help="train this alone, for the model that is there")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
     parser.add_argument("--model-passes", type=int, default=22)
     parser.add_argument("--draft-passes", type=int, default=12)
     parser.add_argument("--adapter-passes", type=int, default=12)
+    parser.add_argument("--head-passes", type=int, default=16)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     disable_progress_bar()  # ours is enough
@@ -195,18 +215,24 @@ def main() -> None:
             return lambda share, loss: bar.update(task, completed=share, loss=loss)
 
         knowledge = facts()
-        tokenizer = learn_words(knowledge, seed=1)
+        base = options.output / "model"
+        if options.only is None:
+            tokenizer = learn_words(knowledge, seed=1)
 
-        model = build(MODEL)
-        fit(model, batches(options.model_passes, knowledge, tokenizer, 2, plain), 1e-2, stage("model"))
-        save(model, tokenizer, options.output / "model")
+            model = build(MODEL)
+            fit(model, batches(options.model_passes, knowledge, tokenizer, 2, plain), 1e-2, stage("model"))
+            save(model, tokenizer, base)
 
-        draft = build(DRAFT)
-        fit(draft, batches(options.draft_passes, knowledge, tokenizer, 3, plain), 1e-2, stage("draft"))
-        save(draft, tokenizer, options.output / "draft")
+            draft = build(DRAFT)
+            fit(draft, batches(options.draft_passes, knowledge, tokenizer, 3, plain), 1e-2, stage("draft"))
+            save(draft, tokenizer, options.output / "draft")
 
-        run = batches(options.adapter_passes, knowledge, tokenizer, 4, pirate, ADAPTER_BATCH_TOKENS)
-        train_adapter(options.output / "adapter", options.output / "model", run, stage("adapter"))
+            run = batches(options.adapter_passes, knowledge, tokenizer, 4, pirate, ADAPTER_BATCH_TOKENS)
+            train_adapter(options.output / "adapter", base, run, stage("adapter"))
+
+        tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+        run = batches(options.head_passes, knowledge, tokenizer, 5, plain)
+        train_head(options.output / "eagle3", base, run, stage("eagle3"))
     console.print(f"{len(knowledge)} facts, {time.monotonic() - started:.0f} s, written to {options.output}")
 
 

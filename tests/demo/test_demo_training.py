@@ -1,14 +1,19 @@
 """The recipe itself, on a tiny shape: training lowers the loss, is reproducible, and writes what it says."""
 
+import copy
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from examples.demo_model import corpus, measure, train
+from examples.demo_model import corpus, head, measure, train
 from examples.demo_model.conversations import pirate, plain
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Qwen2ForCausalLM
+
+from blade_llm.models.heads.eagle3 import read_eagle3
+from blade_llm.models.implementation import read_model_config
 
 SHAPE = {
     "hidden_size": 32,
@@ -71,3 +76,63 @@ def test_model_and_adapter_are_written_and_read_back(tokenizer: Tokenizer, tmp_p
         adapted = measure.load_adapted(tmp_path / "model", tmp_path / "adapter")(prompt).logits
     assert base.shape == (1, prompt.shape[1], train.VOCAB_SIZE)
     assert not torch.allclose(base, adapted)
+
+
+@pytest.fixture(scope="module")
+def target() -> Qwen2ForCausalLM:
+    """A model of random weights with as many layers as a head reads."""
+    torch.manual_seed(0)
+    return train.build({**SHAPE, "num_hidden_layers": 4}).requires_grad_(False).eval()
+
+
+def trained_head(tokenizer: Tokenizer, target: Qwen2ForCausalLM) -> tuple[head.Head, list[float]]:
+    torch.manual_seed(0)
+    run = train.batches(4, corpus.facts()[:20], tokenizer, 5, plain, tokens=256)
+    made = head.Head(target, head.frequent_tokens(run))
+    losses: list[float] = []
+    loss_of = partial(head.head_loss, target)
+    train.fit(made, run, 1e-2, lambda share, loss: losses.append(loss_of(made, run[0]).item()), loss_of)
+    return made, losses
+
+
+def test_training_a_head_lowers_its_loss_and_repeats_exactly(tokenizer: Tokenizer, target: Qwen2ForCausalLM) -> None:
+    before = [weight.clone() for weight in target.parameters()]
+    first, losses = trained_head(tokenizer, target)
+    second, _ = trained_head(tokenizer, target)
+    assert losses[-1] < 0.99 * losses[0]
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert all(torch.equal(one, other) for one, other in zip(before, target.parameters(), strict=True))
+
+
+def test_all_positions_at_once_are_drafted_as_one_after_the_other(target: Qwen2ForCausalLM) -> None:
+    """The training-time test: each step after the first goes on from the head's own state, and sees those before it."""
+    torch.manual_seed(1)
+    made, length, steps = head.Head(target, torch.arange(100)), 9, 4
+    embedded = torch.randn(2, length, SHAPE["hidden_size"])
+    states = torch.randn(2, length, len(head.AFTER) * SHAPE["hidden_size"])
+    with torch.no_grad():
+        together = made(embedded, states, steps)
+        fused = made.fc(states)
+        for begin in range(length - steps + 1):
+            known = fused[:, : begin + 1]
+            for step in range(steps):
+                place = begin + step
+                out = made.midlayer(embedded[:, : place + 1], known, [])[:, -1]
+                torch.testing.assert_close(together[step][:, place], out, rtol=1e-4, atol=1e-5)
+                known = torch.cat([known, out[:, None]], 1)
+
+
+def test_a_head_is_written_for_its_model(tokenizer: Tokenizer, target: Qwen2ForCausalLM, tmp_path: Path) -> None:
+    """The engine reads it; the folder names the tokens that it can draft, the answers' most frequent ones."""
+    run = train.batches(1, corpus.facts()[:20], tokenizer, 5, plain, tokens=256)
+    tokens = head.frequent_tokens(run)
+    learned = {
+        token for batch in run for each in batch for token, learn in zip(each.ids, each.learn, strict=True) if learn
+    }
+    assert set(tokens.tolist()) == learned  # fewer than there is room for
+    train.save(copy.deepcopy(target), tokenizer, tmp_path / "model")
+    train.train_head(tmp_path / "eagle3", tmp_path / "model", run, lambda share, loss: None)
+    config = read_eagle3(tmp_path / "eagle3", read_model_config(tmp_path / "model"))
+    assert config.decoder.prediction.after == head.AFTER
+    assert config.decoder.prediction.vocab_size == len(tokens)

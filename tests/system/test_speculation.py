@@ -1,4 +1,5 @@
-"""Speculative decoding from `blade_operator local up` to a client: the manifest of examples/, n-grams and lookahead."""
+"""Speculative decoding from `blade_operator local up` to a client: the manifest of examples/, the demo model's EAGLE-3
+head, n-grams and lookahead."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from openai import OpenAI
 from operator_support.loop import Loop, loop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("plain", "speculative", "ngram", "lookahead")
+NAMES = ("plain", "speculative", "eagle3", "ngram", "lookahead")
 
 
 def manifests() -> dict[str, dict[str, Any]]:
-    """The example, the same without speculation, with n-grams and with lookahead; all in fp32, where tokens are the
-    same."""
+    """The example, the same without speculation, with a head, with n-grams and with lookahead; all in fp32, where tokens
+    are the same."""
     made: dict[str, dict[str, Any]] = {}
     for name in NAMES:
         text = (EXAMPLES / "speculative.yaml").read_text()
@@ -27,6 +28,9 @@ def manifests() -> dict[str, dict[str, Any]]:
         engine["dtype"] = "float32"
         if name == "plain":
             del engine["speculative"]
+        elif name == "eagle3":
+            head = {"uri": f"file://{EXAMPLES}/demo_model/eagle3"}
+            engine["speculative"] = {"method": "eagle3", "draftModel": head}
         elif name == "ngram":
             engine["speculative"] = {"method": "ngram", "ngram": {"minMatch": 1}}
         elif name == "lookahead":
@@ -64,9 +68,9 @@ def test_responses_are_those_of_ordinary_decoding(running: Loop, temperature: fl
     assert set(answers.values()) == {answers["plain"]}
 
 
-def test_the_status_says_that_it_is_speculative_and_what_the_draft_model_takes(running: Loop) -> None:
+def test_the_status_says_that_it_is_speculative_and_what_the_draft_takes(running: Loop) -> None:
     speculative = NAMES[1:]
     running.until(lambda: all("speculation" in running.service(name)["status"] for name in speculative), 30)
     statuses = {name: running.service(name)["status"] for name in NAMES}
     assert [name for name, status in statuses.items() if "speculation" in status] == [*speculative]
-    assert [name for name, status in statuses.items() if "draft" in status["fit"]] == ["speculative"]
+    assert [name for name, status in statuses.items() if "draft" in status["fit"]] == ["speculative", "eagle3"]

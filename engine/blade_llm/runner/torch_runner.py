@@ -245,14 +245,9 @@ class TorchRunner:
             self._second_texts = torch.zeros(config.max_num_seqs + 1, dtype=torch.int64, device=self.device)
         drafting = self._draft_weights
         self._states = None if drafting is None else drafting.allocate_states(kv.blocks, self.device)
+        of_slots, how = (self._kv_cache, self.tables), (config.deterministic, self._torch_attention)
         self._forward_pass = ForwardPass(
-            self.model_config,
-            self._kv_cache,
-            self.tables,
-            config.deterministic,
-            self._torch_attention,
-            self._second_texts,
-            states=self._states,
+            self.model_config, *of_slots, *how, second_texts=self._second_texts, states=self._states
         )
         encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
         backend: GraphBackend | None = None

@@ -239,7 +239,7 @@ def test_checkpoints_that_lack_a_tensor_or_have_more(tmp_path: Path, caplog: pyt
     save_file({**tensors, **more}, tmp_path / "model.safetensors")
     with caplog.at_level(logging.WARNING):
         SafetensorsWeights(tmp_path, config, torch.device("cpu"), torch.float32)
-    said = f"layers for multi-token prediction are skipped: model.layers.3 ({len(more)} tensor(s))"
+    said = f"layers for multi-token prediction are for --decode_algo mtp alone: model.layers.3 ({len(more)} tensor(s))"
     assert caplog.messages == [f"{tmp_path}: {said}"]
     name = "model.layers.1.self_attn.kv_b_proj.weight"
     tensors[name] = tensors[name][1:].contiguous()
