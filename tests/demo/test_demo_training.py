@@ -29,9 +29,9 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(measure.HERE / "model" / "tokenizer.json"))
 
 
-def trained(tokenizer: Tokenizer, passes: int = 8) -> tuple[Qwen2ForCausalLM, list[float]]:
+def trained(tokenizer: Tokenizer, passes: int = 8, layers: int = 1) -> tuple[Qwen2ForCausalLM, list[float]]:
     torch.manual_seed(0)
-    model = train.build(SHAPE)
+    model = train.build({**SHAPE, "num_hidden_layers": layers})
     losses: list[float] = []
     run = train.batches(passes, corpus.facts()[:20], tokenizer, 0, plain, tokens=256)
     train.fit(model, run, 1e-2, lambda share, loss: losses.append(loss))
@@ -79,10 +79,10 @@ def test_model_and_adapter_are_written_and_read_back(tokenizer: Tokenizer, tmp_p
 
 
 @pytest.fixture(scope="module")
-def target() -> Qwen2ForCausalLM:
-    """A model of random weights with as many layers as a head reads."""
-    torch.manual_seed(0)
-    return train.build({**SHAPE, "num_hidden_layers": 4}).requires_grad_(False).eval()
+def target(tokenizer: Tokenizer) -> Qwen2ForCausalLM:
+    """With as many layers as a head reads."""
+    model, _ = trained(tokenizer, layers=4)
+    return model.requires_grad_(False)
 
 
 def trained_head(tokenizer: Tokenizer, target: Qwen2ForCausalLM) -> tuple[head.Head, list[float]]:
@@ -99,7 +99,7 @@ def test_training_a_head_lowers_its_loss_and_repeats_exactly(tokenizer: Tokenize
     before = [weight.clone() for weight in target.parameters()]
     first, losses = trained_head(tokenizer, target)
     second, _ = trained_head(tokenizer, target)
-    assert losses[-1] < 0.99 * losses[0]
+    assert losses[-1] < 0.7 * losses[0]
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
     assert all(torch.equal(one, other) for one, other in zip(before, target.parameters(), strict=True))

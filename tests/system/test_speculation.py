@@ -17,8 +17,8 @@ NAMES = ("plain", "speculative", "eagle3", "ngram", "lookahead")
 
 
 def manifests() -> dict[str, dict[str, Any]]:
-    """The example, the same without speculation, with a head, with n-grams and with lookahead; all in fp32, where tokens
-    are the same."""
+    """The example, the same without speculation, with a head, n-grams and lookahead; all in fp32, where tokens are the
+    same."""
     made: dict[str, dict[str, Any]] = {}
     for name in NAMES:
         text = (EXAMPLES / "speculative.yaml").read_text()
