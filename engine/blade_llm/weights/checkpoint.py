@@ -124,7 +124,12 @@ def check_tensors(
     odd = [
         f"{tensor.name} is {tensor.dtype} in {tensor.file.name}"
         for tensor, _ in present
-        if tensor.dtype not in (("I64",) if tensor.name in indices else WEIGHT_DTYPES)
+        if tensor.dtype not in WEIGHT_DTYPES and tensor.name not in indices
+    ]
+    problems += [
+        f"{tensor.name} is {tensor.dtype} in {tensor.file.name}: these are indices, I64"
+        for tensor, _ in present
+        if tensor.name in indices and tensor.dtype != "I64"
     ]
     if odd:
         problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
