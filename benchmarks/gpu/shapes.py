@@ -41,9 +41,10 @@ class Shape:
         """KV bytes of one token, in bf16."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
-    def write(self, folder: Path) -> ModelConfig:
-        """Write ``config.json`` and return what the engine makes of it."""
-        content: dict[str, Any] = {
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those of ``config.json``."""
+        return {
             "architectures": [self.architecture],
             "model_type": "qwen2" if self.architecture.startswith("Qwen2") else "llama",
             "hidden_size": self.hidden,
@@ -60,8 +61,11 @@ class Shape:
             "eos_token_id": self.vocabulary - 1,
             "torch_dtype": "bfloat16",
         }
+
+    def write(self, folder: Path) -> ModelConfig:
+        """Write ``config.json`` and return what the engine makes of it."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(content, indent=2), encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps(self.fields, indent=2), encoding="utf-8")
         return load_model_config(folder)
 
 

@@ -1,5 +1,6 @@
-"""PART=speculation: what drafts gain on a GPU: decodes of a 7B with a draft model of a fourteenth, over those of the
-same engine without, at one, eight and 32 streams; and what a step of lookahead decoding costs.
+"""PART=speculation: what drafts gain on a GPU: decodes of a 7B with a draft model of a fourteenth, and with a head
+of EAGLE-3, over those of the same engine without, at one, eight and 32 streams; and what a step of lookahead decoding
+costs.
 
 Random models never agree, so acceptance is given: each draft token is taken with a stated probability, whatever was
 sampled. All else is as ever: the draft model drafts, the model verifies, and the controller decides how many tokens are
@@ -9,6 +10,7 @@ worth it.
 from __future__ import annotations
 
 import gc
+import json
 import random
 import sys
 import tempfile
@@ -34,6 +36,8 @@ BATCHES = (1, 2) if DRY else (1, 8, 32)
 CONTEXTS = (16,) if DRY else (1024, 8192)
 TOKENS = 8 if DRY else 96 if QUICK else 192
 KV_TOKENS = 2 * max(BATCHES) * (CONTEXTS[0] + 4 * TOKENS) + 2 * (CONTEXTS[-1] + 4 * TOKENS)
+HEAD_TOKENS = 32_000
+"""Tokens that a head of EAGLE-3 drafts, as most published ones do."""
 RATES = (0.6, 0.8)
 TARGETS = {(1, 0.6): 1.5, (1, 0.8): 2.0, (32, 0.6): 0.98, (32, 0.8): 0.98}
 """Of the rate without drafts, by streams and acceptance."""
@@ -50,6 +54,8 @@ def main() -> int:
     results.measure("normal", normal, rates)
     free_memory()
     results.measure("draft", draft, rates)
+    free_memory()
+    results.measure("eagle3", eagle3, rates)
     free_memory()
     results.measure("look_ahead", look_ahead, rates)
     return results.finish()
@@ -68,7 +74,26 @@ def draft(rates: Mapping[tuple[int, int], float]) -> Iterator[Figure]:
     """The same with a draft model, over that."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-draft-"))
     DRAFT.write(folder)
-    core = started(SpeculativeConfig(method="draft", draft_model=str(folder)))
+    yield from with_given_acceptance(SpeculativeConfig(method="draft", draft_model=str(folder)), rates)
+
+
+def eagle3(rates: Mapping[tuple[int, int], float]) -> Iterator[Figure]:
+    """The same with a head of EAGLE-3: a layer of the model's size that drafts 32,000 tokens."""
+    folder = Path(tempfile.mkdtemp(prefix="gpu-head-"))
+    fields = {
+        **MODEL.fields,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": min(HEAD_TOKENS, MODEL.vocabulary),
+        "eagle_aux_hidden_state_layer_ids": [1, MODEL.layers // 2, MODEL.layers - 1],
+    }
+    (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+    yield from with_given_acceptance(SpeculativeConfig(method="eagle3", draft_model=str(folder)), rates)
+
+
+def with_given_acceptance(speculative: SpeculativeConfig, rates: Mapping[tuple[int, int], float]) -> Iterator[Figure]:
+    """Step times, and tokens a second over those without drafts."""
+    core = started(speculative)
     yield from step_times(core)
     for acceptance in RATES:
         with patch.object(Drafts, "accepted", accepting(acceptance)):
@@ -76,7 +101,8 @@ def draft(rates: Mapping[tuple[int, int], float]) -> Iterator[Figure]:
                 ratio = rate_of(core, streams, context) / rates[streams, context]
                 target = TARGETS.get((streams, acceptance)) if context == CONTEXTS[0] and not DRY else None
                 goal = () if target is None else (">=", target)
-                yield Figure(f"draft_{acceptance}_b{streams}_c{context}", ratio, "of normal", *goal)
+                name = f"{speculative.method}_{acceptance}_b{streams}_c{context}"
+                yield Figure(name, ratio, "of normal", *goal)
     clear(core)
 
 
