@@ -16,8 +16,8 @@ import numpy as np
 
 _SMOOTHING: Final = 0.1
 """Weight of a new measurement."""
-_LEAST: Final = 0.7
-"""The share of a step's measured time that it may take less, at most."""
+_SHORTEST: Final = 0.3
+"""The share of a step's measured time that it takes at least."""
 
 
 class StepSeconds:
@@ -59,18 +59,16 @@ class StepSeconds:
     def target(self, decodes: int, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
         """Seconds of steps with drafts of each of ``tokens``, for so many decodes: [len(tokens)] fp64."""
         known = self._target(np.asarray(tokens))
-        return np.maximum(known + self._with_drafts, (1.0 - _LEAST) * known)
+        return np.maximum(known + self._with_drafts, _SHORTEST * known)
 
     def target_of(self, tokens: float) -> float:
         """Seconds of one step with drafts; ``tokens`` may be an average."""
-        known = self._target.at(tokens)
-        return max(known + self._with_drafts, (1.0 - _LEAST) * known)
+        return self._at_least(self._target.at(tokens), self._with_drafts)
 
     def plain(self, tokens: int) -> float:
         """Seconds of a step without drafts."""
         error = self._plain_error if self._plain_error is not None else self._drafts_error or 0.0
-        known = self._target.at(tokens)
-        return max(known + error, (1.0 - _LEAST) * known)
+        return self._at_least(self._target.at(tokens), error)
 
     def draft(self, decodes: int, steps: int) -> float:
         """Seconds that the draft model takes for ``steps`` tokens of each of ``decodes``."""
@@ -79,7 +77,7 @@ class StepSeconds:
     def observe(self, tokens: int, decodes: int, draft_steps: int, seconds: float, host: float = 0.0) -> None:
         """A step without prefill took ``seconds``, and began ``host`` after the last one was delivered."""
         known = self._target.at(tokens) + self.draft(decodes, draft_steps)
-        error, host = max(seconds - known, -_LEAST * known), min(host, known)
+        error, host = self._at_least(known, seconds - known) - known, min(host, known)
         if tokens > decodes:
             self._drafts_error = _smoothed(self._drafts_error, error, known)
             self._drafts_host = _smoothed(self._drafts_host, host, known)
@@ -89,6 +87,11 @@ class StepSeconds:
         self._plain_host = _smoothed(self._plain_host, host, known)
         if before is not None and self._drafts_error is not None:  # contexts grow and shrink for both
             self._drafts_error += self._plain_error - before
+
+    @staticmethod
+    def _at_least(known: float, error: float) -> float:
+        """What a step takes that was measured to take ``known``, and takes ``error`` more."""
+        return max(known + error, _SHORTEST * known)
 
 
 def _smoothed(before: float | None, value: float, known: float) -> float:

@@ -110,7 +110,7 @@ def send_inputs(
         staging.add([copy.source for copy in plan.block_copies])
         staging.add([copy.target for copy in plan.block_copies])
     if trees is not None:
-        trees.stage(staging)
+        trees.stage(staging, in_graph=graph_size is not None)
     if graphs is not None and graph_size is not None:
         decodes = int(np.argmax(counts > 1))
         shorts = 0 if draft_counts is None else _leading(counts[decodes:] <= tables.most_split_queries)

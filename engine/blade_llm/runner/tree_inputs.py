@@ -24,7 +24,8 @@ class SentTrees:
     """Trees of a step, known to host and device."""
 
     tree: Tensor | None = None
-    """[tokens, 3] int64: see :attr:`blade_llm.kernels.paged_attention.RaggedBatch.tree`; None: no tokens branch."""
+    """[tokens, 3] int64: see :attr:`blade_llm.kernels.paged_attention.RaggedBatch.tree`; None: no tokens branch, or a
+    graph has it."""
     written_slots: Tensor | None = None
     """[rows] int64: the slots whose tables get what is sampled, the padding slot for trees, of which the host knows
     first what was accepted; None: those that it is sampled for."""
@@ -49,15 +50,18 @@ class StagedTrees:
     guesses: dict[int, tuple[DraftTree, list[int]]] = field(default_factory=dict)
     written: np.ndarray | None = None
     tree: np.ndarray | None = None
+    _in_graph: bool = False
 
-    def stage(self, staging: Staging) -> None:
-        """Add what the device has to know."""
+    def stage(self, staging: Staging, *, in_graph: bool) -> None:
+        """Add what the device has to know; ``in_graph``: a graph gets the tree with its own inputs."""
+        self._in_graph = in_graph
         if self.plan.kv_copies:
             staging.add([copy.source for copy in self.plan.kv_copies])
             staging.add([copy.target for copy in self.plan.kv_copies])
         if self.written is not None and self.tree is not None:
             staging.add(self.written)
-            staging.add(self.tree.reshape(-1))
+            if not in_graph:
+                staging.add(self.tree.reshape(-1))
 
     def take(self, sent: Iterator[Tensor]) -> SentTrees:
         """Take from ``sent`` what was staged."""
@@ -65,7 +69,8 @@ class StagedTrees:
         if self.tree is None:
             return SentTrees(copies=copies)
         written = next(sent)
-        return SentTrees(next(sent).view(-1, 3), written, copies, self.guesses)
+        tree = None if self._in_graph else next(sent).view(-1, 3)
+        return SentTrees(tree, written, copies, self.guesses)
 
 
 def staged_trees(plan: StepPlan, query_starts: np.ndarray, padding_slot: int) -> StagedTrees | None:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engine_support.feature_load import check_equal, core_for, free_drafts, run
 from engine_support.heads import MTP_ROWS, Eagle3Reference, MTPReference, save_eagle3, save_with_mtp
 from engine_support.tiny_models import engine_config, save_model
+from safetensors.torch import load_file
 
 from blade_llm.config import SpeculativeConfig
 from blade_llm.engine.core import EngineCore
@@ -79,6 +81,21 @@ def test_eagle3_drafts_what_transformers_attention_says(tmp_path: Path, head: di
     speculative = SpeculativeConfig(method="eagle3", draft_model=str(folder), gamma=3)
     for known, drafted in record_drafts(target, speculative, max_batch_tokens=40):
         assert drafted == reference.draft(known, len(drafted)), known
+
+
+def test_a_head_may_be_pickled(tmp_path: Path) -> None:
+    """As the authors of EAGLE-3 publish theirs."""
+    target, folder, pickled = (tmp_path / name for name in ("target", "head", "pickled"))
+    save_model(target, "llama", num_hidden_layers=5)
+    save_eagle3(folder)
+    pickled.mkdir()
+    (pickled / "config.json").write_text((folder / "config.json").read_text())
+    torch.save(load_file(folder / "model.safetensors"), pickled / "pytorch_model.bin")
+    drafts = [
+        record_drafts(target, SpeculativeConfig(method="eagle3", draft_model=str(each), gamma=3))
+        for each in (folder, pickled)
+    ]
+    assert drafts[0] == drafts[1]
 
 
 @pytest.fixture(scope="module")
