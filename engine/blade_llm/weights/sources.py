@@ -50,6 +50,7 @@ class SafetensorsWeights:
         unused = unused_tensors(self._checkpoint, expected, config.tensors.skipped)
         if unused and not config.tensors.partial:
             logger.warning("%s: %s", model_dir, unused)
+        self._needed = [self._checkpoint.tensors[name] for name in expected]
         self._device = device
         self._dtype = dtype
         self._open: dict[Path, Callable[[str, int | None], Tensor]] = {}
@@ -106,8 +107,8 @@ class SafetensorsWeights:
 
     @property
     def sizes(self) -> list[int]:
-        """Elements of each tensor."""
-        return [math.prod(tensor.shape) for tensor in self._checkpoint.tensors.values()]
+        """Elements of each tensor that the model needs."""
+        return [math.prod(tensor.shape) for tensor in self._needed]
 
     def is_mapped(self, names: tuple[str, ...]) -> bool:
         """Whether :meth:`tensor` or :meth:`stacked` gives this tensor as it is in its file."""

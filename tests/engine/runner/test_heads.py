@@ -10,16 +10,19 @@ import torch
 from engine_support.feature_load import check_equal, core_for, free_drafts, run
 from engine_support.heads import MTP_ROWS, Eagle3Reference, MTPReference, save_eagle3, save_with_mtp
 from engine_support.tiny_models import engine_config, save_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from blade_llm.config import SpeculativeConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
+from blade_llm.kernels.backend import backend_of
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.runner import build_runner
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.weights.packed_cache.sources import WritingSource
 
 MTP = SpeculativeConfig(method="mtp", gamma=3)
+native = pytest.mark.skipif(backend_of(torch.empty(0)) != "native", reason="the native operators are off")
 PROMPT = [(7 * i + 3) % 190 + 3 for i in range(75)]
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
 
@@ -112,6 +115,7 @@ def speculative_of(method: str, folders: dict[str, Path], **options: Any) -> Spe
     return SpeculativeConfig(method=method, draft_model=head, **options)  # type: ignore[arg-type]
 
 
+@native
 @pytest.mark.parametrize("method", ["mtp", "eagle3"])
 def test_bf16_layers_in_one_call_leave_the_states_that_they_leave_one_by_one(
     folders: dict[str, Path], method: str
@@ -185,6 +189,42 @@ def test_heads_of_other_models_are_refused(folders: dict[str, Path], tmp_path: P
     speculative = SpeculativeConfig(method="eagle3", draft_model=str(tmp_path))
     with pytest.raises(ModelFilesError, match=said):
         build_runner(engine_config(folders["target"], speculative=speculative))
+
+
+def test_tokens_that_the_model_does_not_have_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    save_eagle3(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["d2t"][-1] += 1000
+    save_file(tensors, tmp_path / "model.safetensors")
+    speculative = SpeculativeConfig(method="eagle3", draft_model=str(tmp_path))
+    with pytest.raises(ModelFilesError, match=r"drafts tokens \d+ to \d{4} \('d2t'\), the model's vocabulary has 199"):
+        build_runner(engine_config(folders["target"], speculative=speculative))
+
+
+@native
+@pytest.mark.parametrize("method", ["mtp", "eagle3"])
+def test_packed_weights_of_a_head_are_kept_beside_the_models(
+    folders: dict[str, Path], tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = WritingSource.finish
+
+    def finish_and_wait(source: WritingSource) -> None:
+        if (thread := finish(source)) is not None:
+            thread.join()
+
+    monkeypatch.setattr(WritingSource, "finish", finish_and_wait)
+    monkeypatch.setattr("blade_llm.weights.packed_cache.loading.LEAST_BYTES", 0)
+    speculative = speculative_of(method, folders, gamma=3)
+    options: dict[str, Any] = {"dtype": "bfloat16", "max_model_len": 256, "speculative": speculative}
+    kept = {"packed_cache_dir": str(tmp_path), "packed_cache_bytes": 1 << 30}
+    requests = [GenerateRequest(request_id="r", prompt_token_ids=PROMPT, sampling=GREEDY)]
+    found = []
+    for extra in ({}, kept, kept):
+        core = core_for(engine_config(folders["target"], **options, **extra), step_seconds=free_drafts())
+        recorder = Recorder(core)
+        found.append((run(core, requests, stagger=1)["r"].tokens, recorder.drafts))
+    assert found[0] == found[1] == found[2]
+    assert len([file for file in tmp_path.rglob("*") if file.is_file()]) >= 2
 
 
 def test_a_checkpoint_without_layers_for_multi_token_prediction_is_refused(tmp_path: Path) -> None:

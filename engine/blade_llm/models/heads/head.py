@@ -13,6 +13,7 @@ from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import HiddenStates, Rotation, StepMetadata
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
+from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.fused import fuse_layers
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
@@ -167,8 +168,7 @@ class Eagle3Head(Head):
         self._tokens: Tensor | None = None
         """[own vocabulary] int64: the token of each logit; None: all in order."""
         if part := parameters.map.tensors.get("prediction.tokens"):
-            offsets = parameters.source.tensor(part.name, dtype=torch.int64)
-            self._tokens = offsets + torch.arange(len(offsets), device=offsets.device)
+            self._tokens = _listed(parameters.source.tensor(part.name, dtype=torch.int64), spec.vocab_size)
         self.nbytes += self._combine.nbytes + self._head.nbytes
 
     def states(self, cache: Tensor) -> HiddenStates:
@@ -212,3 +212,14 @@ class Eagle3Head(Head):
         assert layer.mlp_norm is not None
         x, residual = layer.mlp_norm.add(attended, residual)
         return residual + layer.mlp(x, step)
+
+
+def _listed(offsets: Tensor, vocab_size: int) -> Tensor:
+    """The token of each logit, of how much further than the logit each one is. Raises :class:`ModelFilesError`."""
+    tokens = offsets + torch.arange(len(offsets), device=offsets.device)
+    if not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab_size:
+        raise ModelFilesError(
+            f"the head drafts tokens {int(tokens.min())} to {int(tokens.max())} ('d2t'), the model's vocabulary has "
+            f"{vocab_size}: this is the head of another model; give another --draft.model"
+        )
+    return tokens
