@@ -32,7 +32,7 @@ from blade_llm.engine.start import freeze_gc_heap
 from blade_llm.runner.draft_inputs import send_draft_inputs
 from blade_llm.runner.inputs import send_inputs
 from blade_llm.runner.tables import SlotTables
-from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.plan import PendingForward, StepPlan, StepResult
@@ -104,7 +104,7 @@ class NoDevice:
         self._send_inputs = watch.timed("inputs", send_inputs)
         self._send_draft_inputs = watch.timed("inputs", send_draft_inputs)
 
-    def launch_forward(self, plan: StepPlan) -> StepPlan:
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> StepPlan:
         self._send_inputs(plan, self._tables)
         if plan.draft_chunks:
             self._send_draft_inputs(plan, self._tables.token_ids.device)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.scheduling.plan import PendingForward, PendingStep, Runner, StepPlan, StepResult
 
 
@@ -82,7 +82,7 @@ class AsyncDevice:
     def clock(self) -> float:
         return self.now
 
-    def launch_forward(self, plan: StepPlan) -> LaunchedForward:
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> LaunchedForward:
         self.now += self._host_seconds
         self._note("forward", plan.step)
         gap = self.now - self._busy_until[0]

@@ -21,6 +21,7 @@ from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
+from blade_llm.sampling.masks import DraftMasks
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.text.tokenizer import Tokenizer
 
@@ -56,7 +57,7 @@ class ServerRunner(FakeRunner):
         self._tokenizer = None if script is None else Tokenizer(script)
         self._scripts: dict[str, list[int]] = {}
 
-    def launch_forward(self, plan: StepPlan) -> FakeForward:
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> FakeForward:
         if self._step_seconds and not self._folder and any(new.token_ids[0] == POISON for new in plan.new_requests):
             raise RuntimeError("poisoned prompt")
         if any(new.token_ids[0] == LONG_STEP for new in plan.new_requests):
@@ -64,7 +65,7 @@ class ServerRunner(FakeRunner):
             while time.monotonic() < until:
                 pass
         time.sleep(self._step_seconds)
-        return super().launch_forward(plan)
+        return super().launch_forward(plan, draft_masks)
 
     def _continue(self, slot: FakeSlot, count: int, allowed: set[int] | None = None) -> list[int]:
         if self._folder is None:

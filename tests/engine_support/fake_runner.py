@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from engine_support.fake_grammar import FakeGrammar, allowed_tokens
 
-from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.plan import InputEmbeddings, NewRequest, ScheduledChunk, StepPlan, StepResult
 from blade_protocol.state import MemoryPlan
@@ -233,7 +233,7 @@ class FakeRunner:
         """How many tokens a sampling with so many draft tokens brings; tests override it."""
         return num_draft_tokens + 1
 
-    def launch_forward(self, plan: StepPlan) -> FakeForward:
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> FakeForward:
         assert self._unsampled is None, "forward launched before the previous step was sampled"
         assert plan.step == self.num_steps, "steps are numbered without gaps"
         self.num_steps += 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.scheduling.plan import PendingForward, PendingStep, Runner, StepPlan, StepResult
 
 
@@ -36,7 +36,7 @@ class Ranks:
         self.longest_plan = 0
         """Bytes."""
 
-    def launch_forward(self, plan: StepPlan) -> RankedForward:
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> RankedForward:
         message = msgspec.msgpack.encode(plan)
         self.longest_plan = max(self.longest_plan, len(message))
         plans = [msgspec.msgpack.decode(message, type=StepPlan) for _ in self._runners]

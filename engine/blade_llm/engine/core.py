@@ -367,7 +367,7 @@ class EngineCore:
                 self.adapters.wait()
             return outputs
         launched_at = self._clock()
-        forward = self._runner.launch_forward(plan)
+        forward = self._runner.launch_forward(plan, self._guided.drafts(plan))
         if 0 < self._ahead == len(self._in_flight):
             outputs += self._deliver()
         masks, ended = self._guided.masks(plan, lambda: self._runner.draft_tokens(forward))

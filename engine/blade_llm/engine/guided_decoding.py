@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from blade_llm.engine.guided_drafts import GuidedDrafts
 from blade_llm.sampling.masks import TokenMasks, mask_words
 from blade_llm.scheduling.grammar import Grammar, GrammarCompiler
 from blade_llm.scheduling.guided import structure_error
@@ -117,6 +118,15 @@ class GuidedDecodingManager:
     def wait(self) -> None:
         """Wait a moment for a grammar, as there is nothing else to do."""
         wait([each.grammar for each in self._compiling], WAIT_S, FIRST_COMPLETED)
+
+    def drafts(self, plan: StepPlan) -> GuidedDrafts | None:
+        """What a draft model may sample in a step that is to be launched; None: anything."""
+        if not plan.draft_chunks:
+            return None
+        drafting = {chunk.slot for chunk in plan.chunks if chunk.num_draft_tokens}
+        guided = self._scheduler.guided(plan)
+        grammars = {each.request.slot: each.grammar for each in guided if each.request.slot in drafting}
+        return GuidedDrafts(grammars, self._words) if grammars else None
 
     def masks(
         self, plan: StepPlan, drafts: Callable[[], Mapping[int, list[int]]] = dict

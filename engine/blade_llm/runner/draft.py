@@ -20,7 +20,7 @@ from blade_llm.kernels.decoder_layers import DraftTables
 from blade_llm.kernels.paged_attention import RaggedBatch, most_split_queries
 from blade_llm.layers.step import HiddenStates
 from blade_llm.models.decoder import Decoder
-from blade_llm.models.heads.head import Head
+from blade_llm.models.heads.head import UNLISTED, Head
 from blade_llm.models.model import Model
 from blade_llm.runner.device import TORCH_DTYPES
 from blade_llm.runner.draft_config import DraftModelConfig
@@ -30,6 +30,7 @@ from blade_llm.runner.graphs.decode import GraphBackend
 from blade_llm.runner.graphs.sets import StepGraphs, create_graphs
 from blade_llm.runner.kv_cache import allocate_kv_cache, allocate_states
 from blade_llm.runner.tables import SlotTables
+from blade_llm.sampling.masks import DraftMasks
 from blade_llm.sampling.sampler import SampledSlots, Sampler
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.weights.loader import load_model
@@ -152,9 +153,10 @@ class DraftRunner:
         if states is not None:
             self.nbytes += states.cache.nbytes
 
-    def launch(self, plan: StepPlan) -> Tensor:
+    def launch(self, plan: StepPlan, masks: DraftMasks | None = None) -> Tensor:
         """Compute the plan's draft chunks, and write the draft tokens of the step into the slot tables.
 
+        ``masks``: of requests with a grammar, for which each token goes to the host before the next is sampled.
         Returns whether the logits are no numbers, [] bool.
         """
         mixed = None if self.graphs is None else self.graphs.mixed
@@ -166,13 +168,14 @@ class DraftRunner:
         if not inputs.counts:
             return torch.zeros((), dtype=torch.bool, device=hidden.device)
         slots, host_slots = inputs.batch.slots, inputs.drafting_slots
-        if self._native is not None and (sampling := self._sampler.draft_sampling(host_slots, slots)) is not None:
+        native = None if masks is not None else self._native
+        if native is not None and (sampling := self._sampler.draft_sampling(host_slots, slots)) is not None:
             tables = DraftTables(self._tables.token_ids, self._tables.block_table, BLOCK_SIZE, self._forward.kv_cache)
-            broken = self._native(hidden, inputs.counts, slots, inputs.batch.seq_lens, sampling, tables)
+            broken = native(hidden, inputs.counts, slots, inputs.batch.seq_lens, sampling, tables)
             return torch.tensor(broken > 0)
-        return self._one_by_one(hidden, inputs)
+        return self._one_by_one(hidden, inputs, masks)
 
-    def _one_by_one(self, hidden: Tensor, inputs: DraftInputs) -> Tensor:
+    def _one_by_one(self, hidden: Tensor, inputs: DraftInputs, masks: DraftMasks | None) -> Tensor:
         """Sample a token of each sequence, compute it, and so on; whether any logits are no numbers.
 
         ``hidden``: of the sequences' last tokens.
@@ -180,6 +183,7 @@ class DraftRunner:
         slots, ends, lengths = inputs.batch.slots, inputs.batch.seq_lens, inputs.batch.host_seq_lens
         invalid = torch.zeros((), dtype=torch.bool, device=slots.device)
         one_each = torch.arange(inputs.counts[0] + 1, device=slots.device)
+        allowed = None if masks is None else masks.first(inputs.drafting_slots)
         for step, count in enumerate(inputs.counts):
             at = ends[:count] + step
             positions = [length + step for length in lengths[:count]]
@@ -193,10 +197,12 @@ class DraftRunner:
                 self._go_on(self._states, hidden[:after], slots[:after], at[:after])
             sampled_at = [position + self.shift for position in positions]
             rows = SampledSlots(inputs.drafting_slots[:count], sampled_at, slots[:count], at + self.shift)
-            sampled = self._sampler.sample(self._logits(hidden[:count]), rows)
+            sampled = self._sampler.sample(self._logits(hidden[:count]), rows, allowed)
             if sampled.reported is not None:
                 invalid |= (sampled.reported < 0).any()
             self._tables.token_ids[rows.slot_index, rows.position_index] = sampled.tokens.to(torch.int32)
+            if masks is not None and after:
+                allowed = masks.after(sampled.tokens[:after].tolist(), after)
         return invalid
 
     def _go_on(self, states: HiddenStates, hidden: Tensor, slots: Tensor, positions: Tensor) -> None:
@@ -220,5 +226,5 @@ class DraftRunner:
         if logits.shape[1] > size:
             return logits[:, :size].contiguous()
         if logits.shape[1] < size:
-            return torch.nn.functional.pad(logits, (0, size - logits.shape[1]), value=float("-inf"))
+            return torch.nn.functional.pad(logits, (0, size - logits.shape[1]), value=UNLISTED)
         return logits

@@ -64,7 +64,7 @@ from blade_llm.runner.startup.threads import requested_threads, usable_cores
 from blade_llm.runner.startup.warm_up import warm_up
 from blade_llm.runner.supported import assert_supported
 from blade_llm.runner.tables import SlotTables
-from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 from blade_llm.spec.branching import branching_problem
@@ -145,8 +145,8 @@ class TorchRunner:
         )
 
     @torch.inference_mode()
-    def launch_forward(self, plan: StepPlan) -> LaunchedForward:
-        """Apply the plan to the tables, gather the inputs and launch the forward pass."""
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> LaunchedForward:
+        """See :class:`~blade_llm.scheduling.plan.Runner`."""
         assert_supported(plan, adapters=self.adapters is not None)
         try:
             with_adapters = None if self.adapter_graphs is None else self.adapter_graphs.mixed
@@ -160,7 +160,7 @@ class TorchRunner:
                 copy_blocks(self._kv_cache, *inputs.copies, None if self._states is None else self._states.cache)
             draft_invalid = None
             if plan.draft_chunks and self.draft is not None:
-                draft_invalid = self.draft.launch(plan)
+                draft_invalid = self.draft.launch(plan, draft_masks)
             hidden = self._hidden(inputs)
             num_sampled = len(inputs.sampled.slots)
             logits = self.model.logits(hidden[:num_sampled]) if num_sampled else None

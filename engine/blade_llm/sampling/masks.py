@@ -3,7 +3,9 @@ torch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -23,3 +25,13 @@ class TokenMasks:
     words: np.ndarray
     """[len(indices), mask_words(vocabulary)] int32, contiguous: the lowest bit of the first word is token 0, and a bit
     of 1 allows its token. May be overwritten once the sampling is launched."""
+
+
+class DraftMasks(Protocol):
+    """Masks of what a draft model samples, token by token, for requests with a grammar."""
+
+    def first(self, slots: Sequence[int]) -> TokenMasks | None:
+        """Of the first draft token of each of ``slots``; None: any may be sampled."""
+
+    def after(self, tokens: Sequence[int], count: int) -> TokenMasks | None:
+        """Of the next draft token of the first ``count`` slots, after ``tokens``, which were sampled last."""

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -239,8 +239,9 @@ class Runner(Protocol):
     after that.
     """
 
-    def launch_forward(self, plan: StepPlan) -> PendingForward:
-        """Apply the plan to the tables, gather the inputs and launch the forward pass."""
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> PendingForward:
+        """Apply the plan to the tables, gather the inputs and launch the forward pass. ``draft_masks``: of what a draft
+        model samples before it."""
 
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
         """The draft tokens of a launched forward pass, by slot."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.guided import advance_grammar
@@ -44,18 +46,22 @@ def append_sampled(
         else:
             progress = advance_grammar(request, request.grammar, tokens, reason, stop_token_id)
             tokens, reason, stop_token_id, error = progress
-    first = not request.has_output
-    request.has_output = True
-    return RequestOutput(
+    output = RequestOutput(
         request_id=request.request_id,
         token_ids=tokens,
         logprobs=logprobs,
         finish_reason=reason,
         stop_token_id=stop_token_id,
-        cached_tokens=request.cached_tokens if first else None,
-        prompt_logprobs=request.prompt_logprobs if first else None,
-        adapter_digest=request.adapter_digest.hex() if first else "",
         error=error,
+    )
+    if request.has_output:
+        return output
+    request.has_output = True
+    return msgspec.structs.replace(
+        output,
+        cached_tokens=request.cached_tokens,
+        prompt_logprobs=request.prompt_logprobs,
+        adapter_digest=request.adapter_digest.hex(),
     )
 
 

@@ -7,7 +7,7 @@ from engine_support.sched_invariants import check_invariants
 
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest, RequestOutput
-from blade_llm.sampling.masks import TokenMasks
+from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.scheduling.request import RequestRefusedError
@@ -203,7 +203,7 @@ def test_a_refusal_disturbs_nobody() -> None:
 
 def test_exceptions_of_the_runner_pass_through() -> None:
     class BrokenRunner(FakeRunner):
-        def launch_forward(self, plan: StepPlan) -> FakeForward:
+        def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> FakeForward:
             raise MemoryError("device")
 
     core = make_core(BrokenRunner())

@@ -186,7 +186,7 @@ def test_decodes_with_draft_tokens_stay_in_one_step() -> None:
     load = [dataclasses.replace(each, comes_at=at) for at, each in enumerate(visitors(8, 10, 90))]
     sizes = []
     launch = device.launch_forward
-    device.launch_forward = lambda plan: sizes.append(len(plan.chunks)) or launch(plan)  # type: ignore[method-assign,func-returns-value]
+    device.launch_forward = lambda plan, masks=None: sizes.append(len(plan.chunks)) or launch(plan)  # type: ignore[method-assign,func-returns-value]
     play(core, load)
     running = sizes[sizes.index(8) :]
     assert running == sorted(running, reverse=True)

@@ -35,8 +35,8 @@ class Recorder:
         runner: Any = core._runner
         launch = runner.launch_forward
 
-        def record(plan: Any) -> Any:
-            forward = launch(plan)
+        def record(plan: Any, *masks: Any) -> Any:
+            forward = launch(plan, *masks)
             by_slot = runner.draft_tokens(forward)
             for chunk in plan.chunks:
                 if chunk.num_draft_tokens:

@@ -43,9 +43,9 @@ def plans_of(core: EngineCore) -> list[StepPlan]:
     plans: list[StepPlan] = []
     launch = core._runner.launch_forward
 
-    def follow(plan: StepPlan) -> Any:
+    def follow(plan: StepPlan, *masks: Any) -> Any:
         plans.append(plan)
-        return launch(plan)
+        return launch(plan, *masks)
 
     core._runner.launch_forward = follow  # type: ignore[method-assign]
     return plans

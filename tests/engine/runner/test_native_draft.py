@@ -18,6 +18,7 @@ from blade_llm.engine.messages import GenerateRequest
 from blade_llm.kernels.backend import backend_of
 from blade_llm.runner.draft import DraftRunner
 from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.sampling.masks import DraftMasks
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import StepPlan
 
@@ -32,7 +33,8 @@ class Compared:
         assert self._native is not None
         self.tokens = self.different = self.by_native = 0
 
-    def __call__(self, plan: StepPlan) -> Tensor:
+    def __call__(self, plan: StepPlan, masks: DraftMasks | None = None) -> Tensor:
+        assert masks is None, "no request has a grammar"
         native, calls = self._native, 0
 
         def counted(*arguments: Any) -> int:

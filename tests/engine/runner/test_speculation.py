@@ -81,9 +81,10 @@ def test_no_token_differs(
     counts = core.state(epoch="", sequence=0, draining=False).speculation
     assert counts is not None
     assert counts.draft_tokens >= counts.drafts > 0
+    assert not counts.failed
     assert counts.accepted_tokens == sum(counts.accepted_per_position)
-    if method == "equal":
-        assert counts.accepted_tokens > 0.4 * counts.draft_tokens  # not all: a third of the requests has a grammar
+    if method == "equal":  # not all: outputs end, and a grammar may end them at once
+        assert counts.accepted_tokens > 0.9 * counts.draft_tokens
 
 
 def test_an_equal_draft_model_makes_the_target_compute_a_quarter_of_the_steps(folder: Path) -> None:
@@ -126,9 +127,9 @@ def test_a_cached_prompt_is_not_computed_again_by_the_draft_model(folder: Path) 
     runner = core._runner
     launch = runner.launch_forward
 
-    def record(plan: object) -> object:
+    def record(plan: object, *masks: object) -> object:
         computed.append(sum(chunk.count for chunk in plan.draft_chunks))  # type: ignore[attr-defined]
-        return launch(plan)  # type: ignore[arg-type]
+        return launch(plan, *masks)  # type: ignore[arg-type]
 
     runner.launch_forward = record  # type: ignore[method-assign,assignment]
     prompt = list(range(3, 103))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
@@ -22,6 +22,11 @@ from blade_llm.spec.prediction import PredictionSpec
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.draft import Join, NativeDraft
+
+
+UNLISTED: Final = -1e4
+"""The logit of a token that a draft model does not have: never drafted where any other is allowed, and still a number
+where a grammar allows no other."""
 
 
 class Head(ABC):
@@ -193,11 +198,11 @@ class Eagle3Head(Head):
         )
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See :class:`Head`; those that it cannot draft are minus infinity."""
+        """See :class:`Head`; of tokens that it does not list they are :data:`UNLISTED`."""
         own = self._head(self._norm(hidden))
         if self._tokens is None:
             return own
-        return own.new_full((len(own), self._vocab_size), float("-inf")).index_copy_(1, self._tokens, own)
+        return own.new_full((len(own), self._vocab_size), UNLISTED).index_copy_(1, self._tokens, own)
 
     def _compute(
         self, embedded: Tensor, states: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None

@@ -16,6 +16,7 @@ from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.runner.startup.dummy_batch import HEAVIEST, blocks_for
 from blade_llm.runner.startup.gpu_profile import profile_gpu
 from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.sampling.masks import DraftMasks
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 
 MIB = 1 << 20
@@ -34,9 +35,9 @@ class Watched(TorchRunner):
 
     plans: list[StepPlan]
 
-    def launch_forward(self, plan: StepPlan) -> PendingForward:  # type: ignore[override]
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> PendingForward:  # type: ignore[override]
         self.plans.append(plan)
-        return super().launch_forward(plan)
+        return super().launch_forward(plan, draft_masks)
 
 
 @pytest.fixture
