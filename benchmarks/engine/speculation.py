@@ -13,7 +13,11 @@ as many tokens at once, its rounds between ours.
 Lookahead decoding is measured on the demo model's own questions (random models have no trajectory worth guessing), one
 after another; and in a batch of the 0.5B, where it has to switch itself off.
 
-A head of EAGLE-3 is measured as the draft model is. ``ROWS``: ``draft``, ``eagle3``, ``ngram`` or ``look_ahead`` alone.
+The demo model's own draft model is measured on its questions, too, at whatever it gets right; ``PEERS=llama``: beside
+llama.cpp with the same two models.
+
+A head of EAGLE-3 is measured as the draft model is. ``ROWS``: ``draft``, ``eagle3``, ``ngram``, ``look_ahead`` or
+``demo_draft`` alone.
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +39,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.engine.random_head import random_head
 from benchmarks.figures import QUICK, Figure, report
+from benchmarks.peers.llama_server import llama_server
 from benchmarks.peers.model import random_model
 from benchmarks.peers.peers import CACHE, VLLM_NGRAM
 from benchmarks.peers.running import Running, worker_options
@@ -64,6 +70,8 @@ DRAFT = replace(
     },
 )
 Tokens = dict[str, list[int]]
+Answering = Callable[[list[int], int], tuple[list[int], float]]
+"""From a question and the most tokens to the answer, and the seconds after its first token."""
 
 
 def main() -> int:
@@ -152,6 +160,65 @@ def _look_ahead(plain: EngineCore, model: Path) -> list[Figure]:
         Figure("look_ahead_demo_single", statistics.median(ratios), "of normal", ">=", 1.2),
         Figure(f"look_ahead_batch_{MANY}", batch, "of normal", ">=", 0.98),
     ]
+
+
+def _demo_draft(_plain: EngineCore, _model: Path) -> list[Figure]:
+    """The demo model's questions one by one, with its draft model and without, and so by llama.cpp."""
+    speculative = SpeculativeConfig(method="draft", gamma=GAMMA, draft_model=str(DEMO / "draft"))
+    core = _demo_core(speculative)
+    engines: dict[str, Answering] = {"ours": _answering(_demo_core(None)), "ours_drafting": _answering(core)}
+    with ExitStack() as stack:
+        if os.environ.get("PEERS") != "llama":
+            return _drafting("ours", _answer_rates(engines), _counts(core))
+        engines["llama"] = stack.enter_context(llama_server(DEMO / "model")).complete
+        peer = stack.enter_context(llama_server(DEMO / "model", DEMO / "draft", GAMMA))
+        engines["llama_drafting"] = peer.complete
+        rates = _answer_rates(engines)
+    ratio = _median_ratio(rates["ours_drafting"], rates["llama_drafting"])
+    return [
+        *_drafting("ours", rates, _counts(core)),
+        *_drafting("llama", rates, (peer.drafted, peer.accepted)),
+        Figure("demo_draft_vs_llama", ratio, "x", ">=", 1.0),
+    ]
+
+
+def _drafting(name: str, rates: Mapping[str, list[float]], counts: tuple[int, int]) -> list[Figure]:
+    """What the draft model brings this engine; ``counts``: tokens drafted and accepted."""
+    plain, drafting = rates[name], rates[f"{name}_drafting"]
+    return [
+        Figure(f"demo_draft_{name}", statistics.median(drafting), "tokens/s"),
+        Figure(f"demo_draft_{name}_normal", statistics.median(plain), "tokens/s"),
+        Figure(f"demo_draft_{name}_gain", _median_ratio(drafting, plain), "of normal"),
+        Figure(f"demo_draft_{name}_acceptance", counts[1] / counts[0], "of draft tokens"),
+    ]
+
+
+def _median_ratio(rates: Sequence[float], others: Sequence[float]) -> float:
+    return statistics.median(rate / other for rate, other in zip(rates, others, strict=True))
+
+
+def _answering(core: EngineCore) -> Answering:
+    def answer(question: list[int], length: int) -> tuple[list[int], float]:
+        tokens, seconds = _round(core, [question], length, ignore_eos=False)
+        return tokens["0"], seconds
+
+    return answer
+
+
+def _answer_rates(engines: Mapping[str, Answering]) -> dict[str, list[float]]:
+    """Tokens a second, by round: each answer without its first token, with its end token. All questions make a turn."""
+    questions = _questions()
+    rates: dict[str, list[float]] = {name: [] for name in engines}
+    answers: dict[str, list[list[int]]] = {}
+    for _ in range(1 + 3 * ROUNDS):
+        for name, answer in engines.items():
+            found = [answer(question, LENGTH) for question in questions]
+            answers[name] = [tokens for tokens, _ in found]
+            rates[name].append(sum(map(len, answers[name])) / sum(seconds for _, seconds in found))
+    for name, each in answers.items():
+        same = sum(a == b for a, b in zip(each, answers["ours"], strict=True))
+        assert same > 0.5 * len(each), f"only {same} of {len(each)} answers of {name} are ours"
+    return {name: each[1:] for name, each in rates.items()}  # the first round warms up
 
 
 def _demo_core(speculative: SpeculativeConfig | None) -> EngineCore:
@@ -273,13 +340,13 @@ def _agree(core: EngineCore, expected: Tokens, rate: float) -> Callable[[], None
     prompts: dict[int, int] = {}
     names: dict[int, str] = {}
 
-    def follow(plan: StepPlan) -> Any:
+    def follow(plan: StepPlan, *masks: Any) -> Any:
         for new in plan.new_requests:
             prompts[new.slot], names[new.slot] = new.num_prompt_tokens, new.request_id
-        return forward(plan)
+        return forward(plan, *masks)
 
-    def agreeing(plan: StepPlan) -> Any:
-        invalid = launch(plan)
+    def agreeing(plan: StepPlan, *masks: Any) -> Any:
+        invalid = launch(plan, *masks)
         for chunk in plan.chunks:
             known = chunk.start + 1 - prompts[chunk.slot]
             right = expected[names[chunk.slot]][known : known + chunk.num_draft_tokens]
@@ -303,6 +370,7 @@ _ROWS: dict[str, Callable[[EngineCore, Path], list[Figure]]] = {
     "eagle3": _eagle3,
     "ngram": _ngram,
     "look_ahead": _look_ahead,
+    "demo_draft": _demo_draft,
 }
 
 

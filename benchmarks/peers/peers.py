@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -74,11 +75,29 @@ def _vllm() -> None:
 
 
 def _llama() -> None:
-    """Built here for this CPU. gcc 12 drops the stores of AMX's tile configuration unless it sees that they are
-    read."""
+    """Its library, with its interface for Python."""
+    flags = " ".join([*_llama_flags(), "-DLLAVA_BUILD=OFF"])
+    _pip("llama", "install", str(_llama_source("llama")), "gguf", CMAKE_ARGS=flags)
+
+
+def _llama_server() -> None:
+    """llama.cpp's own server, from the source that llama-cpp-python brings, and what converts a model for it."""
+    _pip("llama-server", "install", "gguf", "cmake", "ninja")
+    folder = _llama_source("llama-server") / "vendor" / "llama.cpp"
+    programs, build = CACHE / "llama-server" / "bin", CACHE / "llama-source" / "build"
+    flags = ["-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_MAKE_PROGRAM={programs / 'ninja'}", *_llama_flags()]
+    flags += [f"-D{name}=OFF" for name in _LLAMA_SERVER_OFF]
+    with (CACHE / "llama-server" / "build.log").open("w") as log:  # gcc warns of its own AVX-512 a thousand times
+        for arguments in (["-G", "Ninja", "-S", folder, "-B", build, *flags], ["--build", build, "-t", "llama-server"]):
+            subprocess.run([programs / "cmake", *map(str, arguments)], check=True, stdout=log)
+    shutil.copy(build / "bin" / "llama-server", programs)
+
+
+def _llama_source(environment: str) -> Path:
+    """The unpacked package. gcc 12 drops the stores of AMX's tile configuration unless it sees that they are read."""
     source = CACHE / "llama-source"
     source.mkdir(exist_ok=True)
-    _pip("llama", "download", "--no-deps", "--no-binary", "llama-cpp-python", _LLAMA, "--dest", str(source))
+    _pip(environment, "download", "--no-deps", "--no-binary", "llama-cpp-python", _LLAMA, "--dest", str(source))
     [archive] = source.glob("llama_cpp_python-*.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(source, filter="data")
@@ -88,11 +107,23 @@ def _llama() -> None:
     barrier = 'asm volatile("" :: "r"(&tc) : "memory"); '
     if barrier not in text:
         amx.write_text(text.replace("_tile_loadconfig(&tc)", barrier + "_tile_loadconfig(&tc)"), encoding="utf-8")
+    return folder
+
+
+def _llama_flags() -> list[str]:
+    """What it is built with, for this CPU."""
     flags = [f"-DGGML_{name}={'ON' if flag in _cpu_flags() else 'OFF'}" for name, flag in _LLAMA_FLAGS.items()]
-    arguments = ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", "-DLLAVA_BUILD=OFF", *flags]
-    _pip("llama", "install", str(folder), "gguf", CMAKE_ARGS=" ".join(arguments))
+    return ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON", *flags]
 
 
+_LLAMA_SERVER_OFF: Final = (
+    "BUILD_SHARED_LIBS",
+    "LLAMA_BUILD_APP",
+    "LLAMA_BUILD_EXAMPLES",
+    "LLAMA_BUILD_TESTS",
+    "LLAMA_OPENSSL",
+    "LLAMA_USE_PREBUILT_UI",
+)
 _LLAMA_FLAGS: Final = {
     "AVX512": "avx512f",
     "AVX512_VBMI": "avx512vbmi",
@@ -117,6 +148,7 @@ ENVIRONMENTS: Final[Mapping[str, Callable[[], None]]] = {
     "openvino": _openvino,
     "vllm": _vllm,
     "llama": _llama,
+    "llama-server": _llama_server,
     "sglang-router": _plain("sglang-router", "sglang-router==0.3.2"),
     "smg": _plain("smg", "smg==1.13.0"),
     "vllm-router": _plain("vllm-router", "vllm-router==0.1.17"),
@@ -136,11 +168,16 @@ def _gguf(kind: str) -> Callable[[Path], dict[str, str]]:
     def convert(model: Path) -> dict[str, str]:
         file = CACHE / "models" / f"{model.name}-{kind}.gguf"
         if not file.exists():
-            program = Path(__file__).parent / "workers" / "to_gguf.py"
-            subprocess.run([CACHE / "llama/bin/python", program, model, file, kind], check=True)
+            write_gguf("llama", model, file, kind)
         return {"model": str(model), "gguf": str(file)}
 
     return convert
+
+
+def write_gguf(environment: str, model: Path, file: Path, kind: str = "BF16") -> None:
+    """Convert a checkpoint to llama.cpp's format with the packages of this environment; only ``llama`` quantises."""
+    program = Path(__file__).parent / "workers" / "to_gguf.py"
+    subprocess.run([CACHE / environment / "bin" / "python", program, model, file, kind], check=True)
 
 
 def _preloads() -> dict[str, str]:

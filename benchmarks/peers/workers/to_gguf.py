@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import gguf
-import llama_cpp
 import numpy
 
 NAMES = {
@@ -29,6 +28,8 @@ def main(model: Path, file: Path, kind: str) -> None:
     if not whole.exists():
         write(model, whole)
     if kind != "BF16":
+        import llama_cpp
+
         params = llama_cpp.llama_model_quantize_default_params()
         params.ftype = {"Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "Q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0}[kind]
         if llama_cpp.llama_model_quantize(str(whole).encode(), str(file).encode(), params) != 0:
@@ -52,7 +53,7 @@ def write(model: Path, file: Path) -> None:
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_freq_base(config.get("rope_parameters", config)["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     words = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
     words += [f"<unused{i}>" for i in range(len(words), config["vocab_size"])]
