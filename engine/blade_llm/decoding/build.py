@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from blade_llm.config import SpeculativeConfig
+from blade_llm.config import METHODS_WITH_HEAD, SpeculativeConfig
 from blade_llm.decoding.draft_model import CATCH_UP, GPU_CATCH_UP, DraftModel
 from blade_llm.decoding.lookahead.drafter import LookaheadDrafter
 from blade_llm.decoding.method import Method
@@ -33,15 +31,14 @@ def speculator_of(
     seconds = seconds or StepSeconds({1: 1.0, 8: 1.0})
     if config.method == "look_ahead":
         return LookaheadDrafter(config, seconds, deterministic=deterministic)
-    catch_up = CATCH_UP if on_host else GPU_CATCH_UP
-    methods: dict[str, Callable[[], Method]] = {
-        "ngram": lambda: Ngram(config.ngram_min_match),
-        "draft": lambda: DraftModel(block_size, draft_positions, catch_up),
-        "eagle3": lambda: DraftModel(block_size, draft_positions, catch_up, shift=1),
-        "mtp": lambda: DraftModel(block_size, draft_positions, catch_up, shift=1),
-    }
+    method: Method
+    if config.method == "ngram":
+        method = Ngram(config.ngram_min_match)
+    else:
+        catch_up, shift = CATCH_UP if on_host else GPU_CATCH_UP, int(config.method in METHODS_WITH_HEAD)
+        method = DraftModel(block_size, draft_positions, catch_up, shift)
     return Speculator(
-        methods[config.method](),
+        method,
         seconds,
         gamma=config.gamma,
         disable_above_batch=config.disable_above_batch,

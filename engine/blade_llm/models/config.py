@@ -84,6 +84,11 @@ class ModelConfig:
         return self.decoder.num_heads
 
     @property
+    def is_head(self) -> bool:
+        """Whether it drafts from hidden states of another model, and computes each position with the token after it."""
+        return isinstance(self.decoder, DecoderSpec) and self.decoder.prediction is not None
+
+    @property
     def max_position_embeddings(self) -> int:
         """The longest sequence that the model was made for."""
         return self.decoder.max_positions

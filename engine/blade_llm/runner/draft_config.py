@@ -29,14 +29,9 @@ class DraftModelConfig:
     dtype: DTypeName
 
     @property
-    def from_states(self) -> bool:
-        """Whether it computes from hidden states of the model, which are kept for it."""
-        return not isinstance(self.model.decoder, ModulesSpec) and self.model.decoder.prediction is not None
-
-    @property
     def block_bytes(self) -> int:
         """Bytes of a block of its keys and values, and of the states that are kept for it."""
-        states = BLOCK_SIZE * self.model.hidden_size * DTYPE_BYTES[self.dtype] if self.from_states else 0
+        states = BLOCK_SIZE * self.model.hidden_size * DTYPE_BYTES[self.dtype] if self.model.is_head else 0
         return kv_block_bytes(self.model, self.dtype) + states
 
 

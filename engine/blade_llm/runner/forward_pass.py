@@ -53,7 +53,7 @@ class ForwardPass:
         token_ids, positions, slot_mapping = gather_inputs(
             batch.slots, starts, batch.query_starts, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens
         )
-        if self._of_head:
+        if self.config.is_head:
             where = batch.slots, starts + 1, batch.query_starts
             token_ids, _, _ = gather_inputs(*where, tables.token_ids, tables.block_table, BLOCK_SIZE, num_tokens)
         if self.smaller_vocabulary:
@@ -97,12 +97,6 @@ class ForwardPass:
         lengths = batch.query_starts.diff()
         begins = self.second_texts.index_select(0, batch.slots).repeat_interleave(lengths, output_size=num_tokens)
         return attention, (positions >= begins).long()
-
-    @property
-    def _of_head(self) -> bool:
-        """Whether each position is computed with the token after it."""
-        decoder = self.config.decoder
-        return not isinstance(decoder, ModulesSpec) and decoder.prediction is not None
 
     @property
     def _latent(self) -> LatentAttentionSpec | None:

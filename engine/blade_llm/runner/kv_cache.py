@@ -29,10 +29,7 @@ def allocate_kv_cache(
     if not spec.num_layers:
         return []
     shape = (spec.num_layers, spec.tensors, num_blocks + 1, block_size, spec.num_heads, spec.head_dim)
-    if device.type == "cpu":
-        cache = HugePageArena().empty(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
-    else:
-        cache = torch.zeros(shape, dtype=dtype, device=device)
+    cache = _zeros(shape, device, dtype)
     if spec.value_part:
         return [(keys, keys[..., : spec.value_part]) for (keys,) in cache]
     return [(keys, values) for keys, values in cache]
@@ -54,12 +51,8 @@ def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor, states: Tensor
 
 
 def allocate_states(hidden: int, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Hidden states of the tokens in as many blocks, [(num_blocks + 1) * block_size, hidden], all zero; untouched pages
-    as above."""
-    shape = ((num_blocks + 1) * block_size, hidden)
-    if device.type == "cpu":
-        return HugePageArena().empty(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
-    return torch.zeros(shape, dtype=dtype, device=device)
+    """Hidden states of the tokens in as many blocks, [(num_blocks + 1) * block_size, hidden], all zero."""
+    return _zeros(((num_blocks + 1) * block_size, hidden), device, dtype)
 
 
 def copy_tokens(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
@@ -70,6 +63,13 @@ def copy_tokens(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
     blocks = _whole(cache)
     whole = blocks.view(len(blocks), -1, *blocks.shape[3:])
     whole.index_copy_(1, targets, whole.index_select(1, sources))
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """On CPU of untouched pages, see :func:`allocate_kv_cache`."""
+    if device.type == "cpu":
+        return HugePageArena().empty(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _whole(cache: KVCache) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +179,6 @@ BAD_HEADS = {
 
 @pytest.mark.parametrize("bad", BAD_HEADS)
 def test_heads_of_other_models_are_refused(folders: dict[str, Path], tmp_path: Path, bad: str) -> None:
-    import json
-
     save_eagle3(tmp_path, eagle_aux_hidden_state_layer_ids=[0, 1, 2])
     fields, said = BAD_HEADS[bad]
     config = {**json.loads((tmp_path / "config.json").read_text()), **fields}
