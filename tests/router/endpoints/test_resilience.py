@@ -250,11 +250,15 @@ async def test_failing_fleet_gets_no_retry_storm() -> None:
 @pytest.mark.interpreted
 async def test_engine_that_dies_costs_no_budget() -> None:
     gate = asyncio.Semaphore(0)
-    async with MockEngine("a", gate=gate) as a, MockEngine("b", gate=gate) as b, serving(a, b) as router:
+    async with (
+        MockEngine("a", gate=gate) as a,
+        MockEngine("b", gate=gate) as b,
+        serving(a, b, policy="round-robin") as router,
+    ):
         router.router.proxy._budget.take = lambda now: False  # type: ignore[method-assign]
         pending = [asyncio.create_task(router.chat()) for _ in range(40)]
         await eventually(lambda: a.active + b.active == 40)
-        assert b.active >= 10
+        assert b.active == 20
         await b.kill()
         for _ in range(80):
             gate.release()
