@@ -1,0 +1,46 @@
+"""What ranks of a tensor-parallel group do together (Megatron-LM: Shoeybi et al., arXiv 1909.08053).
+
+Every collective is called by all ranks, in the same order, with tensors of the same shape and type, and gives all of
+them the same bits: so all ranks sample the same tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class RankLostError(RuntimeError):
+    """Another rank exited, or did not come to a collective in time; the message names it where it is known."""
+
+
+class RankGroup(Protocol):
+    """Ranks that compute each layer together."""
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0 on."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    @property
+    def native(self) -> int | None:
+        """Address of the C++ group, for operators that compute whole layers; None: collectives go through torch."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """The sum of the ranks' ``x`` (fp32, bf16 or fp16, contiguous), which is overwritten with it and returned.
+
+        16-bit numbers are added in fp32 and rounded once. Raises :class:`RankLostError`.
+        """
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """The ranks' ``x`` ([...], any type, contiguous) in their order: [size, ...]. Raises :class:`RankLostError`."""
+
+    def least(self, value: int) -> int:
+        """The least of the ranks' ``value``. Raises :class:`RankLostError`."""
+
+    def close(self) -> None:
+        """Leave the group: what others wait for here raises there."""
