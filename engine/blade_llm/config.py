@@ -10,6 +10,9 @@ import msgspec
 PACKED_CACHE_BYTES: Final = 32 << 30
 """What servers and offline engines let packed weights take on disk."""
 
+MAX_RANKS: Final = 64
+"""Ranks of one engine at most."""
+
 Task = Literal["generate", "embed", "score"]
 """Text, and embeddings besides; embeddings alone; or scores of pairs of texts alone."""
 
@@ -190,6 +193,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folders below which requests may name adapters by their path; none: by name alone."""
     speculative: SpeculativeConfig | None = None
     """Speculative decoding; None: none."""
+    tensor_parallel_size: int = 1
+    """Ranks that compute each layer together, one a device; on CPU all of them share its cores and
+    ``kv_cache_bytes``."""
     revision: str = ""
     extra_eos_token_ids: tuple[int, ...] = ()
     """End-of-sequence ids beyond those of the model's configuration (the tokenizer's ``eos_token``)."""
@@ -205,6 +211,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("cuda_graph_token_sizes needs sizes of at least 1; give cuda_graph_max_tokens 0 for none")
         if self.speculative is not None and self.task != "generate":
             raise ValueError(f"speculative decoding speeds up generating text; leave it out with task {self.task}")
+        self._check_ranks()
         if min(self.max_loras, self.max_lora_rank) < 1:
             raise ValueError("max_loras and max_lora_rank must be at least 1")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
@@ -212,6 +219,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"max_cpu_loras {self.max_cpu_loras} is less than max_loras {self.max_loras}, whose adapters it holds "
                 f"too; raise it to at least {self.max_loras}"
             )
+
+    def _check_ranks(self) -> None:
+        if not 1 <= self.tensor_parallel_size <= MAX_RANKS:
+            raise ValueError(f"tensor_parallel_size is {self.tensor_parallel_size}; give 1 to {MAX_RANKS} ranks")
+        if self.tensor_parallel_size == 1:
+            return
+        together = "does not go together with tensor_parallel_size yet; leave one of them out"
+        if self.speculative is not None:
+            raise ValueError(f"speculative decoding {together}")
+        if self.enable_lora:
+            raise ValueError(f"enable_lora {together}")
 
     @property
     def branch_depth(self) -> int:

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--start", type=float, default=0.0, help="seconds before it listens")
     parser.add_argument("--drain", type=float, default=0.0, help="seconds between SIGTERM and the end")
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that compute together, this one included")
     parser.add_argument("--crash", type=int, help="exit with this code at once")
     parser.add_argument("--config", type=Path)
     parser.add_argument("--tls_cert", type=Path)
@@ -52,6 +54,7 @@ def main() -> None:
     if options.crash is not None:
         print("cannot go on: the disk is on fire", flush=True)
         sys.exit(options.crash)
+    ranks = [subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) for _ in range(1, options.ranks)]
     time.sleep(options.start)
     draining = threading.Event()
 
@@ -68,7 +71,8 @@ def main() -> None:
                 self.respond(200, {"object": "list", "data": []})
             elif self.path == "/about":
                 config = options.config.read_text() if options.config else ""
-                self.respond(200, {"pid": os.getpid(), "argv": sys.argv, "env": dict(os.environ), "config": config})
+                found = {"pid": os.getpid(), "argv": sys.argv, "env": dict(os.environ), "config": config}
+                self.respond(200, found | {"ranks": [rank.pid for rank in ranks]})
             else:
                 self.respond(404, {})
 

@@ -127,7 +127,11 @@ SPECS: Spec = _object(
         env=_env,
         resources=_resources,
         gpus=_object(
-            count=st.sampled_from([0, 1, 1, 2, 65]), resource=st.sampled_from(["amd.com/gpu", "gpu", "a/b/c"])
+            count=st.sampled_from([0, 1, 1, 2, 65]),
+            resource=st.sampled_from(["amd.com/gpu", "gpu", "a/b/c"]),
+            tensorParallel=st.sampled_from([1, 2, 2, 0, 65]),
+            pipelineParallel=_mostly(st.just(1), _integer),
+            nodes=_mostly(st.just(1), _integer),
         ),
         shmSize=_bytes,
         podTemplate=_template,

@@ -213,6 +213,11 @@ CASES: dict[str, dict[str, Any]] = {
             "deterministic": True,
         },
     },
+    "tensor_parallel": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"gpus": {"count": 4}, "resources": {"requests": {"memory": "64Gi"}}},
+    },
+    "cpu_ranks": {"model": {"uri": "file:///models/qwen"}, "engine": {"gpus": {"tensorParallel": 2}}},
     "embeddings": {
         "model": {"uri": "hf://acme/embedder"},
         "engine": {

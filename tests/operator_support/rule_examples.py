@@ -53,6 +53,10 @@ def _models(*models: dict[str, Any]) -> dict[str, Any]:
     return {"models": list(models)}
 
 
+def _gpus(**gpus: int) -> dict[str, Any]:
+    return _spec(engine={"gpus": gpus})
+
+
 def _speculative(uri: str = FILE, **speculative: Any) -> dict[str, Any]:
     return _spec(uri, engine={"speculative": {"method": "draft", **speculative}})
 
@@ -251,7 +255,39 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _spec("pvc://models/qwen/v1", engine={"gpus": {"count": 1, "resource": "amd.com/gpu"}})),
     Example("spec.model.cache", "qwen", _spec("pvc://models", model={"cache": {"claimName": "models"}})),
     Example("spec.model.revision", "qwen", _spec("pvc://models", model={"revision": "main"})),
-    Example("spec.engine.gpus.count", "qwen", _spec(engine={"gpus": {"count": 2}})),
+    *(
+        Example("", "qwen", _gpus(**gpus))
+        for gpus in (
+            {"count": 8},
+            {"count": 8, "tensorParallel": 8, "pipelineParallel": 1, "nodes": 1},
+            {"count": 0, "tensorParallel": 64},
+            {"tensorParallel": 3},
+        )
+    ),
+    *(
+        Example("spec.engine.gpus.tensorParallel", "qwen", _gpus(**gpus))
+        for gpus in (
+            {"count": 1, "tensorParallel": 2},
+            {"count": 4, "tensorParallel": 1},
+            {"count": 4, "tensorParallel": 2},
+        )
+    ),
+    Example("spec.engine.gpus.pipelineParallel", "qwen", _gpus(count=2, pipelineParallel=2)),
+    Example("spec.engine.gpus.pipelineParallel", "qwen", _gpus(count=4, tensorParallel=2, pipelineParallel=2)),
+    Example("spec.engine.gpus.pipelineParallel", "qwen", _gpus(pipelineParallel=2)),
+    Example("spec.engine.gpus.nodes", "qwen", _gpus(count=1, nodes=2)),
+    Example("spec.engine.gpus.nodes", "qwen", _gpus(count=4, tensorParallel=4, nodes=2)),
+    Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 1}, "shmSize": "64Mi"})),
+    Example("", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": 1 << 30})),
+    Example("spec.engine.shmSize", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": "1023Mi"})),
+    Example("spec.engine.shmSize", "qwen", _spec(engine={"gpus": {"tensorParallel": 2}, "shmSize": "1G"})),
+    Example("", "qwen", _spec(engine={"gpus": {"count": 1, "tensorParallel": 1}, "lora": {}})),
+    Example("spec.engine.gpus", "qwen", _spec(engine={"gpus": {"count": 2}, "lora": {}})),
+    Example(
+        "spec.engine.gpus",
+        "qwen",
+        _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "ngram"}}),
+    ),
     Example("", "qwen", _spec(engine={"gpus": {"count": 1}, "memoryFraction": "0.85"})),
     Example("spec.engine.memoryFraction", "qwen", _spec(engine={"memoryFraction": "0.85"})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 1}, "cudaGraphs": {"batchSizes": [1, 2, 32]}})),
@@ -284,6 +320,11 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--log_level=DEBUG", "--max-model-len=9"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--tool-call-parser", "hermes"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--task=embed"]})),
+    Example("", "qwen", _spec(engine={"extraArgs": ["-t", "-tps", "--pp"]})),
+    *(
+        Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": [*arguments]}))
+        for arguments in (["-tp", "2"], ["-pp=2"], ["--tensor-parallel-size=2"], ["--nnodes", "2"])
+    ),
     Example("", "qwen", _spec(engine={"chatTemplate": {"inline": "x"}, "toolCallParser": "hermes"})),
     Example("", "qwen", _spec(engine={"chatTemplate": {"configMapKeyRef": {"name": "x"}}, "task": "embed"})),
     Example("spec.engine.chatTemplate", "qwen", _spec(engine={"chatTemplate": {}})),

@@ -7,7 +7,7 @@ engine does. No torch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
@@ -40,6 +40,10 @@ class KVCachePlan:
     def concurrent_at_max_len(self) -> float:
         """Requests of ``max_model_len`` tokens that fit at once."""
         return self.blocks / self.blocks_of(self.max_model_len)
+
+    def at_most(self, blocks: int, max_model_len: int) -> KVCachePlan:
+        """No more of either; of several ranks, all must have what the least of them has."""
+        return replace(self, blocks=min(self.blocks, blocks), max_model_len=min(self.max_model_len, max_model_len))
 
     def blocks_of(self, tokens: int) -> int:
         """Blocks that one request of ``tokens`` takes."""

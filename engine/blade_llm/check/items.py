@@ -58,7 +58,9 @@ def run_items(
         "check_pb_env": check_pb_env,
         "check_flops_diff": check_flops_diff,
         "check_memory_fit": lambda: check_memory_fit(config()),
-        "check_model": lambda: check_model(config().model_dir, wanted, config().model_impl, config().speculative),
+        "check_model": lambda: check_model(
+            config().model_dir, wanted, config().model_impl, config().speculative, config().tensor_parallel_size
+        ),
     }
     items = []
     for name in names:

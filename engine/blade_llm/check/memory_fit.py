@@ -3,6 +3,9 @@
 The plan is the engine's own, made before the weights are read: being killed for memory in the middle of loading says
 nothing, this says which flag to change and to what. Where there is a GPU, its memory counts, and the share of it that
 the engine may fill; else the machine's (or container's).
+
+Of several ranks, the plan is that of the one that takes most. On GPUs it has to fit into the device with the least
+memory; on CPU all ranks have to fit into the memory that they share.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
-from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes
+from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName, resolve_dtype
+from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import activation_bytes, layer_activation_bytes, weight_bytes
+from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
 from blade_llm.runner.startup.memory_plan import GpuMemory, plan_kv_cache
 from blade_protocol.check import CheckItem
@@ -26,6 +31,8 @@ from blade_protocol.check import CheckItem
 NAME: Final = "check_memory_fit"
 RUNTIME_BYTES: Final = 512 << 20
 """Interpreter and libraries of the API-server and the engine process."""
+RANK_RUNTIME_BYTES: Final = 256 << 20
+"""Interpreter and libraries of each further rank: 233 MB were measured."""
 GRAPH_BYTES_PER_LAYER: Final = 512 << 10
 """Upper estimate of the device memory of one graph, by layer; the engine measures it when it starts."""
 WARNING_SHARE: Final = 0.9
@@ -34,7 +41,7 @@ WARNING_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Memory of the GPU that the engine will compute on, in bytes."""
+    """Memory of the GPU that the engine will compute on, in bytes; of several, of the one that has the least."""
 
     free: int
     """Without what a CUDA context takes, as a process that has one measures it."""
@@ -51,7 +58,9 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
     """
     try:
         model = read_model_config(config.model_dir, config.model_impl, config.task)
-        found = _find_gpu() if limit is None and gpu is None else gpu
+        if problem := tensor_parallel_problem(model, config.tensor_parallel_size):
+            raise UnsupportedSettingError(f"{config.model_dir}: {problem}")
+        found = _find_gpu(config.tensor_parallel_size) if limit is None and gpu is None else gpu
         if found is not None:
             return _judge_gpu(config, model, found)
         return _judge(config, model, memory_limit_bytes() if limit is None else limit)
@@ -61,34 +70,43 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
 
 def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=config.quant != "none")
-    weights = weight_bytes(model, dtype, config.quant)
+    ranks = config.tensor_parallel_size
+    part = _largest_part(config, model, dtype)
+    weights = weight_bytes(part, dtype, config.quant)
     activations = activation_bytes(
-        model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
+        part, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
     )
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
     draft = draft_model_config(config, model, dtype)
-    plan = plan_kv_cache(config, model, dtype, given, draft=draft)
+    plan = plan_kv_cache(
+        config, part, dtype, given // ranks, lambda needed: raise_kv_cache_bytes(needed * ranks), draft=draft
+    )
     block_bytes = _block_bytes(plan, draft)
     kv_cache = plan.blocks * block_bytes
-    adapters = adapter_bytes(config, model, dtype, on_gpu=False)
+    adapters = adapter_bytes(config, part, dtype, on_gpu=False)
     drafting = _draft_weights(draft)
-    fixed = weights + activations + adapters + drafting + RUNTIME_BYTES
-    total = fixed + kv_cache
+    of_rank = weights + activations + adapters + drafting
+    runtime = RUNTIME_BYTES + (ranks - 1) * RANK_RUNTIME_BYTES
+    fixed = ranks * of_rank + runtime
+    total = fixed + ranks * kv_cache
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
+    shared = f"+ runtime {_size(runtime)} "
     detail = (
-        f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + runtime {_size(RUNTIME_BYTES)} "
-        f"{_with_adapters(adapters)}{_with_draft(drafting)}"
+        f"{_of_ranks(dtype, ranks)}: weights {_size(weights)} + activations {_size(activations)} "
+        f"{shared if ranks == 1 else ''}{_with_adapters(adapters)}{_with_draft(drafting)}"
         f"+ KV cache {_size(kv_cache)} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened}) "
+        f"{'' if ranks == 1 else f'= {_size(of_rank + kv_cache)}, times {ranks} {shared}'}"
         f"= {_size(total)} of {_size(limit)}"
     )
     if total <= limit * WARNING_SHARE:
         return CheckItem(name=NAME, status="PASS", detail=detail)
     fits = total <= limit
+    remedy = _remedy(plan, limit, fixed, ranks * block_bytes)
     return CheckItem(
         name=NAME,
         status="WARNING" if fits else "FAILED",
-        detail=f"{detail}; {'little is left' if fits else 'too much'}: {_remedy(plan, limit, fixed, block_bytes)}",
+        detail=f"{detail}; {'little is left' if fits else 'too much'}: {remedy}",
     )
 
 
@@ -98,18 +116,20 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     Raises `NotEnoughMemoryError` with the flags to change where nothing fits.
     """
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
-    weights = weight_bytes(model, dtype, config.quant)
+    part = _largest_part(config, model, dtype)
+    weights = weight_bytes(part, dtype, config.quant)
     activations = activation_bytes(
-        model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
+        part, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
     )
-    graphs = _graph_bytes(config, model, dtype)
-    adapters = adapter_bytes(config, model, dtype, on_gpu=True)
+    graphs = _graph_bytes(config, part, dtype)
+    adapters = adapter_bytes(config, part, dtype, on_gpu=True)
     draft = draft_model_config(config, model, dtype)
     drafting = _draft_weights(draft)
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
-        f"{dtype}: weights {_size(weights)} + activations {_size(activations)} + CUDA graphs {_size(graphs)} "
+        f"{_of_ranks(dtype, config.tensor_parallel_size)}: weights {_size(weights)} "
+        f"+ activations {_size(activations)} + CUDA graphs {_size(graphs)} "
         f"{_with_adapters(adapters)}{_with_draft(drafting)}of {_size(within)} "
         f"({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
     )
@@ -125,7 +145,7 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     )
     try:
         available = memory.kv_cache_for(config.kv_cache_bytes)
-        plan = plan_kv_cache(config, model, dtype, available, memory.enlarge, draft=draft)
+        plan = plan_kv_cache(config, part, dtype, available, memory.enlarge, draft=draft)
     except ValueError as error:
         return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; {error}")
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
@@ -134,6 +154,17 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened})"
     )
     return CheckItem(name=NAME, status="PASS", detail=f"{parts}; {kv_cache}")
+
+
+def _largest_part(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> ModelConfig:
+    """What the rank that has most of ``model`` has of it. All have as many heads, and so as much of the KV cache."""
+    ranks = config.tensor_parallel_size
+    parts = (shard_model(model, rank, ranks) for rank in range(ranks))
+    return max(parts, key=lambda part: weight_bytes(part, dtype, config.quant))
+
+
+def _of_ranks(dtype: DTypeName, ranks: int) -> str:
+    return dtype if ranks == 1 else f"{dtype}, each of {ranks} ranks"
 
 
 def _with_adapters(count: int) -> str:
@@ -178,14 +209,23 @@ def _graph_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> 
     return sets * (len(sizes) + len(tokens)) * model.num_layers * GRAPH_BYTES_PER_LAYER + shared
 
 
-def _find_gpu() -> Gpu | None:
-    """The GPU that an engine started here would take; None without one."""
+def _find_gpu(ranks: int) -> Gpu | None:
+    """The GPU that an engine started here would take, or the one with the least memory of those that its ranks would
+    take; None without any.
+
+    Raises :class:`~blade_llm.models.errors.UnsupportedSettingError` where there are fewer than ranks.
+    """
     import torch
 
     if not torch.cuda.is_available():
         return None
-    free, total = torch.cuda.mem_get_info()
-    return Gpu(free, total)
+    if (there := torch.cuda.device_count()) < ranks:
+        raise UnsupportedSettingError(
+            f"{ranks} ranks need as many GPUs, {there} are visible; lower --tensor_parallel_size to {there}, or give "
+            "the process more GPUs (CUDA_VISIBLE_DEVICES)"
+        )
+    memory = [torch.cuda.mem_get_info(index) for index in range(ranks)]
+    return Gpu(free=min(free for free, _ in memory), total=min(total for _, total in memory))
 
 
 def _is_shortened(config: EngineConfig, model: ModelConfig, plan: KVCachePlan) -> bool:

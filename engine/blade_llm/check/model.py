@@ -18,6 +18,7 @@ from blade_llm.config import ModelImpl, SpeculativeConfig, Task
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config, through_transformers
+from blade_llm.models.sharding import tensor_parallel_problem
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.branching import branching_problem
 from blade_llm.text.errors import TokenizerFilesError
@@ -61,12 +62,13 @@ def check_model(
     wanted: Wanted | None = None,
     impl: ModelImpl = "auto",
     speculative: SpeculativeConfig | None = None,
+    tensor_parallel_size: int = 1,
 ) -> CheckItem:
     """PASS when configuration, weights, tokenizer and chat template are in order, and do what is ``wanted``.
 
-    ``speculative``: with a draft model its files and tokenizer are checked, too. A base model has no chat template:
-    that is PASS, and the detail says that chat is refused. WARNING for wishes that
-    template or tokenizer cannot fulfil; FAILED otherwise, with every problem found.
+    ``speculative``: with a draft model its files and tokenizer are checked, too. ``tensor_parallel_size``: ranks that
+    have to be able to divide it. A base model has no chat template: that is PASS, and the detail says that chat is
+    refused. WARNING for wishes that template or tokenizer cannot fulfil; FAILED otherwise, with every problem found.
     """
     wanted = wanted or Wanted()
     try:
@@ -77,6 +79,8 @@ def check_model(
     weights = model = None
     depth = 0 if speculative is None else speculative.branch_depth
     if problem := branching_problem(config.decoder, depth):
+        problems.append(f"{model_dir}: {problem}")
+    if problem := tensor_parallel_problem(config, tensor_parallel_size):
         problems.append(f"{model_dir}: {problem}")
     try:
         weights = open_checkpoint(model_dir)

@@ -291,29 +291,33 @@ def _speculative(flags: Mapping[str, Any], model: ServedModel) -> SpeculativeCon
 
 def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -> EngineConfig:
     eos = model.tokenizer.eos_token_id
-    return EngineConfig(
-        model=str(folder),
-        served_names=model.names,
-        **memory_fields(flags),
-        max_waiting_requests=flags["max_waiting_requests"],
-        share_slots=True,
-        allow_client_priority=flags["allow_client_priority"] or environment.ALLOW_CLIENT_PRIORITY in os.environ,
-        enable_prompt_cache=not flags["disable_prompt_cache"],
-        preempt_strategy=flags["preempt_strategy"],
-        num_threads=flags["num_threads"],
-        deterministic=flags["deterministic"],
-        enable_triton_mla=flags["enable_triton_mla"],
-        load_format=flags["load_format"],
-        packed_cache_dir=flags["packed_cache_dir"],
-        packed_cache_bytes=flags["packed_cache_bytes"],
-        tokenizer_dir=flags["tokenizer_dir"],
-        enable_json_warmup=flags["enable_json_warmup"],
-        revision=os.environ.get(environment.REVISION, ""),
-        extra_eos_token_ids=() if eos is None else (eos,),
-        lora_modules=tuple(flags["lora_modules"] or ()),
-        lora_allowed_roots=tuple(flags["lora_allowed_roots"] or ()),
-        speculative=_speculative(flags, model),
-    )
+    speculative = _speculative(flags, model)
+    try:
+        return EngineConfig(
+            model=str(folder),
+            served_names=model.names,
+            **memory_fields(flags),
+            max_waiting_requests=flags["max_waiting_requests"],
+            share_slots=True,
+            allow_client_priority=flags["allow_client_priority"] or environment.ALLOW_CLIENT_PRIORITY in os.environ,
+            enable_prompt_cache=not flags["disable_prompt_cache"],
+            preempt_strategy=flags["preempt_strategy"],
+            num_threads=flags["num_threads"],
+            deterministic=flags["deterministic"],
+            enable_triton_mla=flags["enable_triton_mla"],
+            load_format=flags["load_format"],
+            packed_cache_dir=flags["packed_cache_dir"],
+            packed_cache_bytes=flags["packed_cache_bytes"],
+            tokenizer_dir=flags["tokenizer_dir"],
+            enable_json_warmup=flags["enable_json_warmup"],
+            revision=os.environ.get(environment.REVISION, ""),
+            extra_eos_token_ids=() if eos is None else (eos,),
+            lora_modules=tuple(flags["lora_modules"] or ()),
+            lora_allowed_roots=tuple(flags["lora_allowed_roots"] or ()),
+            speculative=speculative,
+        )
+    except ValueError as error:  # what does not go together
+        raise StartError(str(error)) from None
 
 
 if __name__ == "__main__":

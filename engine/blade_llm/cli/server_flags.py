@@ -179,8 +179,8 @@ _PREFIX_CACHE = (
     _off("prompt_cache_enable_swap", "keep evicted blocks of the prefix cache in host memory"),
 )
 _PARALLEL = (
-    Flag(name="tensor_parallel_size", help="devices a layer is split over", aliases=("-tp",), kind=positive, default=1,
-         accepts=(1,)),
+    Flag(name="tensor_parallel_size", help="devices a layer is split over; on a CPU, processes that share its cores",
+         aliases=("-tp",), kind=positive, default=1),
     Flag(name="pipeline_parallel_size", help="stages the layers are split into", aliases=("-pp",), kind=positive,
          default=1, accepts=(1,)),
     Flag(name="pipeline_micro_batch", help="batches in flight", kind=positive, default=1, accepts=(1,)),
@@ -333,6 +333,7 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "max_cpu_loras": "max_cpu_loras",
     "max_lora_rank": "max_lora_rank",
     "lora_dtype": "lora_dtype",
+    "tensor_parallel_size": "tensor_parallel_size",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, cast
 from blade_llm.config import EngineConfig
 from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.engine.ranks.build import build_rank, build_with_ranks
 from blade_llm.models.implementation import log_implementation, read_model_config
-from blade_llm.runner import build_runner, preload
+from blade_llm.runner import preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
@@ -19,7 +20,7 @@ from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 if TYPE_CHECKING:
     from blade_llm.runner.lora.adapters import RunnerAdapters
 
-__all__ = ["build_core", "preload"]
+__all__ = ["build_core", "build_rank", "preload"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def build_core(config: EngineConfig) -> EngineCore:
     """
     model_config = read_model_config(config.model_dir, config.model_impl, config.task)
     log_implementation(model_config)
-    runner = build_runner(config, model_config)
+    runner, ranks = build_with_ranks(config, model_config)
     info = EngineInfo(
         model=config.served_names[0],
         max_model_len=runner.max_model_len,
@@ -58,6 +59,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         step_seconds=runner.step_seconds,
         draft_positions=0 if runner.draft is None else runner.draft.max_positions,
     )
+    core.ranks = ranks
     if runner.adapters is not None:
         _serve_adapters(core, config, runner.adapters)
     return core

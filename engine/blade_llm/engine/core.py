@@ -37,6 +37,7 @@ from blade_llm.engine.messages import (
     RequestOutput,
     UnloadAdapter,
 )
+from blade_llm.engine.ranks.lost import RankWatch
 from blade_llm.lora.memory import host_adapters
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, PrefillBudget
 from blade_llm.scheduling.grammar import GrammarCompiler
@@ -107,6 +108,8 @@ class EngineCore:
         self._guided = GuidedDecodingManager(scheduler, grammars, info.vocab_size, clock)
         self.adapters: AdapterManager | None = None
         """The LoRA adapters; None: the engine serves none. Set by :meth:`serve_adapters`."""
+        self.ranks: RankWatch | None = None
+        """Notices the end of another rank's process, for an owner that sleeps; None: there is no other rank."""
         self.info = info
         self._max_waiting = max_waiting
         self._allow_priority = allow_priority

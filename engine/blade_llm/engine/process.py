@@ -11,12 +11,10 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import importlib
 import logging
 import os
 import sys
 import time
-import traceback
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -26,14 +24,13 @@ import msgspec
 import zmq
 
 from blade_llm.cache.events import KVChanges
-from blade_llm.config import EngineConfig
+from blade_llm.engine.child_process import failure_of, load_build, report_failure
 from blade_llm.engine.heartbeat import Heartbeat, open_heartbeat
 from blade_llm.engine.messages import (
     AbortRequest,
     AdapterReply,
     ClientToEngine,
     DrainUpdate,
-    EngineFailure,
     EngineReady,
     EngineStart,
     EngineToClient,
@@ -47,19 +44,20 @@ from blade_llm.engine.messages import (
     StepOutputs,
     UnloadAdapter,
 )
+from blade_llm.engine.ranks.lost import RankWatch
 from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
-from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_llm.scheduling.request import RequestRefusedError
 from blade_protocol.state import EngineState, KVBatch
 
 STATE_INTERVAL_S: Final = 0.1
 """Least time between two pushed states."""
-_MOST_CHARACTERS: Final = 7_000
-"""Length limit of a message and a traceback: at four bytes each both fit into the pipe, read only after the exit."""
 
 
 class Core(Protocol):
     """The core that this process steps; :class:`blade_llm.engine.core.EngineCore` is the real one."""
+
+    @property
+    def ranks(self) -> RankWatch | None: ...
 
     @property
     def computes_on_host(self) -> bool: ...
@@ -102,6 +100,9 @@ class EngineProcess:
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(parent_pipe, zmq.POLLIN)
+        self._ranks = core.ranks
+        if self._ranks is not None:  # one may be lost while there is nothing to do
+            self._poller.register(self._ranks.lost_descriptor, zmq.POLLIN)
         self._decoder = msgspec.msgpack.Decoder(ClientToEngine)
         self._encoder = msgspec.msgpack.Encoder()
         self._owners: dict[str, bytes] = {}
@@ -142,6 +143,8 @@ class EngineProcess:
         ready = dict(self._poller.poll(wait_ms))
         if self._parent_pipe in ready and not os.read(self._parent_pipe, 1):
             return False
+        if self._ranks is not None:
+            self._ranks.raise_if_lost()
         if self._socket in ready:
             while True:
                 try:
@@ -240,25 +243,6 @@ class EngineProcess:
         return KVBatch(sequence=self._kv_sequence, stored=changes.stored, removed=changes.removed)
 
 
-def _load(target: str) -> Callable[[EngineConfig], Core]:
-    """The function ``target`` (``MODULE:NAME``), once the module's ``preload``, if there is one, has returned."""
-    module_name, _, name = target.partition(":")
-    module = importlib.import_module(module_name)
-    getattr(module, "preload", lambda: None)()
-    build: Callable[[EngineConfig], Core] = getattr(module, name)
-    return build
-
-
-def _report(pipe: int, error: BaseException) -> None:
-    user_error = isinstance(error, ModelFilesError | NotEnoughMemoryError)
-    failure = EngineFailure(
-        message=(str(error) if user_error else f"{type(error).__name__}: {error}")[:_MOST_CHARACTERS],
-        traceback="".join(traceback.format_exception(error))[-_MOST_CHARACTERS:],
-        user_error=user_error,
-    )
-    os.write(pipe, msgspec.msgpack.encode(failure))
-
-
 def main() -> int:
     """Entry point of the child process."""
     parent = os.getppid()
@@ -269,7 +253,7 @@ def main() -> int:
     gc.disable()  # until the start is over: an import makes much and frees little
     for target in sys.argv[1:]:  # imported while the parent finds out the rest
         with contextlib.suppress(Exception):  # comes again below, where it is reported
-            _load(target)
+            load_build(target)
     start = read_start(parent_pipe, EngineStart)
     if start is None:
         return 1
@@ -281,7 +265,7 @@ def main() -> int:
         socket = context.socket(zmq.ROUTER)
         socket.set_hwm(0)  # a slow API server costs memory, never tokens
         socket.linger = 0
-        core = _load(start.build)(start.config)
+        core: Core = load_build(start.build)(start.config)
         socket.bind(start.address)
         freeze_gc_heap()
         heartbeat = Heartbeat(open_heartbeat(start.heartbeat)) if core.computes_on_host else None
@@ -290,7 +274,7 @@ def main() -> int:
             heartbeat.close()
         context.destroy()
     except BaseException as error:
-        _report(start.failure_pipe, error)
+        report_failure(start.failure_pipe, failure_of(error))
         return 1
     return 0
 

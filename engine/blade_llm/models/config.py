@@ -22,6 +22,7 @@ from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling
+from blade_llm.spec.shard import Shard
 from blade_llm.spec.tensors import TensorMap
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
@@ -62,6 +63,8 @@ class ModelConfig:
     """The checkpoint's own type."""
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+    shard: Shard | None = None
+    """Which rank's part of a model this describes (:mod:`blade_llm.models.sharding`); None: the whole."""
 
     @property
     def vocab_size(self) -> int:

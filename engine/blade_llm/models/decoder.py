@@ -18,6 +18,8 @@ from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.fused import fuse_layers
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
+from blade_llm.models.vocabulary import embed, gather_logits
+from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.decoder import DecoderSpec
 
 if TYPE_CHECKING:
@@ -28,11 +30,18 @@ class Decoder:
     """Token ids in, hidden states out; :meth:`logits` of those that are sampled."""
 
     def __init__(
-        self, spec: DecoderSpec, parameters: Parameters, max_positions: int, method: LinearMethod | None = None
+        self,
+        spec: DecoderSpec,
+        parameters: Parameters,
+        max_positions: int,
+        method: LinearMethod | None = None,
+        group: RankGroup | None = None,
     ) -> None:
-        """``max_positions``: longest sequence, for the tables of rotary angles."""
+        """``max_positions``: longest sequence, for the tables of rotary angles. ``group``: the ranks that compute the
+        layers together, each with its own ``spec`` and tensors (:mod:`blade_llm.models.sharding`)."""
         method = method or PlainWeights()
         self.spec = spec
+        self._group = group
         self.embedding = parameters.tensor("embedding")
         self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
         """Rounded as the models' own code does."""
@@ -44,8 +53,8 @@ class Decoder:
         self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
         """One table for each kind of rotation."""
         self._rope_of = [ropes.index(each) for each in rope_of]
-        self.layers = [DecoderLayer(layer, parameters, index, method) for index, layer in enumerate(spec.layers)]
-        self.fused = fuse_layers(self.layers) if len(self.rotary) == 1 else None
+        self.layers = [DecoderLayer(layer, parameters, index, method, group) for index, layer in enumerate(spec.layers)]
+        self.fused = fuse_layers(self.layers, group) if len(self.rotary) == 1 else None
         """All layers in one call; without it they compute the same one by one."""
         assert spec.final_norm is not None, "a decoder ends with a norm"
         self.norm = build_norm(spec.final_norm, parameters, "norm")
@@ -95,7 +104,7 @@ class Decoder:
 
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer gets, [tokens, hidden]; both: [tokens] int."""
-        x = F.embedding(token_ids, self.embedding)
+        x = embed(token_ids, self.embedding, self.spec.vocab_size, self._group)
         if self.spec.embedding_scale != 1.0:
             x *= self._embedding_scale
         if self.positions is not None:
@@ -141,6 +150,8 @@ class Decoder:
         """[tokens, hidden] to [tokens, vocabulary]; not of a model without output matrix."""
         assert self.head is not None, "this model was loaded without its output matrix"
         logits = self.head(hidden)
+        if self._group is not None:
+            logits = gather_logits(logits, self.spec.vocab_size, self._group)
         if self.spec.logits_scale != 1.0:
             logits = logits.mul_(self.spec.logits_scale)
         cap = self.spec.logits_softcap
@@ -162,7 +173,7 @@ class Decoder:
         """The operator for all steps of a draft at once, over the first ``vocabulary`` tokens; None where the model's
         operators are to be called one by one."""
         spec, head = self.spec, None if self.head is None else self.head.packed
-        if self.fused is None or not self.embeds_plainly or not self.plain_logits:
+        if self.fused is None or self._group or not self.embeds_plainly or not self.plain_logits:
             return None
         from blade_llm.kernels.decoder_layers.draft import NativeDraft
         from blade_llm.kernels.linear.native import NativeLinear

@@ -17,6 +17,7 @@ from blade_llm.layers.norm import LayerNorm, NoNorm, Norm, RMSNorm
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
+from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import LayerSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
@@ -61,7 +62,15 @@ def build_attention(
 class DecoderLayer:
     """Attention and MLP, each with its norms, one after the other or side by side."""
 
-    def __init__(self, spec: LayerSpec, parameters: Parameters, index: int, method: LinearMethod) -> None:
+    def __init__(
+        self,
+        spec: LayerSpec,
+        parameters: Parameters,
+        index: int,
+        method: LinearMethod,
+        group: RankGroup | None = None,
+    ) -> None:
+        """``group``: the ranks that each have a part of attention's heads and of the MLP."""
         place = f"layers.{index}"
 
         def linear(name: str) -> Linear:
@@ -72,6 +81,7 @@ class DecoderLayer:
 
         assert not spec.norms_after, "of encoders"
         self.spec = spec
+        self._group = group
         before, after = (
             norm("attention_norm", spec.attention_norm),
             norm("attention_output_norm", spec.attention_output_norm),
@@ -117,7 +127,9 @@ class DecoderLayer:
         return self._added(self.mlp(x, step), self.mlp_output_norm), residual
 
     def _added(self, x: Tensor, norm: Norm | None) -> Tensor:
-        """What a half adds."""
+        """What a half adds: of several ranks, the sum of their parts."""
+        if self._group is not None:
+            x = self._group.all_reduce(x)
         if norm is not None:
             x = norm(x)
         return x if self.spec.residual_scale == 1.0 else x * self.spec.residual_scale

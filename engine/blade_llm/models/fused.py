@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 from blade_llm.kernels.decoder_layers import fuse
 from blade_llm.models.decoder_layer import DecoderLayer
+from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.moe import MoESpec
 
 if TYPE_CHECKING:
     from blade_llm.kernels.decoder_layers.native import NativeDecoder
 
 
-def fuse_layers(layers: Sequence[DecoderLayer]) -> NativeDecoder | None:
-    """The operator for all of them, where it computes what each asks for; they share one rotation."""
+def fuse_layers(layers: Sequence[DecoderLayer], group: RankGroup | None = None) -> NativeDecoder | None:
+    """The operator for all of them, where it computes what each asks for; they share one rotation.
+
+    ``group``: the ranks that have a part of each layer; None for one whose collectives C++ cannot call.
+    """
+    address = None if group is None else group.native
+    if group is not None and address is None:
+        return None
     weights = [layer.fusable for layer in layers]
     specs = [layer.spec for layer in layers]
     first = specs[0]
@@ -40,4 +47,5 @@ def fuse_layers(layers: Sequence[DecoderLayer]) -> NativeDecoder | None:
         norm=kind,
         activation=mlp.activation if mlp else "silu",
         gated=mlp.gated if mlp else True,
+        group=address,
     )

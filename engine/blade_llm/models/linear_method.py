@@ -18,7 +18,7 @@ class LinearMethod(Protocol):
 
     One that reads more than plain weights (scales, zero points, a slice for one of several ranks) gets it by name from
     ``parameters.source``: :attr:`~blade_llm.spec.tensors.LinearPart.module` names the layer, ``rows`` says which
-    outputs are wanted and in which order. The layer is called with the step's metadata.
+    outputs are wanted and in which order, ``columns`` which inputs. The layer is called with the step's metadata.
     """
 
     def create(self, parameters: Parameters, linear: LinearMap) -> Linear:

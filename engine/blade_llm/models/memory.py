@@ -7,6 +7,7 @@ from typing import Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
+from blade_llm.models.sharding.vocabulary import vocabulary_rows, vocabulary_width
 from blade_llm.spec.latent_attention import EXPANDED_CONTEXT
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
@@ -16,14 +17,15 @@ SCORED_AT_ONCE: Final = 64
 
 
 def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> int:
-    """Estimate of the weights' bytes on CPU, where the output matrix is packed beside the table it is tied to.
+    """Estimate of the weights' bytes on CPU, where the output matrix is packed beside the table it is tied to; of a
+    rank's configuration, the rank's own.
 
     ``quant``: ``none``, ``int8`` or ``int4``, of all matrices but the embedding table.
     """
     tensors = config.tensors
     matrices = tensors.linear_size
     if config.decoder.head and config.decoder.tied:
-        matrices += config.vocab_size * config.hidden_size
+        matrices += _vocabulary_rows(config) * config.hidden_size
     return tensors.other_size * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
 
 
@@ -31,13 +33,16 @@ def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens:
     """Upper estimate of the working memory of one step, in bytes.
 
     That of its layers, that of a context that latent attention expands, and per sequence, or per position of a prompt
-    that is scored: a row of logits, its noise and its probabilities in fp32.
+    that is scored: a row of logits, its noise and its probabilities in fp32, and of a rank's configuration its own
+    part of that row.
     """
     rows = max(max_num_seqs, min(SCORED_AT_ONCE, max_batch_tokens))
     expanded = (
         min(EXPANDED_CONTEXT, config.max_position_embeddings) * config.decoder.expanded_width * DTYPE_BYTES[dtype]
     )
-    return layer_activation_bytes(config, dtype, max_batch_tokens) + expanded + rows * 3 * config.vocab_size * 4
+    own_logits = 0 if config.shard is None else vocabulary_width(config.vocab_size, config.shard.size)
+    logits = rows * (3 * config.vocab_size + own_logits) * 4
+    return layer_activation_bytes(config, dtype, max_batch_tokens) + expanded + logits
 
 
 def layer_activation_bytes(config: ModelConfig, dtype: DTypeName, tokens: int) -> int:
@@ -47,3 +52,10 @@ def layer_activation_bytes(config: ModelConfig, dtype: DTypeName, tokens: int) -
     reuse them).
     """
     return tokens * (4 * config.hidden_size + config.decoder.widest) * DTYPE_BYTES[dtype]
+
+
+def _vocabulary_rows(config: ModelConfig) -> int:
+    """Rows of the embedding table; of a rank's part, the rank's."""
+    if config.shard is None:
+        return config.vocab_size
+    return len(vocabulary_rows(config.vocab_size, config.shard.rank, config.shard.size))

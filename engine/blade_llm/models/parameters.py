@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.models.weight_source import WeightSource
+from blade_llm.spec.slices import contiguous_runs
 from blade_llm.spec.tensors import LinearMap, TensorMap, TensorPart
 
 
@@ -45,14 +46,18 @@ class Parameters:
         return self.source.made([f"{part.key} {form}"], lambda: make(self._piece(part)))
 
     def _piece(self, part: TensorPart) -> Tensor:
-        dtype = torch.float32 if part.float32 else None
-        tensor = self.source.tensor(part.name, part.index, dtype)
-        if part.transposed:
-            tensor = tensor.t()
-        if isinstance(part.rows, range) and part.rows.step == 1:
-            tensor = tensor[part.rows.start : part.rows.stop]
-        elif part.rows is not None:
-            tensor = tensor.index_select(0, torch.tensor(part.rows, device=tensor.device))
+        runs: tuple[range | None, ...] = (None,)
+        order: tuple[int, ...] | None = None
+        if part.rows is not None:
+            runs, order = contiguous_runs(part.rows)
+        blocks = [self._block(part, run) for run in runs]
+        tensor = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+        if order is not None:
+            tensor = tensor.index_select(0, torch.tensor(order, device=tensor.device))
         if part.unit_rows:
             tensor = F.normalize(tensor.float()).to(tensor.dtype)
         return tensor.contiguous()
+
+    def _block(self, part: TensorPart, rows: range | None) -> Tensor:
+        tensor = self.source.tensor(part.name, part.block(rows), torch.float32 if part.float32 else None)
+        return tensor.t() if part.transposed else tensor

@@ -8,12 +8,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from blade_llm.spec.slices import Slice
+
 
 class WeightSource(Protocol):
     """Gives a model its tensors by their names in the checkpoint."""
 
-    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        """The tensor of this name, or one along its first dimension; ``dtype``: another than the model's type."""
+    def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """The tensor of this name, or a block of it, contiguous, which alone is read then; ``dtype``: another than the
+        model's type."""
 
     def stacked(self, names: list[str]) -> Tensor:
         """Several tensors, concatenated along the first dimension."""

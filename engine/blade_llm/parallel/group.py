@@ -10,9 +10,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from blade_llm.kernels.collectives import CollectiveError, RankLostError
 
-class RankLostError(RuntimeError):
-    """Another rank exited, or did not come to a collective in time; the message names it where it is known."""
+__all__ = ["CollectiveError", "RankGroup", "RankLostError"]
 
 
 class RankGroup(Protocol):
@@ -41,6 +41,10 @@ class RankGroup(Protocol):
 
     def least(self, value: int) -> int:
         """The least of the ranks' ``value``. Raises :class:`RankLostError`."""
+
+    def abort(self, lost_rank: int) -> None:
+        """Make the collective that waits here raise :class:`RankLostError`, which names that rank where it can. From
+        any thread."""
 
     def close(self) -> None:
         """Leave the group: what others wait for here raises there."""

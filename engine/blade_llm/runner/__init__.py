@@ -13,16 +13,20 @@ from blade_llm.runner.startup.threads import spin_briefly
 if TYPE_CHECKING:
     from blade_llm.config import EngineConfig
     from blade_llm.models.config import ModelConfig
+    from blade_llm.parallel.group import RankGroup
     from blade_llm.runner.torch_runner import TorchRunner
 
 
-def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) -> TorchRunner:
+def build_runner(
+    config: EngineConfig, model_config: ModelConfig | None = None, group: RankGroup | None = None
+) -> TorchRunner:
     """A runner, loaded and warmed up.
 
     Its ``timings`` has the seconds of each phase, in order: ``import``, ``operators`` (on CPU), ``weights``,
     ``profile`` (on a GPU), ``warm-up``, ``graphs`` (where there are any).
 
-    ``model_config`` is read from ``config.model`` when not given. Raises
+    ``model_config`` is read from ``config.model`` when not given. ``group``: the ranks that compute the model together,
+    of which ``model_config`` is this one's. Raises
     :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`, and
     ``ValueError`` for a ``max_model_len`` beyond the model's own.
     """
@@ -32,7 +36,7 @@ def build_runner(config: EngineConfig, model_config: ModelConfig | None = None) 
     imported = preload()
     from blade_llm.runner.torch_runner import TorchRunner
 
-    runner = TorchRunner(config, model_config)
+    runner = TorchRunner(config, model_config, group=group)
     runner.timings = {"import": imported, **runner.timings}
     runner.warm_up()
     return runner

@@ -24,9 +24,23 @@ TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
 }
 
 
-def choose_device() -> torch.device:
-    """The GPU where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def choose_device(rank: int = 0) -> torch.device:
+    """The GPU of this rank where there are GPUs, which becomes the current one; else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if not rank:
+        return torch.device("cuda")
+    torch.cuda.set_device(rank)
+    return torch.device("cuda", rank)
+
+
+def require_devices(ranks: int) -> None:
+    """Raises :class:`~blade_llm.models.errors.UnsupportedSettingError` where there are GPUs, but fewer than ranks."""
+    if torch.cuda.is_available() and (found := torch.cuda.device_count()) < ranks:
+        raise UnsupportedSettingError(
+            f"{ranks} ranks need as many GPUs, and {found} can be seen; lower --tensor_parallel_size to {found}, or "
+            "give the process more (CUDA_VISIBLE_DEVICES)"
+        )
 
 
 def choose_attention(requested: AttentionClass | None, device: torch.device) -> AttentionClass:

@@ -19,7 +19,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes
+from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.kernels.backend import backend_of
@@ -34,6 +34,7 @@ from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
+from blade_llm.parallel.group import RankGroup
 from blade_llm.runner.device import (
     TORCH_DTYPES,
     choose_attention,
@@ -55,7 +56,7 @@ from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
 from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
-from blade_llm.runner.startup.gpu_profile import capture_bytes, profile_gpu
+from blade_llm.runner.startup.gpu_profile import capture_all, out_of_memory, profile_gpu
 from blade_llm.runner.startup.host_memory import give_back_free_memory
 from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
 from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
@@ -87,8 +88,10 @@ class TorchRunner:
         config: EngineConfig,
         model_config: ModelConfig,
         graph_backend: Callable[[], GraphBackend] | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         """Load the weights and allocate the KV cache. ``graph_backend``: :class:`CudaGraphs` on a GPU when not given.
+        ``group``: the ranks that compute the model together, of which ``model_config`` is this one's.
 
         Raises :class:`~blade_llm.models.errors.ModelFilesError`,
         :class:`~blade_llm.models.errors.NotEnoughMemoryError`, and ``ValueError`` for a ``max_model_len`` beyond the
@@ -107,7 +110,8 @@ class TorchRunner:
         self._draft_weights: DraftWeights | None = None
         self.step_seconds: StepSeconds | None = None
         """Measured times of steps, where decoding is speculative."""
-        self.device = choose_device()
+        self.group = group
+        self.device = choose_device(0 if group is None else group.rank)
         self.dtype_name = resolve_dtype(
             config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu", quantized=config.quant != "none"
         )
@@ -123,7 +127,8 @@ class TorchRunner:
             of_adapters = self.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
             self.adapters = RunnerAdapters(Targets.of(model_config), config, of_adapters, self.device)
         if self.device.type == "cpu":
-            torch.set_num_threads(requested_threads(config.num_threads) or usable_cores())
+            cores = max(1, usable_cores() // config.tensor_parallel_size)
+            torch.set_num_threads(requested_threads(config.num_threads) or cores)
             start = time.perf_counter()
             backend_of(torch.empty(0))  # loads the native operators; compiles them at a user's very first start
             self.timings["operators"] = time.perf_counter() - start
@@ -131,10 +136,12 @@ class TorchRunner:
             self._graph_backend = CudaGraphs
         with torch.inference_mode():
             kv = self._start_on_cpu() if self.device.type == "cpu" else self._start_on_gpu()
+            if group is not None:
+                kv = kv.at_most(group.least(kv.blocks), group.least(kv.max_model_len))
             try:
                 self.attach(kv)
             except torch.OutOfMemoryError as error:
-                raise self._out_of_memory("the KV cache", error) from error
+                raise out_of_memory("the KV cache", self.config, error) from error
         lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=self.device.type != "cpu")
         self.memory_plan = memory_plan(
             kv,
@@ -168,7 +175,7 @@ class TorchRunner:
             drafts = self._drafts(inputs, draft_invalid)
             return LaunchedForward(inputs.sampled, logits, prompt_results, drafts, inputs.trees.written_slots)
         except torch.OutOfMemoryError as error:
-            raise self._out_of_memory("a step", error) from error
+            raise out_of_memory("a step", self.config, error) from error
 
     @torch.inference_mode()
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> LaunchedStep:
@@ -180,7 +187,7 @@ class TorchRunner:
         try:
             sampled = self._sampler.sample(launched.logits, slots, masks)
         except torch.OutOfMemoryError as error:
-            raise self._out_of_memory("a step", error) from error
+            raise out_of_memory("a step", self.config, error) from error
         written = slots.slot_index if launched.written_slots is None else launched.written_slots
         self.tables.token_ids[written, slots.position_index] = sampled.tokens.to(torch.int32)
         return LaunchedStep(sampled, self.device, launched.prompt_results, launched.drafts)
@@ -206,7 +213,7 @@ class TorchRunner:
             warm_up(self)
             if self.device.type == "cpu":
                 autotune_prefetch(self)
-                if requested_threads(self.config.num_threads) is None:
+                if requested_threads(self.config.num_threads) is None and self.group is None:
                     autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
         if self.all_graphs:
@@ -360,8 +367,16 @@ class TorchRunner:
     def _start_on_cpu(self) -> KVCachePlan:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
         config, model_config = self.config, self.model_config
-        available = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
-        kv = plan_kv_cache(config, model_config, self.dtype_name, available, draft=self._draft_config)
+        of_all = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
+        ranks = config.tensor_parallel_size
+        kv = plan_kv_cache(
+            config,
+            model_config,
+            self.dtype_name,
+            of_all // ranks,
+            lambda needed: raise_kv_cache_bytes(needed * ranks),
+            draft=self._draft_config,
+        )
         self.model = self._load(kv.max_model_len)
         self._load_draft(kv.max_model_len)
         self._activation_peak = activation_bytes(
@@ -412,6 +427,7 @@ class TorchRunner:
             deterministic=self.config.deterministic,
             packed_cache=packed_cache(self.config.packed_cache_dir, self.config.packed_cache_bytes),
             wrap=None if self.adapters is None else self.adapters.wrap,
+            group=self.group,
         )
         give_back_free_memory()
         self.timings["weights"] = time.perf_counter() - start
@@ -430,20 +446,5 @@ class TorchRunner:
             self.timings["draft"] = time.perf_counter() - start
 
     def _capture(self) -> None:
-        try:
-            used = sum(capture_bytes(graphs, graphs.sizes, self.device) for graphs in self.all_graphs)
-        except torch.OutOfMemoryError as error:
-            sizes = " and ".join(", ".join(map(str, graphs.sizes)) for graphs in reversed(self.all_graphs))
-            raise NotEnoughMemoryError(
-                f"no memory is left for CUDA graphs of batch sizes (and tokens of steps with prefill) {sizes}; lower "
-                f"--cuda_graph_max_batch_size, --cuda_graph_max_tokens, --kv_cache_bytes or "
-                f"--max_gpu_memory_utilization, or give --disable_cuda_graph ({error})"
-            ) from error
+        used = capture_all(self.all_graphs, self.device)
         self.memory_plan = msgspec.structs.replace(self.memory_plan, graphs=used)
-
-    def _out_of_memory(self, what: str, error: Exception) -> NotEnoughMemoryError:
-        share = self.config.max_gpu_memory_utilization
-        return NotEnoughMemoryError(
-            f"{what} ran out of GPU memory; lower --max_gpu_memory_utilization to {max(0.05, share - 0.05):.2f}, or "
-            f"--ragged_flash_max_batch_tokens to {max(1, self.config.max_batch_tokens // 2)} ({error})"
-        )

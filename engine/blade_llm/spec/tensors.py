@@ -11,10 +11,12 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from blade_llm.spec.slices import Slice
+
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """One tensor of a checkpoint, or some of its rows."""
+    """One tensor of a checkpoint, or some of its rows and columns."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,12 +34,14 @@ class TensorPart:
     """Read in fp32 whatever the model's type."""
     integers: bool = False
     """No weights, but indices: int64."""
+    columns: range | None = None
+    """Which columns are wanted (counted after ``transposed``), contiguous; None for all."""
 
     @property
     def plain(self) -> bool:
         """Whether the tensor is wanted as it is in the checkpoint."""
         changed = self.transposed or self.unit_rows or self.float32
-        return self.rows is None and self.index is None and not changed
+        return self.rows is None and self.columns is None and self.index is None and not changed
 
     @property
     def key(self) -> str:
@@ -46,12 +50,39 @@ class TensorPart:
             return self.name
         few = self.rows is None or isinstance(self.rows, range)
         rows = str(self.rows) if few else hashlib.sha256(array("q", self.rows or ())).hexdigest()
-        return f"{self.name} {self.index} {rows} {self.transposed} {self.unit_rows} {self.float32}"
+        return f"{self.name} {self.index} {rows} {self.columns} {self.transposed} {self.unit_rows} {self.float32}"
+
+    @property
+    def wanted_shape(self) -> tuple[int, ...]:
+        """Of what is wanted, turned as ``transposed`` says."""
+        shape = self.shape if self.index is None else self.shape[1:]
+        if self.transposed:
+            shape = shape[::-1]
+        if self.rows is not None:
+            shape = (len(self.rows), *shape[1:])
+        return shape if self.columns is None else (shape[0], len(self.columns), *shape[2:])
+
+    @property
+    def size(self) -> int:
+        """Elements that are wanted."""
+        return math.prod(self.wanted_shape)
+
+    def block(self, rows: range | None) -> Slice | None:
+        """Where the checkpoint has the wanted columns of ``rows`` (counted after ``transposed``; None for all); None
+        for the whole tensor."""
+        shape = self.shape if self.index is None else self.shape[1:]
+        first, second = (self.columns, rows) if self.transposed else (rows, self.columns)
+        if first is not None and first == range(shape[0]):
+            first = None
+        if second is not None and second == range(shape[1]):
+            second = None
+        whole = self.index is None and first is None and second is None
+        return None if whole else Slice(self.index, first, second)
 
 
 @dataclass(frozen=True, slots=True)
 class LinearPart:
-    """A linear layer as the checkpoint has it, or some of its outputs."""
+    """A linear layer as the checkpoint has it, or some of its outputs, or of its inputs."""
 
     module: str
     """Its tensors are ``module.weight``, ``module.bias`` and whatever a quantised form adds."""
@@ -63,15 +94,19 @@ class LinearPart:
     unit_rows: bool = False
     one_of: tuple[int, int] | None = None
     """Which of how many layers, where one tensor named ``module`` holds the weights of all."""
+    columns: range | None = None
+    """Which inputs are wanted, as in :class:`TensorPart`; of the bias nothing is left out for them."""
 
     @property
     def weight(self) -> TensorPart:
         """The plain weight."""
-        shape = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
+        shape: tuple[int, ...] = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
+        index: int | None = None
+        name = f"{self.module}.weight"
         if self.one_of is not None:
             index, count = self.one_of
-            return TensorPart(self.module, (count, *shape), self.rows, self.transposed, self.unit_rows, index)
-        return TensorPart(f"{self.module}.weight", shape, self.rows, self.transposed, self.unit_rows)
+            name, shape = self.module, (count, *shape)
+        return TensorPart(name, shape, self.rows, self.transposed, self.unit_rows, index, columns=self.columns)
 
     @property
     def bias(self) -> TensorPart:
@@ -82,6 +117,11 @@ class LinearPart:
     def wanted(self) -> int:
         """The outputs that are wanted."""
         return self.outputs if self.rows is None else len(self.rows)
+
+    @property
+    def wanted_inputs(self) -> int:
+        """The inputs that are wanted."""
+        return self.inputs if self.columns is None else len(self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +144,7 @@ class LinearMap:
     @property
     def size(self) -> int:
         """Elements of the weight."""
-        return sum(part.wanted * part.inputs for part in self.parts)
+        return sum(part.wanted * part.wanted_inputs for part in self.parts)
 
     def tensors(self) -> Iterator[TensorPart]:
         """What the checkpoint must have."""
@@ -158,10 +198,15 @@ class TensorMap:
         skipped = tuple(name.removeprefix(prefix) for name in self.skipped)
         return TensorMap(linears, tensors, skipped=skipped, partial=self.partial)
 
+    def parts(self) -> Iterator[TensorPart]:
+        """All that is wanted of the checkpoint."""
+        yield from self.tensors.values()
+        for linear in self.linears.values():
+            yield from linear.tensors()
+
     def expected(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the checkpoint's tensors that the model needs."""
-        parts = [*self.tensors.values(), *(part for linear in self.linears.values() for part in linear.tensors())]
-        return {part.name: part.shape for part in parts}
+        """Names and whole shapes of the checkpoint's tensors that the model needs something of."""
+        return {part.name: part.shape for part in self.parts()}
 
     @property
     def indices(self) -> frozenset[str]:
@@ -177,4 +222,4 @@ class TensorMap:
     def other_size(self) -> int:
         """Elements of everything else."""
         biases = sum(part.wanted for linear in self.linears.values() if linear.bias for part in linear.parts)
-        return biases + sum(math.prod(part.shape) for part in self.tensors.values())
+        return biases + sum(part.size for part in self.tensors.values())

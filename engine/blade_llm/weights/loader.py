@@ -19,6 +19,7 @@ from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.model import Model
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.weight_source import WeightSource
+from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.packed_cache.loading import can_be_kept, load_with_packed
@@ -38,13 +39,15 @@ def load_model(
     packed_cache: tuple[Path, int] | None = None,
     wrap: Callable[[LinearMethod, TensorMap], LinearMethod] | None = None,
     target: Model | None = None,
+    group: RankGroup | None = None,
 ) -> Model:
     """The model with its weights on ``device`` in ``dtype``, for sequences of up to ``max_positions`` tokens.
 
     ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
     not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it;
     those of transformers' modules are not. ``wrap``: makes of the linear method, and the tensor map in use, one whose
-    layers do more. ``target``: the model that a head drafts for.
+    layers do more. ``target``: the model that a head drafts for. ``group``: the ranks that compute the model together,
+    of which ``config`` is this one's (:func:`blade_llm.models.sharding.shard_model`).
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
@@ -64,7 +67,7 @@ def load_model(
             assert isinstance(target, Decoder), "heads are read for decoders"
             head = MTPHead if config.decoder.prediction.kind == "mtp" else Eagle3Head
             return head(config.decoder, Parameters(source, tensors), max_positions, method, target)
-        return Decoder(config.decoder, Parameters(source, tensors), max_positions, method)
+        return Decoder(config.decoder, Parameters(source, tensors), max_positions, method, group)
 
     if load_format == "dummy":
         return build(DummyWeights(config, device, dtype), config.tensors, pack)

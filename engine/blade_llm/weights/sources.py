@@ -1,7 +1,8 @@
 """WeightSource by their Hugging Face names, from files or random, on the device and in the type they compute in.
 
-Files are memory-mapped: on CPU a large tensor whose type already fits is not copied, and replicas share its pages. The
-pages of what was read are given back while loading goes on, so that a weight that is packed anew is not held twice.
+Files are memory-mapped: on CPU a large tensor whose type already fits is not copied, and replicas share its pages. Of a
+block of a tensor, as a rank of several reads it, no page but its own is touched. The pages of what was read are given
+back while loading goes on, so that a weight that is packed anew is not held twice.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from blade_llm.kernels.native.memory import huge_pages
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
+from blade_llm.spec.slices import Slice
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
 from blade_llm.weights.gguf.index import GgufFile
 from blade_llm.weights.mapped_pages import MappedPages
@@ -50,10 +52,10 @@ class SafetensorsWeights:
         unused = unused_tensors(self._checkpoint, expected, config.tensors.skipped)
         if unused and not config.tensors.partial:
             logger.warning("%s: %s", model_dir, unused)
-        self._needed = [self._checkpoint.tensors[name] for name in expected]
+        self._sizes = [part.size for part in config.tensors.found_in(self._checkpoint.tensors).parts()]
         self._device = device
         self._dtype = dtype
-        self._open: dict[Path, Callable[[str, int | None], Tensor]] = {}
+        self._open: dict[Path, Callable[[str, Slice | None], Tensor]] = {}
         self._check_values = True
 
     def __del__(self) -> None:
@@ -67,15 +69,17 @@ class SafetensorsWeights:
         """Of all tensors."""
         return self._checkpoint.tensors
 
-    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         self._pages.release()
-        mapped = self._mapped(name, index)
+        mapped = self._mapped(name, block)
         tensor = mapped.to(dtype or self._dtype)
         if self._device.type == "cpu" and tensor is mapped:
             if tensor.nbytes < SMALL_BYTES:
                 return tensor.clone()
-            if index is None and self.is_mapped((name,)):  # one of another file would look as if the model needed it
-                self._kept.append((self._checkpoint.tensors[name].file, tensor))
+            if self.is_mapped((name,)) and (block is None or block.columns is None):
+                # No other tensor that was handed out may be kept here: it would look as if the model needed it.
+                kept = tensor if block is None else tensor.detach()
+                self._kept.append((self._checkpoint.tensors[name].file, kept))
         return tensor
 
     def stacked(self, names: list[str]) -> Tensor:
@@ -107,8 +111,8 @@ class SafetensorsWeights:
 
     @property
     def sizes(self) -> list[int]:
-        """Elements of each tensor that the model needs."""
-        return [math.prod(tensor.shape) for tensor in self._needed]
+        """Elements of each tensor, or part of one, that the model needs."""
+        return self._sizes
 
     def is_mapped(self, names: tuple[str, ...]) -> bool:
         """Whether :meth:`tensor` or :meth:`stacked` gives this tensor as it is in its file."""
@@ -119,48 +123,64 @@ class SafetensorsWeights:
             and tensors[0].dtype == _FILE_DTYPES.get(self._dtype)
         )
 
-    def _mapped(self, name: str, index: int | None = None) -> Tensor:
-        """The tensor as it is in its file, or one along its first dimension."""
+    def _mapped(self, name: str, block: Slice | None = None) -> Tensor:
+        """The tensor as it is in its file, or a block of it; a copy where the block is not contiguous there."""
         file = self._checkpoint.tensors[name].file
         try:
             if file not in self._open:
                 self._open[file] = self._open_file(file)
-            tensor: Tensor = self._open[file](name, index)
+            found = self._open[file](name, block)
         except (SafetensorError, OSError, pickle.UnpicklingError, RuntimeError, KeyError, ValueError) as error:
             if isinstance(error, torch.OutOfMemoryError | ModelFilesError):
                 raise
             raise ModelFilesError(f"{file}: cannot read {name!r}: {error}; download the file again") from None
+        tensor = found.contiguous()
         if self._check_values and not _is_finite(tensor):
             raise ModelFilesError(
                 f"{file}: tensor {name!r} holds NaN or infinite numbers; download the file again, or if it was made "
                 "so, take another checkpoint"
             )
         if self._device.type == "cpu":
-            self._pages.note(file, tensor.data_ptr(), tensor.nbytes)
+            self._pages.note(file, found.data_ptr(), _extent(found))
         return tensor
 
     def trust_values(self) -> None:
         """Do not look for NaN: the same files have been loaded before."""
         self._check_values = False
 
-    def _open_file(self, file: Path) -> Callable[[str, int | None], Tensor]:
-        """What reads a tensor of ``file`` by its name, or one along its first dimension."""
+    def _open_file(self, file: Path) -> Callable[[str, Slice | None], Tensor]:
+        """What reads a tensor of ``file`` by its name, or a block of it."""
         if file.suffix == ".bin":
             content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
             # Detached, as `content` keeps its own tensors: what is handed out must end with the last who needs it.
-            return lambda name, index: _one(content[name], index).detach().contiguous().to(self._device)
+            return lambda name, block: _cut(content[name], block).detach().to(self._device)
         if file.suffix == ".gguf":
             gguf = GgufFile(file)
-            return lambda name, index: _one(torch.from_numpy(gguf.array(name)), index).to(self._device)
+            return lambda name, block: torch.from_numpy(gguf.array(name, block)).to(self._device)
         whole: Callable[[str], Tensor] = safe_open(file, framework="pt", device=str(self._device)).get_tensor
         if self._device.type == "cpu":
-            return lambda name, index: _one(whole(name), index)
+            return lambda name, block: _cut(whole(name), block)
         on_host: Callable[[str], Tensor] = safe_open(file, framework="pt").get_tensor
-        return lambda name, index: whole(name) if index is None else on_host(name)[index].to(self._device)
+        return lambda name, block: whole(name) if block is None else _cut(on_host(name), block).to(self._device)
 
 
-def _one(tensor: Tensor, index: int | None) -> Tensor:
-    return tensor if index is None else tensor[index]
+def _cut(tensor: Tensor, block: Slice | None) -> Tensor:
+    """A view of the block."""
+    if block is None:
+        return tensor
+    if block.index is not None:
+        tensor = tensor[block.index]
+    if block.rows is not None:
+        tensor = tensor[block.rows.start : block.rows.stop]
+    return tensor if block.columns is None else tensor[:, block.columns.start : block.columns.stop]
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from the first element to the last."""
+    if not tensor.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -190,9 +210,9 @@ class DummyWeights:
         noise = torch.empty(min(longest, NOISE_LENGTH), device=device)
         self._noise = noise.normal_(0.0, 0.02, generator=generator).to(dtype)
 
-    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        tensor = self._random(name, dtype)
-        return tensor if index is None else tensor[index]
+    def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        whole = self._random(name, dtype)
+        return whole if block is None else _cut(whole, block).clone(memory_format=torch.contiguous_format)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         return make()

@@ -56,9 +56,10 @@ from blade_protocol.ports import ENGINE_PORT
 
 GRACE_MARGIN = 30
 """Seconds of the grace period beyond the drain time-out, to end streams and processes."""
-REQUESTS = ResourceList(cpu="250m", memory="512Mi")
-"""Requests of an engine unless the spec says otherwise: small models run with it. What a model really takes, the check
-reports, and only the user can say how much of it is to be kept free."""
+MILLICORES_A_RANK = 250
+MEBIBYTES_A_RANK = 512
+"""Requests of an engine for each of its ranks unless the spec says otherwise: small models run with it. What a model
+really takes, the check reports, and only the user can say how much of it is to be kept free."""
 DECODE_ALGO = {"draft": "sps", "ngram": "ngram", "lookahead": "look_ahead", "eagle3": "eagle3", "mtp": "mtp"}
 """Methods of speculative decoding, as the engine's flag says them."""
 CHECK_ITEMS: dict[CheckItemName, str] = {
@@ -186,8 +187,12 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
         startupProbe=http_probe(paths.HEALTH, period=1, failures=1800),
         readinessProbe=http_probe(paths.HEALTH, period=2, failures=2),
         livenessProbe=http_probe(paths.LIVE, period=10, failures=6, timeout=5),
-        **resources(with_requests(engine.resources, REQUESTS), engine.gpus),
+        **resources(with_requests(engine.resources, _requests(engine.gpus.ranks)), engine.gpus),
     )
+
+
+def _requests(ranks: int) -> ResourceList:
+    return ResourceList(cpu=f"{MILLICORES_A_RANK * ranks}m", memory=f"{MEBIBYTES_A_RANK * ranks}Mi")
 
 
 def _fetch(service: LLMService, defaults: Defaults) -> Object:
@@ -287,6 +292,7 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _flag("max_num_seqs", engine.max_num_seqs)
         + _flag("kv_cache_bytes", kv_cache)
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)
+        + _flag("tensor_parallel_size", None if engine.gpus.ranks == 1 else engine.gpus.ranks)
         + _flag("model_impl", None if engine.model_impl == "auto" else engine.model_impl)
         + _flag("quant", None if engine.quant == "none" else engine.quant)
         + _lora_flags(service)

@@ -85,7 +85,8 @@ class Engine(Record):
     kv_cache_bytes: Bytes | None = Field(
         default=None,
         description="Memory for the KV cache (`--kv_cache_bytes`), e.g. `2Gi`. When unset: on CPU a quarter of the "
-        "memory limit, on a GPU what `memoryFraction` leaves.",
+        "memory limit, on a GPU what `memoryFraction` leaves. With several ranks: of all together on CPU, of each on "
+        "GPUs.",
     )
     memory_fraction: Fraction | None = Field(
         default=None,
@@ -163,13 +164,15 @@ class Engine(Record):
     resources: Resources | None = Field(
         default=None,
         description="CPU and memory of the engine, the check and the download. Of what is neither requested nor "
-        "limited, the engine requests 250m and 512Mi.",
+        "limited, the engine requests 250m and 512Mi for each rank.",
     )
-    gpus: Gpus = Field(default_factory=Gpus, description="Devices each engine gets.")
+    gpus: Gpus = Field(
+        default_factory=Gpus, description="Devices each engine gets, and the ranks that compute its model together."
+    )
     shm_size: Bytes = Field(
         default="1Gi",
-        description="Size of `/dev/shm`, a memory volume (counts towards the memory limit). "
-        "The local runtime uses the machine's.",
+        description="Size of `/dev/shm`, a memory volume (counts towards the memory limit), through which ranks "
+        "exchange what they compute. The local runtime uses the machine's.",
     )
     pod_template: PodTemplate | None = Field(
         default=None, description="Laid over the engine pods. A change of it is a new revision."

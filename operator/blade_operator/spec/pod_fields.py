@@ -35,7 +35,7 @@ class Resources(Record):
 
 
 class Gpus(Record):
-    """Devices each engine gets."""
+    """Devices each engine gets, and the ranks that compute its model together."""
 
     count: int = Field(default=0, ge=0, le=64, description="Devices of one engine; 0: it computes on the CPU.")
     resource: Annotated[
@@ -48,6 +48,27 @@ class Gpus(Record):
         default="nvidia.com/gpu",
         description="What the cluster's device plugin calls them, e.g. `nvidia.com/gpu` or `amd.com/gpu`.",
     )
+    tensor_parallel: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="Ranks that each layer is split over (`--tensor_parallel_size`), at least 1; as many as `count` "
+        "when unset. With devices, each rank has one; without, ranks are processes that share the CPU cores.",
+    )
+    pipeline_parallel: int = Field(
+        default=1, ge=1, le=64, description="Stages that the layers are divided into. Only 1 is supported yet."
+    )
+    nodes: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Machines that each engine's devices are on. Only 1 is supported yet.",
+    )
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of each layer: processes that compute one model together."""
+        return self.tensor_parallel or max(1, self.count)
 
 
 class PodMetadata(Record):

@@ -62,10 +62,11 @@ class Preflight(Record):
 
 
 class Fit(Record):
-    """Where an engine's memory goes, as the engine itself measured it."""
+    """Where an engine's memory goes, as the engine itself measured it; of several ranks, that of one."""
 
     source: Literal["measured"] = Field(description="How the numbers came about.")
     revision: Short = Field(default="", description="Revision the numbers are of.")
+    ranks: int = Field(default=0, description="Ranks, each with as much as the figures below; absent for one.")
     weights: Short = Field(default="", description="Weights, e.g. `0.92Gi`.")
     activations: Short = Field(default="", description="Peak of activations.")
     graphs: Short = Field(default="", description="CUDA graphs; absent without any.")

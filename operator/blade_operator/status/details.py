@@ -65,6 +65,7 @@ def fit(inputs: StatusInputs) -> dict[str, Any] | None:
     measured = {
         "source": "measured",
         "revision": inputs.current,
+        **_ranks(inputs),
         "weights": format_bytes(plan.weights),
         "activations": format_bytes(plan.activation_peak),
         **({"graphs": format_bytes(plan.graphs)} if plan.graphs else {}),
@@ -75,6 +76,12 @@ def fit(inputs: StatusInputs) -> dict[str, Any] | None:
         "concurrency": f"{plan.concurrent_at_max_len:.1f}",
     }
     return before if before and _is_similar(before, measured) else measured
+
+
+def _ranks(inputs: StatusInputs) -> dict[str, int]:
+    """How many ranks have as much as the figures say; engines of the current revision have those of the spec."""
+    ranks = inputs.service.spec.engine.gpus.ranks if inputs.service else 1
+    return {"ranks": ranks} if ranks > 1 else {}
 
 
 def _is_complete(fit: dict[str, Any]) -> bool:

@@ -207,7 +207,7 @@ def test_where_there_is_a_gpu_its_memory_and_share_count_and_not_the_hosts(
         f"(1.00 GiB), {GIB} bytes (1.00 GiB) free); KV cache {40 * BLOCK} bytes (0.00 GiB) (40 blocks, 640 tokens, "
         "2.5 requests of 256 tokens)"
     )
-    monkeypatch.setattr(memory_fit, "_find_gpu", lambda: Gpu(free=GIB, total=GIB))
+    monkeypatch.setattr(memory_fit, "_find_gpu", lambda ranks: Gpu(free=GIB, total=GIB))
     config = EngineConfig(model=str(model), served_names=(), dtype="float32", max_num_seqs=4)
     assert "of the GPU's" in check_memory_fit(config).detail
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine_support.resident_pages import resident
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -16,18 +17,6 @@ from blade_llm.weights.mapped_pages import MappedPages
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
 
 CPU = torch.device("cpu")
-
-
-def resident(name: str) -> int:
-    """Bytes of the mappings of files so called that are in this process's memory."""
-    total, ours = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        first = line.split(maxsplit=1)[0]
-        if "-" in first:
-            ours = line.endswith(name)
-        elif ours and first == "Rss:":
-            total += int(line.split()[1]) * 1024
-    return total
 
 
 @pytest.fixture

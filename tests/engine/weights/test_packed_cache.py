@@ -17,8 +17,9 @@ from hub_support.tiny_model import make_model, tensors
 from safetensors.numpy import save_file
 
 from blade_llm.kernels.linear.native import NativeLinear
-from blade_llm.models.config import load_model_config
+from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.decoder import Decoder
+from blade_llm.models.sharding import shard_model
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.weights import sources
 from blade_llm.weights.loader import load_model
@@ -57,10 +58,12 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache" / "packed"
 
 
-def load(model: Path, cache: Path | None, limit: int = LIMIT, **options: object) -> Decoder:
+def load(
+    model: Path, cache: Path | None, limit: int = LIMIT, config: ModelConfig | None = None, **options: object
+) -> Decoder:
     return load_model(
         model,
-        load_model_config(model),
+        config or load_model_config(model),
         load_format="auto",
         max_positions=32,
         device=CPU,
@@ -140,6 +143,20 @@ def test_other_settings_and_other_content_have_files_of_their_own(tmp_path: Path
     other = make_model(tmp_path / "other", shards=2, replace=changed)
     assert_equal(load(other, cache), load(other, None))
     assert len(files(cache)) == 3
+
+
+def test_each_rank_has_a_file_of_its_own(model: Path, cache: Path, counted: list[str]) -> None:
+    """Their specs are equal, and so are the names of their tensors."""
+    ranks = [shard_model(load_model_config(model), rank, 2) for rank in range(2)]
+    expected = [load(model, None, config=config) for config in ranks]
+    assert not torch.equal(expected[0].embedding, expected[1].embedding)
+    for config in ranks:
+        load(model, cache, config=config)
+    assert len(files(cache)) == 2
+    del counted[:]
+    for config, wanted in zip(ranks, expected, strict=True):
+        assert_equal(load(model, cache, config=config), wanted)
+    assert counted == []
 
 
 def test_the_same_content_elsewhere_is_recognised(tmp_path: Path, model: Path, cache: Path) -> None:

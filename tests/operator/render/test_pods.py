@@ -177,6 +177,35 @@ def test_engine_and_check_get_the_same_device_and_the_download_none() -> None:
     assert "limits" not in containers(pod({"engine": {"gpus": {"count": 0}}}))["engine"]["resources"]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "devices"),
+    [
+        ({}, 1, None),
+        ({"tensorParallel": 1}, 1, None),
+        ({"tensorParallel": 3}, 3, None),
+        ({"count": 1}, 1, "1"),
+        ({"count": 8}, 8, "8"),
+        ({"count": 2, "tensorParallel": 2}, 2, "2"),
+    ],
+)
+def test_engine_and_check_have_as_many_ranks_as_devices_unless_they_compute_on_cpus(
+    gpus: dict[str, Any], ranks: int, devices: str | None
+) -> None:
+    rendered = containers(pod({"engine": {"gpus": gpus}}))
+    for name in ("check", "engine"):
+        args = rendered[name]["args"]
+        flags = args[args.index("--tensor_parallel_size") :][:2] if "--tensor_parallel_size" in args else []
+        assert flags == ([] if ranks == 1 else ["--tensor_parallel_size", str(ranks)])
+        limits = rendered[name].get("resources", {}).get("limits", {})
+        assert limits == ({} if devices is None else {"nvidia.com/gpu": devices})
+    assert rendered["engine"]["resources"]["requests"] == {"cpu": f"{250 * ranks}m", "memory": f"{512 * ranks}Mi"}
+
+
+def test_to_name_the_ranks_that_there_are_anyway_is_the_same_pod() -> None:
+    assert pod({"engine": {"gpus": {"count": 2}}}) == pod({"engine": {"gpus": {"count": 2, "tensorParallel": 2}}})
+    assert pod({}) == pod({"engine": {"gpus": {"tensorParallel": 1}}})
+
+
 def test_the_token_is_mounted_where_the_internal_port_is_served_or_queried() -> None:
     typed = parse_service(service(hub()))
     spec = pod(hub(), WITH_KEY)

@@ -221,6 +221,23 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
             f"spec.model.uri: must be {URIS}, "
             'not the string "pvc://models/../etc"',
         ),
+        ({"engine": {"gpus": {"count": 65}}}, "spec.engine.gpus.count: must be at most 64, not 65"),
+        ({"engine": {"gpus": {"tensorParallel": 0}}}, "spec.engine.gpus.tensorParallel: must be at least 1, not 0"),
+        ({"engine": {"gpus": {"tensorParallel": 65}}}, "spec.engine.gpus.tensorParallel: must be at most 64, not 65"),
+        (
+            {"engine": {"gpus": {"tensor_parallel": 2}}},
+            "spec.engine.gpus.tensor_parallel: unknown field; did you mean tensorParallel?",
+        ),
+        (
+            {"engine": {"gpus": {"count": 4, "tensorParallel": 2}}},
+            "spec.engine.gpus.tensorParallel: tensorParallel x pipelineParallel must be count, one rank a "
+            "device: leave tensorParallel out to use every device, or change count",
+        ),
+        (
+            {"engine": {"gpus": {"count": 2, "pipelineParallel": 2}}},
+            "spec.engine.gpus.pipelineParallel: must be 1: pipeline parallelism is not supported yet; split layers "
+            "with tensorParallel",
+        ),
         (
             {"engine": {"gpus": {"count": 1, "resource": "gpu"}}},
             "spec.engine.gpus.resource: must be a resource name like nvidia.com/gpu or amd.com/gpu, "

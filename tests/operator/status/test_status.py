@@ -50,6 +50,11 @@ def test_everything_ready() -> None:
     assert "failures" not in status
 
 
+@pytest.mark.parametrize(("gpus", "ranks"), [({"count": 1}, None), ({"count": 4}, 4), ({"tensorParallel": 2}, 2)])
+def test_figures_of_several_ranks_say_how_many_have_them(gpus: dict[str, Any], ranks: int | None) -> None:
+    assert reconciled_status(running({"engine": {"gpus": gpus}}))["fit"].get("ranks") == ranks
+
+
 def test_ready_needs_every_replica_first_and_then_lasts_while_one_is_ready() -> None:
     cluster = starting({"replicas": 2})
     make_routers_ready(cluster)

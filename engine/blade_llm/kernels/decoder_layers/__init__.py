@@ -47,11 +47,14 @@ def fuse(
     norm: NormKind = "rms",
     activation: Activation = "silu",
     gated: bool = True,
+    group: int | None = None,
 ) -> NativeDecoder | None:
     """All ``layers`` for one call, or None where their operators are to be called one by one (:func:`serves`).
 
     ``inner``: width of the MLPs, 0 without; ``eps``: of all norms; ``scale``: of attention, ``head_dim ** -0.5`` by
     default; ``norm``: of all norms, those of queries and keys included, which are RMS norms whatever the others are.
+    ``group``: address of the C++ group (:mod:`blade_llm.kernels.collectives`) of the ranks that each compute a part of
+    all layers; heads and ``inner`` are this rank's, and only one rank's ``output`` and ``down`` have biases.
     """
     if not serves(layers, head_dim):
         return None
@@ -59,4 +62,4 @@ def fuse(
 
     factor = head_dim**-0.5 if scale is None else scale
     shape = DecoderShape(num_heads, num_kv_heads, head_dim, factor, inner, eps, norm, activation, gated)
-    return native.NativeDecoder(layers, shape)
+    return native.NativeDecoder(layers, shape, group)

@@ -20,7 +20,7 @@ struct Head {
 
 // As _Model in draft.py.
 struct DraftModel {
-    const Decoder* decoder;
+    const Decoder* decoder;  // without ranks: its layers cannot fail
     int64_t layers;
     const bf16* embedding;
     const bf16 *norm, *norm_bias;  // after the last layer
@@ -146,7 +146,8 @@ inline void head_layer(const DraftModel& model, const Draft& draft, Step step) {
     }
     if (head.projection) {
         blade_linear(head.projection, draft.joined, count, 2 * hidden, draft.residual);
-        return decoder_layers(model.decoder, &step, 1);
+        decoder_layers(model.decoder, &step, 1);
+        return;
     }
     memcpy(draft.residual, head.normalised_residual ? draft.normed : draft.hidden, count * bytes);
     step.normed = draft.joined;

@@ -34,6 +34,7 @@ struct Decoder {
     int64_t hidden, inner, heads, kv_heads, head_dim, formula, gated;
     NormKind norm;
     float eps;
+    collectives::Group* group;  // of the ranks that each have a part of all layers; null: this is all of them
 };
 
 // As _Step in native.py. What each array is wide enough for is said there.
@@ -64,9 +65,17 @@ inline void norm(const Decoder& decoder, const bf16* x, const bf16* residual, bf
                    decoder.norm == NormKind::rms_unit_offset);
 }
 
-// Layer `i` from behind its first norm on, whose result is in `normed`, `width` numbers a token.
-inline void attend_and_mlp(const Decoder* decoder, const Step* step, int64_t i, int64_t width) {
-    const auto& [all, hidden, inner, heads, kv_heads, head_dim, formula, gated, norm_kind, eps] = *decoder;
+// What half a layer adds is the sum of what the ranks add. Returns 0, or why there is none.
+inline int add_ranks(const Decoder& decoder, const Step& step) {
+    constexpr int bf16_numbers = 1;
+    if (!decoder.group) return 0;
+    return blade_group_all_reduce(decoder.group, bf16_numbers, step.x, step.tokens * decoder.hidden);
+}
+
+// Layer `i` from behind its first norm on, whose result is in `normed`, `width` numbers a token. Returns 0, or why ranks
+// cannot go on.
+inline int attend_and_mlp(const Decoder* decoder, const Step* step, int64_t i, int64_t width) {
+    const auto& [all, hidden, inner, heads, kv_heads, head_dim, formula, gated, norm_kind, eps, group] = *decoder;
     const auto& [tokens, cosines, sines, slots, attention, caches, x, residual, normed, projected, gathered, mixture,
                  adapters, mlp_adapters] =
         *step;
@@ -78,8 +87,12 @@ inline void attend_and_mlp(const Decoder* decoder, const Step* step, int64_t i, 
                         layer.q_norm, layer.k_norm, eps, norm_kind == NormKind::rms_unit_offset);
     blade_paged_attention(attention, gathered, queries, keys, values, normed, layer.attention);
     linear(layer.output, layer.output_adapters, adapters, normed, tokens, queries, hidden, x);
+    if (const int status = add_ranks(*decoder, *step)) return status;
     norm(*decoder, x, residual, residual, layer.post_attention_norm, layer.post_attention_norm_bias, normed, tokens);
-    if (layer.mixture) return blade_mixture(layer.mixture, normed, tokens, mixture, x);
+    if (layer.mixture) {
+        blade_mixture(layer.mixture, normed, tokens, mixture, x);
+        return add_ranks(*decoder, *step);
+    }
     for (int64_t first = 0; first < tokens; first += MLP_TOKENS) {
         const int64_t some = std::min(MLP_TOKENS, tokens - first);
         const lora::Batch* own = adapters ? mlp_adapters[first / MLP_TOKENS] : nullptr;
@@ -88,15 +101,18 @@ inline void attend_and_mlp(const Decoder* decoder, const Step* step, int64_t i, 
         blade_activate(1, static_cast<int>(formula), static_cast<int>(gated), projected, gathered, some, inner);
         linear(layer.down, layer.down_adapters, own, gathered, some, inner, hidden, x + first * hidden);
     }
+    return add_ranks(*decoder, *step);
 }
 
-inline void decoder_layers(const Decoder* decoder, const Step* step, int64_t layers) {
+// Returns 0, or why ranks cannot go on.
+inline int decoder_layers(const Decoder* decoder, const Step* step, int64_t layers) {
     for (int64_t i = 0; i < layers; i++) {
         const Layer& layer = decoder->layers[i];
         norm(*decoder, i ? step->x : step->residual, i ? step->residual : nullptr, step->residual, layer.input_norm,
              layer.input_norm_bias, step->normed, step->tokens);
-        attend_and_mlp(decoder, step, i, decoder->hidden);
+        if (const int status = attend_and_mlp(decoder, step, i, decoder->hidden)) return status;
     }
+    return 0;
 }
 
 }  // namespace blade::layers

@@ -2,9 +2,10 @@
 #include "draft.h"
 #include "layers.h"
 
-BLADE_EXPORT void blade_decoder_layers(const blade::layers::Decoder* decoder, const blade::layers::Step* step,
-                                       int64_t layers) {
-    blade::layers::decoder_layers(decoder, step, layers);
+// Returns 0, or why ranks cannot go on.
+BLADE_EXPORT int blade_decoder_layers(const blade::layers::Decoder* decoder, const blade::layers::Step* step,
+                                      int64_t layers) {
+    return blade::layers::decoder_layers(decoder, step, layers);
 }
 
 BLADE_EXPORT int64_t blade_draft_tokens(const blade::layers::DraftModel* model, const blade::layers::Draft* draft) {

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.activate.kinds import FORMULAS
+from blade_llm.kernels.collectives.native import raise_failure
 from blade_llm.kernels.decoder_layers.weights import NORMS, DecoderShape, LayerWeights
 from blade_llm.kernels.experts.mixture import NativeMixture
 from blade_llm.kernels.experts.mixture import serves as serves_mixture
@@ -47,6 +48,7 @@ class _Decoder(ctypes.Structure):
         ("layers", _POINTER),
         *((name, _SIZE) for name in ("hidden", "inner", "heads", "kv_heads", "head_dim", "formula", "gated", "norm")),
         ("eps", ctypes.c_float),
+        ("group", _POINTER),
     )
 
 
@@ -64,8 +66,8 @@ class _Step(ctypes.Structure):
 class NativeDecoder:
     """Layers whose operators are called from C++."""
 
-    def __init__(self, layers: Sequence[LayerWeights], shape: DecoderShape) -> None:
-        """``layers``: such as are served."""
+    def __init__(self, layers: Sequence[LayerWeights], shape: DecoderShape, group: int | None = None) -> None:
+        """``layers``: such as are served; ``shape``: this rank's; ``group``: address of that of its ranks."""
         heads, kv_heads, head_dim, inner = shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.inner
         forms = [
             form_of(shape.scale, layer.window, layer.variant, heads, head_dim, (0, kv_heads * head_dim, head_dim, 1))
@@ -87,6 +89,7 @@ class NativeDecoder:
             ctypes.addressof(self._layers),
             *(hidden, inner, heads, kv_heads, head_dim, formula, shape.gated, norm),
             shape.eps,
+            group,
         )
         self.address = ctypes.addressof(self._decoder)
         self._widths = max(hidden, queries), queries + 2 * kv_heads * head_dim, queries
@@ -114,6 +117,8 @@ class NativeDecoder:
         ``sin`` and ``slot_mapping`` as
         :func:`~blade_llm.kernels.rope_write_kv.rope_write_kv` takes them, ``kv_cache`` in the order of the layers.
         ``adapters``: such as :meth:`serves_adapters`.
+
+        Raises :class:`~blade_llm.kernels.collectives.RankLostError` where another rank is lost.
         """
         if attention.dtype is not torch.bfloat16:
             raise TypeError(f"the layers are bfloat16, the KV cache is {attention.dtype}: they must be the same")
@@ -137,7 +142,9 @@ class NativeDecoder:
             ctypes.addressof(parts),
         )
         decoder = self._decoder if not first else self._beginning(first)
-        _decode()(ctypes.addressof(decoder), ctypes.addressof(step), layers - first)
+        status = _decode()(ctypes.addressof(decoder), ctypes.addressof(step), layers - first)
+        if status:
+            raise_failure(decoder.group, status)
         return x, embedded
 
     def _beginning(self, first: int) -> _Decoder:
@@ -204,4 +211,4 @@ def _layer(layer: LayerWeights, mixture: NativeMixture | None, form: Form) -> _L
 
 @cache
 def _decode() -> Any:
-    return bind("decoder_layers", "ppn")
+    return bind("decoder_layers", "ppn", "i")

@@ -10,6 +10,9 @@ namespace lora {
 struct Factors;  // lora/native.cpp
 struct Batch;
 }  // namespace lora
+namespace collectives {
+struct Group;  // collectives/group.h
+}
 namespace attention {
 struct Step;  // paged_attention/attend.h
 struct Form;
@@ -59,3 +62,7 @@ BLADE_EXPORT int64_t blade_gumbel_argmax(const float* logits, const float* thres
 
 BLADE_EXPORT void blade_top_k_top_p(const float* logits, const int64_t* top_k, const float* top_p, int64_t rows,
                                     int64_t vocabulary, float* thresholds);
+
+// In place, over the ranks of the group; the codes of `dtype` are DTYPES in collectives/native.py. Returns 0, or why the
+// ranks cannot go on, of which blade_group_message knows more.
+BLADE_EXPORT int blade_group_all_reduce(blade::collectives::Group* group, int dtype, void* data, int64_t count);

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 
 from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, kv_block_bytes
+from blade_llm.config import EngineConfig
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.runner.graphs.decode import SizedGraphs
 from blade_llm.runner.startup.dummy_batch import HEAVIEST, STEPS, DummyBatch, blocks_for
@@ -86,6 +87,28 @@ def capture_bytes(graphs: SizedGraphs, sizes: Sequence[int], device: torch.devic
     _release(device)
     after, _ = torch.cuda.mem_get_info(device)
     return max(0, before - after)
+
+
+def capture_all(all_graphs: Sequence[SizedGraphs], device: torch.device) -> int:
+    """Capture every graph, in this order, and return the bytes they took. Raises :class:`NotEnoughMemoryError`."""
+    try:
+        return sum(capture_bytes(graphs, graphs.sizes, device) for graphs in all_graphs)
+    except torch.OutOfMemoryError as error:
+        sizes = " and ".join(", ".join(map(str, graphs.sizes)) for graphs in reversed(all_graphs))
+        raise NotEnoughMemoryError(
+            f"no memory is left for CUDA graphs of batch sizes (and tokens of steps with prefill) {sizes}; lower "
+            f"--cuda_graph_max_batch_size, --cuda_graph_max_tokens, --kv_cache_bytes or "
+            f"--max_gpu_memory_utilization, or give --disable_cuda_graph ({error})"
+        ) from error
+
+
+def out_of_memory(what: str, config: EngineConfig, error: Exception) -> NotEnoughMemoryError:
+    """The error for what ran out of a GPU's memory outside of profiling, with advice."""
+    share = config.max_gpu_memory_utilization
+    return NotEnoughMemoryError(
+        f"{what} ran out of GPU memory; lower --max_gpu_memory_utilization to {max(0.05, share - 0.05):.2f}, or "
+        f"--ragged_flash_max_batch_tokens to {max(1, config.max_batch_tokens // 2)} ({error})"
+    )
 
 
 def _estimate(graphs: SizedGraphs, device: torch.device) -> int:

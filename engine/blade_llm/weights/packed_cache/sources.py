@@ -19,6 +19,7 @@ from blade_llm.kernels.linear import pack
 from blade_llm.kernels.linear.native import KINDS, PANEL, NativeLinear, Parts, pack_stacked
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 from blade_llm.models.weight_source import WeightSource
+from blade_llm.spec.slices import Slice
 from blade_llm.weights.packed_cache.file import Directory, PackedFile, StoredLinear, StoredTensor
 from blade_llm.weights.packed_cache.file_source import FileSource
 from blade_llm.weights.packed_cache.folder import Writing
@@ -71,9 +72,9 @@ class WritingSource:
         self._placed: list[NativeLinear] = []
         self._failed = False
 
-    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        tensor = self._source.tensor(name, index, dtype)
-        return self._handed.add((name,), tensor) if index is None and dtype is None else tensor
+    def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        tensor = self._source.tensor(name, block, dtype)
+        return self._handed.add((name,), tensor) if block is None and dtype is None else tensor
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         return self._handed.add(tuple(keys), make())
@@ -174,9 +175,9 @@ class ReadingSource:
         for names in file.directory.elsewhere:
             self._shapes.pop(names, None)
 
-    def tensor(self, name: str, index: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        if index is not None or dtype is not None:  # a piece of what `made` did not find
-            return self._source.tensor(name, index, dtype)
+    def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        if block is not None or dtype is not None:  # a piece of what `made` did not find
+            return self._source.tensor(name, block, dtype)
         return self._hand((name,), lambda: self._source.tensor(name))
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:

@@ -84,9 +84,18 @@ class Kubelet:
         return PodWorker(pod, folder, self._layout.claims, self._store, self._events, inherited, self._listeners)
 
     def _threads(self) -> int:
-        """Cores for each engine when every declared engine runs."""
-        replicas: int = sum(service["spec"].get("replicas", 1) for service in self._store.find("LLMService"))
-        return max(1, cores() // max(1, replicas))
+        """Cores for each process that computes when every declared engine runs: each rank of an engine is one."""
+        ranks = sum(map(_declared_ranks, self._store.find("LLMService")))
+        return max(1, cores() // max(1, ranks))
+
+
+def _declared_ranks(service: Object) -> int:
+    """Ranks of all engines of a service (`blade_operator.spec.pod_fields.Gpus.ranks` of each)."""
+    spec = service["spec"]
+    gpus = spec.get("engine", {}).get("gpus", {})
+    ranks: int = gpus.get("tensorParallel") or max(1, gpus.get("count", 0))
+    replicas: int = spec.get("replicas", 1)
+    return replicas * ranks
 
 
 def _groups(pods: list[Object]) -> set[int]:

@@ -7,13 +7,14 @@ Python form for files and the local runtime. Only CEL that every supported Kuber
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from blade_operator.spec.fields import CudaGraphs, Engine, LLMServiceSpec
 from blade_operator.spec.pod_fields import PodMetadata, PodTemplate
 from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.rules.adapters import ADAPTER_RULES
+from blade_operator.spec.rules.gpus import GPU_RULES
 from blade_operator.spec.rules.model import MODEL_RULES
 from blade_operator.spec.rules.router import ROUTER_RULES
 from blade_operator.spec.rules.rule import Rule
@@ -37,6 +38,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "max_waiting_requests": "spec.engine.maxWaitingRequests",
     "kv_cache_bytes": "spec.engine.kvCacheBytes",
     "max_gpu_memory_utilization": "spec.engine.memoryFraction",
+    "tensor_parallel_size": "spec.engine.gpus.tensorParallel",
     "disable_cuda_graph": "spec.engine.cudaGraphs",
     "cuda_graph_batch_sizes": "spec.engine.cudaGraphs",
     "cuda_graph_max_batch_size": "spec.engine.cudaGraphs",
@@ -73,6 +75,8 @@ OWNED_FLAGS: Final[dict[str, str]] = {
 OTHER_SPELLINGS: Final[dict[str, str]] = {
     "revision": "spec.model.revision",
     "gpu_memory_utilization": "spec.engine.memoryFraction",
+    "pipeline_parallel_size": "spec.engine.gpus.pipelineParallel",
+    "nnodes": "spec.engine.gpus.nodes",
     "kv_cache_memory_bytes": "spec.engine.kvCacheBytes",
     "enforce_eager": "spec.engine.cudaGraphs",
     "no_enforce_eager": "spec.engine.cudaGraphs",
@@ -91,7 +95,9 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
 }
 """Further flags that set the same, and their owners: vLLM's names of them, mostly (docs/vllm-flags.md)."""
 _OWNERS: Final = OWNED_FLAGS | OTHER_SPELLINGS
-_OWNED: Final = f"--({'|'.join(_OWNERS)})(=.*)?".replace("_", "[_-]").replace("draft.", "draft[.]")
+_LONG: Final = f"--({'|'.join(_OWNERS)})".replace("_", "[_-]").replace("draft.", "draft[.]")
+_OWNED: Final = f"({_LONG}|-[tp]p)(=.*)?"
+"""``-tp`` and ``-pp`` are short for the sizes of tensor and pipeline parallelism."""
 
 
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
@@ -101,6 +107,14 @@ def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
 
 def _graphs(spec: LLMServiceSpec) -> CudaGraphs:
     return spec.engine.cuda_graphs or CudaGraphs()
+
+
+def _by_owner(owners: Mapping[str, str]) -> str:
+    """Flags by what sets them, in few words: the message counts towards the size of the CRD."""
+    flags: dict[str, list[str]] = {}
+    for flag, owner in owners.items():
+        flags.setdefault(owner.removeprefix("spec."), []).append(f"--{flag}")
+    return "; ".join(f"{', '.join(names)} by {owner}" for owner, names in flags.items())
 
 
 def _ascending(name: str, sizes: Callable[[CudaGraphs], Sequence[int]]) -> Rule:
@@ -170,13 +184,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *MODEL_RULES,
     *ADAPTER_RULES,
     *SPECULATIVE_RULES,
-    Rule(
-        at=("spec", "engine"),
-        field="spec.engine.gpus.count",
-        cel="!has(self.gpus) || self.gpus.count <= 1",
-        holds=lambda name, spec: spec.engine.gpus.count <= 1,
-        message="must be 0 or 1: an engine computes on one GPU; more come with tensor parallelism",
-    ),
+    *GPU_RULES,
     Rule(
         at=("spec", "engine"),
         field="spec.engine.memoryFraction",
@@ -220,8 +228,7 @@ RULES: Final[tuple[Rule, ...]] = (
         field="spec.engine.extraArgs",
         cel=f"!has(self.extraArgs) || !self.extraArgs.exists(a, a.matches('^{_OWNED}$'))",
         holds=lambda name, spec: not any(re.fullmatch(_OWNED, arg) for arg in spec.engine.extra_args),
-        message="flags that have a field of their own are set there: "
-        + ", ".join(f"--{flag} by {owner}" for flag, owner in _OWNERS.items()),
+        message=f"flags that have a field of their own are set there, below spec: {_by_owner(_OWNERS)}",
     ),
     Rule(
         at=("spec", "engine"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 gguf = pytest.importorskip("gguf")
 
@@ -17,11 +18,13 @@ from blade_llm.hub.resolve import resolve_model  # noqa: E402
 from blade_llm.models.config import load_model_config  # noqa: E402
 from blade_llm.models.errors import ModelFilesError  # noqa: E402
 from blade_llm.models.tensors import expected_tensors  # noqa: E402
+from blade_llm.spec.slices import Slice  # noqa: E402
 from blade_llm.text.tokenizer import Tokenizer as ModelTokenizer  # noqa: E402
 from blade_llm.weights.checkpoint import check_tensors, open_checkpoint  # noqa: E402
 from blade_llm.weights.gguf import folder as gguf_folder_module  # noqa: E402
 from blade_llm.weights.gguf import header as gguf_header  # noqa: E402
 from blade_llm.weights.gguf import index as gguf_index  # noqa: E402
+from blade_llm.weights.sources import SafetensorsWeights  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,31 @@ def test_every_tensor_is_that_of_the_model(model: Model, kind: str, error: float
     assert check_tensors(open_checkpoint(folder), expected_tensors(load_model_config(folder))) == []
     for name, value in read(folder).items():
         assert np.abs(value - model.tensors[name]).max() <= error * np.abs(model.tensors[name]).max(), name
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_a_block_of_a_tensor_is_that_of_the_whole(model: Model, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of heads whose rows were reordered, too; other rows are not converted."""
+    folder = resolve_model(str(model.write(kind)))
+    whole, config = read(folder), load_model_config(folder)
+    converted: list[int] = []
+    numbers = gguf_index.GgufFile._numbers
+    monkeypatch.setattr(
+        gguf_index.GgufFile,
+        "_numbers",
+        lambda self, stored, entry: converted.append(len(stored)) or numbers(self, stored, entry),
+    )
+    source = SafetensorsWeights(folder, config, torch.device("cpu"), torch.float32)
+    for name, value in whole.items():
+        height = value.shape[0]
+        for rows in (range(height // 2), range(height // 2, height), range(3, height - 5), range(5, 5)):
+            del converted[:]
+            assert np.array_equal(source.tensor(name, Slice(rows=rows)).numpy(), value[rows.start : rows.stop]), name
+            if value.ndim == 2 and len(rows) == height // 2:
+                assert converted == [len(rows)], name
+        if value.ndim == 2:
+            found = source.tensor(name, Slice(rows=range(2, 9), columns=range(4, 20))).numpy()
+            assert np.array_equal(found, value[2:9, 4:20]), name
 
 
 @pytest.mark.parametrize(("kind", "block_bytes"), [("Q4_K", 144), ("Q6_K", 210), ("Q5_K", 176)])

@@ -66,6 +66,24 @@ def test_a_killed_control_loop_leaves_everything_serving_and_the_next_one_adopts
     assert not any(map(alive, [*before.values(), *left]))
 
 
+def test_the_ranks_of_an_engine_are_adopted_with_it_and_end_with_it(running: Loop, tmp_path: Path) -> None:
+    running.environment["FAKE_ENGINE"] = "--ranks 3"
+    running.start("-f", str(manifest(tmp_path)))
+    running.until(lambda: running.ready("qwen"))
+    programs = {*_pids(running).values()}
+    ranks = running.processes() - programs
+    assert len(ranks) == 2
+    running.kill()
+    running.start()
+    running.until(lambda: "Took over 2 running programs" in running.said())
+    assert running.processes() == programs | ranks  # the new loop takes none of them for a stray
+    os.kill(pid_of(_engine(running)), signal.SIGKILL)
+    running.until(lambda: not any(map(alive, ranks)))
+    running.until(lambda: running.ready("qwen"))
+    assert running.interrupt() == 0
+    assert running.processes() == set()
+
+
 def test_a_program_that_ended_while_no_loop_ran_is_started_again(running: Loop, tmp_path: Path) -> None:
     running.start("-f", str(manifest(tmp_path)))
     running.until(lambda: running.ready("qwen"))

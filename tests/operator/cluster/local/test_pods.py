@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from operator_support.local import Local, about, local, pid_of, port_of, status_of, until
+from operator_support.local import Local, about, alive, local, pid_of, port_of, status_of, until
 from operator_support.objects import config_map, container, deployment, init_container
 
 from blade_operator.cluster.local.process import ProcessId
@@ -95,6 +95,18 @@ async def test_a_killed_container_is_restarted_at_once_and_its_end_is_recorded(t
         assert (ended["exitCode"], ended["reason"], ended["signal"]) == (137, "Error", 9)
         assert pid_of(_only(runtime)) != before
         assert port_of(_only(runtime)) == port_of(pod)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_the_ranks_of_an_engine_end_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    async with local(tmp_path) as runtime:
+        await runtime.apply(deployment("--ranks", "3"))
+        (pod,) = await runtime.ready_pods(1)
+        ranks = (await about(pod))["ranks"]
+        assert len(ranks) == 2
+        assert all(map(alive, ranks))
+        os.kill(pid_of(pod), number)
+        await until(lambda: not any(map(alive, ranks)))
 
 
 async def test_a_container_that_keeps_failing_backs_off_longer_each_time(tmp_path: Path) -> None:
@@ -197,14 +209,13 @@ async def test_the_environment_has_references_secrets_and_the_threads_share(
         {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "x", "optional": True}}},
     ]
     async with local(tmp_path) as runtime:
-        for name, replicas in (("a", 3), ("b", 1)):
-            runtime.store.create(
-                {
-                    "kind": "LLMService",
-                    "metadata": {"name": name, "namespace": "default"},
-                    "spec": {"replicas": replicas},
-                }
-            )
+        declared: list[Object] = [
+            {"replicas": 2},
+            {"replicas": 1, "engine": {"gpus": {"count": 0, "tensorParallel": 2}}},
+        ]
+        for number, spec in enumerate(declared):
+            metadata = {"name": f"service-{number}", "namespace": "default"}
+            runtime.store.create({"kind": "LLMService", "metadata": metadata, "spec": spec})
         await runtime.apply(deployment(containers=[engine]))
         await until(
             lambda: _state(runtime, "engine")["state"].get("waiting", {}).get("reason") == "CreateContainerConfigError"

@@ -51,6 +51,15 @@ async def test_each_engine_has_a_gpu_of_its_own_and_more_than_there_are_wait(tmp
         await until(lambda: runtime.pods() == [])  # one of them never ran
 
 
+async def test_an_engine_of_two_ranks_gets_two_gpus_or_waits(tmp_path: Path) -> None:
+    async with local(tmp_path) as runtime:
+        await runtime.apply(on_gpus(2, {"limits": {"nvidia.com/gpu": "2"}}))
+        [ready] = await until(lambda: runtime.ready() if len(runtime.pods()) == 2 else None)
+        assert device(ready) == "3,5"
+        [waiting] = [pod for pod in runtime.pods() if "nodeName" not in pod["spec"]]
+        assert device(waiting) == ""
+
+
 async def test_pods_without_gpus_are_not_limited_and_unknown_devices_are_not_there(tmp_path: Path) -> None:
     async with local(tmp_path) as runtime:
         await runtime.apply(deployment())

@@ -1,0 +1,51 @@
+"""What the engine's child processes share: how they find what they are to build, and how they report why they fail."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from blade_llm.engine.messages import EngineFailure
+from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
+
+_MOST_CHARACTERS: Final = 7_000
+"""Length limit of a message and a traceback: at four bytes each both fit into the pipe, read only after the exit."""
+
+
+class ChildFailedError(RuntimeError):
+    """A child process failed, and this one with it; ``failure`` is what the child reported."""
+
+    def __init__(self, failure: EngineFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def load_build(target: str) -> Callable[[Any], Any]:
+    """The function ``target`` (``MODULE:NAME``), once the module's ``preload``, if there is one, has returned."""
+    module_name, _, name = target.partition(":")
+    module = importlib.import_module(module_name)
+    getattr(module, "preload", lambda: None)()
+    build: Callable[[Any], Any] = getattr(module, name)
+    return build
+
+
+def failure_of(error: BaseException) -> EngineFailure:
+    """What to report of an exception that ends this process; a child's failure is passed on as it is."""
+    if isinstance(error, ChildFailedError):
+        return error.failure
+    user_error = isinstance(error, ModelFilesError | NotEnoughMemoryError)
+    return EngineFailure(
+        message=(str(error) if user_error else f"{type(error).__name__}: {error}")[:_MOST_CHARACTERS],
+        traceback="".join(traceback.format_exception(error))[-_MOST_CHARACTERS:],
+        user_error=user_error,
+    )
+
+
+def report_failure(pipe: int, failure: msgspec.Struct) -> None:
+    """Write ``failure`` to the inherited descriptor ``pipe``."""
+    os.write(pipe, msgspec.msgpack.encode(failure))

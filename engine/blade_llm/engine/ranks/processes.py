@@ -1,0 +1,191 @@
+"""The processes of ranks 1 .. n-1: rank 0 starts them, sends to them, notices an exit, and leaves none behind.
+
+Steps go out on one XPUB socket: one send reaches all ranks. A rank's ready message comes back on the same connection,
+behind its subscription, so that a rank that is ready misses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from blade_llm.config import EngineConfig
+from blade_llm.engine.ranks.child import RankChild
+from blade_llm.engine.ranks.lost import LostRank, rank_failed
+from blade_llm.engine.ranks.messages import RankReady, RankStart, engine_version
+from blade_llm.engine.ranks.monitor import NamingTheRank, OnLost, RankMonitor
+from blade_llm.engine.ranks.ready import ReadyRanks
+
+BUILD_RANK: Final = "blade_llm.engine.build:build_rank"
+READY_SECONDS: Final = 3600.0
+"""A rank that has not loaded its model after so long does not become ready: large models on cold disks take minutes."""
+_STOP_SECONDS: Final = 3.0
+_SUBSCRIPTIONS: Final = (0, 1)
+"""First bytes of what XPUB receives that is no rank's message."""
+
+
+class RankProcesses:
+    """The processes of ranks 1 .. ``size - 1``. One thread at a time uses it.
+
+    Garbage collection and interpreter exit end them, too, and so does the end of this process, however it comes.
+    """
+
+    def __init__(
+        self, size: int, *, build: str = BUILD_RANK, log_level: str = "INFO", socket_dir: Path | None = None
+    ) -> None:
+        """Spawn the processes, which import what they need until :meth:`start`.
+
+        ``size``: ranks, rank 0 included, at least 2. ``build``: ``module:function`` from a
+        :class:`~blade_llm.engine.ranks.messages.RankStart` to a runner. ``socket_dir``: where the private folder is
+        made, the system's temporary folder by default. Raises ``OSError``.
+        """
+        assert size >= 2, "one rank needs no further processes"
+        self._size, self._build, self._log_level = size, build, log_level
+        self._version = engine_version()
+        self._monitor = RankMonitor()
+        self._folder = Path(tempfile.mkdtemp(prefix="blade_llm-", dir=socket_dir))
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._socket = self._context.socket(zmq.XPUB)
+        self._socket.set_hwm(0)  # a slow rank costs memory, never a step
+        self._socket.linger = 0
+        self._address = f"ipc://{self._folder / 'ranks'}"
+        self._socket.bind(self._address)
+        self._children: list[RankChild] = []
+        self._finalizer = weakref.finalize(
+            self, _end, os.getpid(), self._children, self._monitor, self._socket, self._context, self._folder
+        )
+        try:
+            for rank in range(1, size):
+                self._children.append(RankChild(rank, build, self._monitor.report))
+            for child in self._children:
+                child.spawned()
+        except OSError:
+            self.kill()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids, by rank from 1 on."""
+        return [child.pid for child in self._children]
+
+    def start(self, config: EngineConfig, *, group: str) -> None:
+        """Let the processes load their parts of the model, on their own while rank 0 loads its own. To be called once.
+
+        ``group``: where the ranks meet for their collectives.
+        """
+        for child in self._children:
+            child.start(
+                RankStart(
+                    config=config,
+                    rank=child.rank,
+                    size=self._size,
+                    plans=self._address,
+                    group=group,
+                    failure_pipe=child.failure_pipe,
+                    build=self._build,
+                    version=self._version,
+                    log_level=self._log_level,
+                )
+            )
+
+    def wait_ready(self, timeout: float = READY_SECONDS) -> None:
+        """Return when all ranks are ready. To be called once, before the first :meth:`send`.
+
+        Raises:
+            RankFailedError: a rank is lost, is not ready after ``timeout`` seconds, or does not belong to the others.
+        """
+        ready = ReadyRanks(self._size, self._version)
+        decoder = msgspec.msgpack.Decoder(RankReady)
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._monitor.descriptor, zmq.POLLIN)
+        deadline = time.monotonic() + timeout
+        while ready.missing:
+            if (remaining := deadline - time.monotonic()) <= 0:
+                raise rank_failed(ready.missing[0], f"is not ready after {timeout:.0f} s")
+            events = dict(poller.poll(int(remaining * 1000) + 1))
+            self._monitor.raise_if_lost()
+            if self._socket in events:
+                payload = self._socket.recv()
+                if payload[0] not in _SUBSCRIPTIONS:
+                    ready.add(decoder.decode(payload))
+        self._remove_folder()
+
+    def send(self, payload: bytes) -> None:
+        """Send a message (:mod:`blade_llm.engine.ranks.messages`) to all ranks. It never waits."""
+        self._socket.send(payload, copy=False)
+
+    def watch(self, on_lost: OnLost) -> None:
+        """Call ``on_lost(rank, failure)`` as soon as the first rank is lost, from another thread, or now if one is lost
+        already: to abort the collectives that wait for it."""
+        self._monitor.watch(on_lost)
+
+    @property
+    def lost(self) -> LostRank | None:
+        """The rank that is to blame as far as it is known; None: none is lost."""
+        return self._monitor.lost
+
+    @property
+    def lost_descriptor(self) -> int:
+        """Readable from the moment on at which a rank is lost, for poll. Nobody reads from it."""
+        return self._monitor.descriptor
+
+    def raise_if_lost(self) -> None:
+        """Raise :class:`~blade_llm.engine.ranks.lost.RankFailedError` if a rank is lost."""
+        self._monitor.raise_if_lost()
+
+    def naming_the_rank(self) -> NamingTheRank:
+        """A context in which a collective's error becomes the :class:`~blade_llm.engine.ranks.lost.RankFailedError` of
+        the rank that is to blame. It may be entered again and again."""
+        return NamingTheRank(self._monitor)
+
+    def close(self) -> None:
+        """Stop the processes (kill them after a while) and remove the folder. Idempotent."""
+        if not self._finalizer.alive:
+            return
+        self._monitor.close()
+        if not self._monitor.failed:  # else they may wait for each other
+            for child in self._children:
+                child.stop()
+            deadline = time.monotonic() + _STOP_SECONDS
+            for child in self._children:
+                child.join(max(0.0, deadline - time.monotonic()))
+        self._finalizer()
+
+    def kill(self) -> None:
+        """Kill the processes and remove the folder. Idempotent."""
+        self._finalizer()
+
+    def _remove_folder(self) -> None:
+        """A connected socket no longer needs it: even SIGKILL then leaves nothing."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _end(
+    owner: int,
+    children: Sequence[RankChild],
+    monitor: RankMonitor,
+    socket: zmq.Socket[bytes],
+    context: zmq.Context[Any],
+    folder: Path,
+) -> None:
+    if os.getpid() != owner:  # a fork's exit is not the engine's
+        return
+    monitor.close()
+    for child in children:
+        child.kill()
+    for child in children:
+        child.join()
+        child.stop()
+    socket.close()
+    context.term()
+    shutil.rmtree(folder, ignore_errors=True)

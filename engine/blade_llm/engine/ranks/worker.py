@@ -1,0 +1,122 @@
+"""The process of a rank other than rank 0: receives steps, computes its part of each, samples what all sample.
+
+Started as ``python -m blade_llm.engine.ranks.worker BUILD`` by :mod:`blade_llm.engine.ranks.child` with a clean
+interpreter. Its standard input brings one :class:`RankStart` and then stays open as the parent-death pipe. Between
+steps it blocks in poll and uses no CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import logging
+import os
+import sys
+from typing import Any, Final
+
+import msgspec
+import zmq
+
+from blade_llm.engine.child_process import failure_of, load_build, report_failure
+from blade_llm.engine.ranks.messages import (
+    ForwardMessage,
+    RankFailure,
+    RankReady,
+    RankStart,
+    decode,
+    engine_version,
+    masks_of,
+)
+from blade_llm.engine.ranks.monitor import is_collective_error
+from blade_llm.engine.ranks.ready import other_version
+from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
+from blade_llm.scheduling.plan import PendingForward, Runner
+
+_SUBSCRIBE_TO_ALL: Final = b"\x01"
+
+
+class RankProcess:
+    """Runs what ``socket`` brings until ``parent_pipe`` (a file descriptor) reaches end of file."""
+
+    def __init__(self, runner: Runner, socket: zmq.Socket[bytes], parent_pipe: int) -> None:
+        self._runner = runner
+        self._socket = socket
+        self._parent_pipe = parent_pipe
+        self._poller = zmq.Poller()
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(parent_pipe, zmq.POLLIN)
+        self._forward: PendingForward | None = None
+        """The forward pass whose sampling is to come."""
+
+    def run(self) -> None:
+        """Return when the parent has exited; whatever the runner raises passes through."""
+        while True:
+            ready = dict(self._poller.poll())
+            if self._parent_pipe in ready and not os.read(self._parent_pipe, 1):
+                return
+            with contextlib.suppress(zmq.Again):
+                self._handle(self._socket.recv(zmq.NOBLOCK))
+
+    def _handle(self, payload: bytes) -> None:
+        message = decode(payload)
+        if isinstance(message, ForwardMessage):
+            self._forward = self._runner.launch_forward(message.plan)
+            return
+        forward, self._forward = self._forward, None
+        assert forward is not None, "a sampling without its forward pass"
+        self._runner.launch_sampling(forward, masks_of(message))  # rank 0 reads the tokens, which are the same
+
+
+def connect(context: zmq.Context[Any], start: RankStart) -> zmq.Socket[bytes]:
+    """A socket that receives every message rank 0 sends after it has received this rank's ready message."""
+    socket: zmq.Socket[bytes] = context.socket(zmq.XSUB)
+    socket.set_hwm(0)
+    socket.linger = 0
+    socket.connect(start.plans)
+    socket.send(_SUBSCRIBE_TO_ALL)
+    socket.send(msgspec.msgpack.encode(RankReady(rank=start.rank, size=start.size, version=engine_version())))
+    return socket
+
+
+def _serve(start: RankStart, parent_pipe: int) -> None:
+    if start.version != (own := engine_version()):
+        raise other_version(start.rank, own, start.version)
+    runner: Runner = load_build(start.build)(start)
+    freeze_gc_heap()
+    context: zmq.Context[Any] = zmq.Context()
+    RankProcess(runner, connect(context, start), parent_pipe).run()
+    context.destroy()
+
+
+def main() -> int:
+    """Entry point of the child process."""
+    parent = os.getppid()
+    ignore_signals()
+    faulthandler.enable()
+    die_with_parent(parent)
+    parent_pipe = sys.stdin.fileno()
+    gc.disable()  # until the start is over: an import makes much and frees little
+    for target in sys.argv[1:]:  # imported while rank 0 finds out the rest
+        with contextlib.suppress(Exception):  # comes again below, where it is reported
+            load_build(target)
+    start = read_start(parent_pipe, RankStart)
+    if start is None:
+        return 1
+    os.set_inheritable(start.failure_pipe, False)
+    logging.basicConfig(
+        level=start.log_level, format=LOG_FORMAT.replace("%(message)s", f"rank {start.rank}: %(message)s")
+    )
+    try:
+        _serve(start, parent_pipe)
+    except BaseException as error:
+        report_failure(
+            start.failure_pipe, RankFailure(failure=failure_of(error), consequence=is_collective_error(error))
+        )
+        logging.shutdown()
+        os._exit(1)  # a destructor of what is broken may wait for the other ranks, and rank 0 for this exit
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""Tensor parallelism (Megatron-LM: Shoeybi et al., arXiv 1909.08053) as specs and tensor maps: what each rank has of a
+model. No torch, for ``blade_llm_check`` and the server.
+
+Attention's heads and the inner dimension of every MLP, experts too, are divided among the ranks, which add up what both
+halves of a layer compute; so are the rows of the embedding table and of the output matrix. All else is replicated.
+"""
+
+from blade_llm.models.sharding.config import shard_model
+from blade_llm.models.sharding.problems import tensor_parallel_problem
+from blade_llm.models.sharding.vocabulary import vocabulary_rows, vocabulary_width
+
+__all__ = ["shard_model", "tensor_parallel_problem", "vocabulary_rows", "vocabulary_width"]

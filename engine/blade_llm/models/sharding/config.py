@@ -1,0 +1,39 @@
+"""The configuration of one rank's part of a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.sharding.decoder import shard_decoder
+from blade_llm.models.sharding.problems import tensor_parallel_problem
+from blade_llm.models.sharding.tensors import shard_tensors
+from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.shard import Shard
+
+
+def shard_model(config: ModelConfig, rank: int, size: int) -> ModelConfig:
+    """What rank ``rank`` of ``size`` has of the model: its heads and inner dimensions, its part of the checkpoint, its
+    heads in the KV cache. ``vocab_size`` and ``hidden_size`` stay the model's. Of one rank that is ``config`` itself.
+
+    Raises :class:`UnsupportedModelError` where :func:`tensor_parallel_problem` finds something, ``ValueError`` for a
+    ``rank`` that there is not, or a ``config`` that is a rank's already.
+    """
+    shard = Shard(rank, size)
+    if config.shard is not None:
+        raise ValueError(f"this is rank {config.shard.rank}'s part of a model already")
+    if size == 1:
+        return config
+    if problem := tensor_parallel_problem(config, size):
+        raise UnsupportedModelError(problem)
+    whole = config.decoder
+    assert isinstance(whole, DecoderSpec)
+    decoder = shard_decoder(whole, shard)
+    return replace(
+        config,
+        decoder=decoder,
+        tensors=shard_tensors(whole, config.tensors, shard),
+        kv=replace(config.kv, num_heads=decoder.layers[0].attention.num_kv_heads),
+        shard=shard,
+    )

@@ -1,0 +1,71 @@
+"""The tensor map of one rank's part of a decoder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from blade_llm.models.sharding.layers import latent_rows, layer_divisions
+from blade_llm.models.sharding.linears import ColumnParallel, Division
+from blade_llm.models.sharding.vocabulary import vocabulary_rows
+from blade_llm.spec.decoder import DecoderSpec, LayerSpec
+from blade_llm.spec.latent_attention import LatentAttentionSpec
+from blade_llm.spec.shard import Shard
+from blade_llm.spec.tensors import LinearMap, TensorMap, TensorPart, Variant
+
+_IN_LAYER: Final = re.compile(r"layers\.(\d+)\.(.+)")
+_EXPERT: Final = re.compile(r"mlp\.experts\.\d+\.")
+
+
+def shard_tensors(spec: DecoderSpec, tensors: TensorMap, shard: Shard) -> TensorMap:
+    """What a rank reads of the checkpoint, in the forms that ``tensors`` has it. ``spec``: of the whole model.
+
+    Of the ranks only the first says which tensors nothing takes, for it alone has all biases.
+    """
+    own = _Rank(spec, shard)
+    variant = tensors.variant
+    return replace(
+        own.map(tensors),
+        variant=None if variant is None else Variant(variant.names, lambda: own.map(variant.make())),
+        partial=tensors.partial or shard.rank > 0,
+    )
+
+
+class _Rank:
+    """What one rank has at each place."""
+
+    def __init__(self, spec: DecoderSpec, shard: Shard) -> None:
+        self._spec, self._shard = spec, shard
+        self._divisions: dict[LayerSpec, Mapping[str, Division]] = {
+            layer: layer_divisions(layer, shard) for layer in dict.fromkeys(spec.layers)
+        }
+        self._vocabulary = vocabulary_rows(spec.vocab_size, shard.rank, shard.size)
+
+    def map(self, tensors: TensorMap) -> TensorMap:
+        """``tensors`` with the rank's part of each."""
+        return replace(
+            tensors,
+            linears={place: self._linear(place, linear) for place, linear in tensors.linears.items()},
+            tensors={place: self._tensor(place, part) for place, part in tensors.tensors.items()},
+        )
+
+    def _linear(self, place: str, linear: LinearMap) -> LinearMap:
+        if place == "head":
+            return ColumnParallel((self._vocabulary,)).apply(linear)
+        found = _IN_LAYER.fullmatch(place)
+        if found is None:
+            return linear
+        layer = self._spec.layers[int(found[1])]
+        return self._divisions[layer][_EXPERT.sub("mlp.experts.", found[2])].apply(linear)
+
+    def _tensor(self, place: str, part: TensorPart) -> TensorPart:
+        if place == "embedding":
+            return replace(part, rows=self._vocabulary)
+        found = _IN_LAYER.fullmatch(place)
+        if found is None or found[2] != "attention.kv_up":
+            return part
+        attention = self._spec.layers[int(found[1])].attention
+        assert isinstance(attention, LatentAttentionSpec)
+        return replace(part, rows=latent_rows(attention, self._shard))

@@ -1,0 +1,94 @@
+"""Ranks that meet through torch.distributed: those on GPUs, those of several hosts, and those without native operators.
+
+It defines what :mod:`blade_llm.parallel.shared_memory` has to compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from blade_llm.parallel.group import RankLostError
+
+
+class TorchGroup:
+    """Implements :class:`~blade_llm.parallel.group.RankGroup`; the default process group, so one in a process."""
+
+    def __init__(self, init_method: str, rank: int, size: int, device_type: str, timeout: float = 60.0) -> None:
+        """``init_method``: ``tcp://host:port`` of rank 0, or ``file:///path`` of a file that is not there yet.
+
+        ``device_type``: cpu (gloo) or cuda (NCCL). ``timeout``: seconds to wait for the others, here and in each
+        collective. Raises :class:`RankLostError`.
+        """
+        self._rank, self._size = rank, size
+        on_gpu = device_type == "cuda"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        with _failures("join the group"):
+            dist.init_process_group(
+                "nccl" if on_gpu else "gloo",
+                init_method=init_method,
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=timeout),
+                device_id=self._device if on_gpu else None,
+            )
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def native(self) -> int | None:
+        return None
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """See the protocol. The order of the sum is the backend's, and all get the result of the rank that added."""
+        # The backends round each partial sum to the type that they get.
+        total = x if x.dtype == torch.float32 else x.float()
+        with _failures("all_reduce"):
+            dist.all_reduce(total)
+        return x if total is x else x.copy_(total)
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        out = x.new_empty((self._size, *x.shape))
+        with _failures("all_gather"):
+            dist.all_gather_into_tensor(_bytes(out), _bytes(x))
+        return out
+
+    def least(self, value: int) -> int:
+        number = torch.tensor([value], dtype=torch.int64, device=self._device)
+        with _failures("least"):
+            dist.all_reduce(number, dist.ReduceOp.MIN)
+        return int(number)
+
+    def abort(self, lost_rank: int) -> None:
+        """See the protocol. gloo notices by itself when a process is gone, NCCL does not."""
+        if self._device.type == "cuda":
+            dist.distributed_c10d._abort_process_group()
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """Backends know few types."""
+    return x.view(-1).view(torch.uint8)
+
+
+@contextmanager
+def _failures(operation: str) -> Iterator[None]:
+    """Errors of the backend, which are of many kinds and name no rank."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RankLostError(f"another rank is lost: {operation} failed: {error}") from error

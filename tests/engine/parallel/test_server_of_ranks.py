@@ -1,0 +1,112 @@
+"""A real server whose engine is two processes: it answers as one, and ends as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from engine_support.server_process import ServerProcess, gone, running_server, wait_until
+
+REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a short name, as the paths of sockets are short."""
+    return tmp_path_factory.mktemp("s")
+
+
+@pytest.fixture
+def server(folder: Path, text_model: Path) -> Iterator[ServerProcess]:
+    flags = "-tp", "2", "--dtype", "float32", "--kv_cache_bytes", "16MiB"
+    with running_server(folder, text_model, *flags, engine="real") as process:
+        yield process
+
+
+def rank_pid(server: ServerProcess) -> int:
+    """The process of rank 1."""
+    (rank,) = psutil.Process(server.engine_pid).children()
+    assert "blade_llm.engine.ranks.worker" in rank.cmdline()
+    return rank.pid
+
+
+def segments() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("bladellm-ranks-")}
+
+
+def test_it_answers_what_one_rank_answers(server: ServerProcess, folder: Path, text_model: Path) -> None:
+    flags = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
+    with running_server(folder / "o", text_model, *flags, engine="real") as other:
+        expected = other.post("/v1/completions", **REQUEST).json()["choices"]
+    assert server.post("/v1/completions", **REQUEST).json()["choices"][0]["text"] == expected[0]["text"]
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    guided = server.post("/v1/completions", **{**REQUEST, "max_tokens": 200, "guided_json": schema})
+    assert isinstance(json.loads(guided.json()["choices"][0]["text"])["a"], int)
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+def test_a_rank_that_dies_ends_the_replica(server: ServerProcess, busy: bool) -> None:
+    rank = rank_pid(server)
+    if not busy:
+        os.kill(rank, signal.SIGKILL)
+    else:
+        endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(rank, signal.SIGKILL)
+            *_, end = [line for line in lines if line]
+        error = json.loads(end.removeprefix("data: "))["error"]
+        assert error["code"] == "engine_dead"
+        assert "rank 1" in error["message"]
+        assert "SIGKILL" in error["message"]
+    assert server.process.wait(20) == 1
+    failures = [line for line in server.output.splitlines() if "the engine failed" in line]
+    assert len(failures) == 1
+    assert "rank 1" in failures[0]
+    assert "SIGKILL" in failures[0]
+    assert gone(server.engine_pid)
+
+
+def test_nothing_outlives_the_server(server: ServerProcess) -> None:
+    rank = rank_pid(server)
+    os.kill(server.process.pid, signal.SIGKILL)
+    wait_until(lambda: gone(server.engine_pid) and gone(rank))
+    assert not list(server.sockets.iterdir())
+
+
+def test_shared_memory_has_no_name_once_the_ranks_have_joined(folder: Path, text_model: Path) -> None:
+    before = segments()
+    with running_server(folder, text_model, "-tp", "2", "--kv_cache_bytes", "16MiB", engine="real") as server:
+        assert segments() <= before
+        rank = rank_pid(server)
+        server.signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        assert gone(rank)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["-tp", "3"], "--tensor_parallel_size 3 does not divide the model's"),
+        (["-tp", "65"], "give 1 to 64 ranks"),
+        (["-tp", "2", "--enable_lora"], "enable_lora does not go together with tensor_parallel_size yet"),
+        (["-tp", "2", "--decode_algo", "ngram"], "speculative decoding does not go together with"),
+        (["-tp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"], "raise --kv_cache_bytes to"),
+    ],
+)
+def test_what_cannot_be_is_one_line(text_model: Path, flags: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "blade_llm.cli.server", "--model", str(text_model), "--host", "127.0.0.1"]
+    flags = [*flags, "--load_format", "dummy", "--port", "0"]
+    ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
