@@ -117,6 +117,9 @@ bench-engine: install ## the engine's parts: host's time a step, scheduling, API
 	$(BIN)/python -m benchmarks.engine.linear
 	$(BIN)/python -m benchmarks.engine.moe
 	$(BIN)/python -m benchmarks.engine.lora
+	$(BIN)/python -m benchmarks.engine.collectives
+	$(BIN)/python -m benchmarks.engine.rank_host_time
+	$(BIN)/python -m benchmarks.engine.tensor_parallel
 	$(BIN)/python -m benchmarks.engine.latent_attention
 	$(BIN)/python -m benchmarks.engine.cpu_ops
 	$(BIN)/python -m benchmarks.engine.decode_attention

@@ -226,8 +226,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.tensor_parallel_size == 1:
             return
         together = "does not go together with tensor_parallel_size yet; leave one of them out"
-        if self.speculative is not None:
-            raise ValueError(f"speculative decoding {together}")
+        if self.speculative is not None and self.speculative.method in METHODS_WITH_HEAD:
+            raise ValueError(f"a draft head (decode_algo {self.speculative.method}) {together}")
         if self.enable_lora:
             raise ValueError(f"enable_lora {together}")
 

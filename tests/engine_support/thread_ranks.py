@@ -126,7 +126,7 @@ class ThreadRanks:
         self.runners = self._all([lambda rank=rank: build(rank) for rank in range(size)])
         first = self.runners[0]
         self.num_blocks, self.max_model_len, self.device = first.num_blocks, first.max_model_len, first.device
-        self.adapters = self.draft = None
+        self.draft, self.adapters = first.draft, None
 
     @property
     def model(self) -> Any:
@@ -150,7 +150,8 @@ class ThreadRanks:
         )
 
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
-        return {}
+        assert isinstance(forward, RankedForward)
+        return self.runners[0].draft_tokens(forward.forwards[0])
 
     def _all(self, calls: Sequence[Callable[[], _Result]]) -> list[_Result]:
         """What the calls return, each of which is one rank's; the first error of one that did not wait for others."""

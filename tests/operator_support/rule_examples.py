@@ -286,8 +286,9 @@ EXAMPLES: tuple[Example, ...] = (
     Example(
         "spec.engine.gpus",
         "qwen",
-        _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "ngram"}}),
+        _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "mtp"}}),
     ),
+    Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "ngram"}})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 1}, "memoryFraction": "0.85"})),
     Example("spec.engine.memoryFraction", "qwen", _spec(engine={"memoryFraction": "0.85"})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 1}, "cudaGraphs": {"batchSizes": [1, 2, 32]}})),

@@ -13,12 +13,12 @@ from blade_llm.layers.linear import Linear
 from blade_llm.layers.moe import MoE
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import Rotation, StepMetadata
+from blade_llm.layers.vocabulary import embed, gather_logits
 from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.fused import fuse_layers
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
-from blade_llm.models.vocabulary import embed, gather_logits
 from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.decoder import DecoderSpec
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
-from blade_llm.models.sharding.vocabulary import vocabulary_rows, vocabulary_width
 from blade_llm.spec.latent_attention import EXPANDED_CONTEXT
+from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
 """Bytes per weight of quantised matrices; int4 with a 16-bit scale for each 32 weights."""

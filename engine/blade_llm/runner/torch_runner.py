@@ -224,7 +224,7 @@ class TorchRunner:
         if self.config.speculative is not None:
             start = time.perf_counter()
             with torch.inference_mode():
-                self.step_seconds = measure_steps(self, self.config.speculative)
+                self.step_seconds = measure_steps(self, self.config.speculative, self.group)
             self.timings["speculation"] = time.perf_counter() - start
 
     @property

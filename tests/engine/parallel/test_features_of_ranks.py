@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
-from engine_support.feature_load import Result, check_equal, core_for, requests_of, run
+from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, run
 from engine_support.thread_ranks import ThreadRanks
 from engine_support.tiny_models import engine_config, save_model
+
+from blade_llm.config import SpeculativeConfig, SpeculativeMethod
 
 REQUESTS = requests_of(24)
 
@@ -16,6 +19,14 @@ REQUESTS = requests_of(24)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder: Path = tmp_path_factory.mktemp("qwen2")
     save_model(folder, "qwen2")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A smaller model, to draft."""
+    folder: Path = tmp_path_factory.mktemp("draft")
+    save_model(folder, "llama", num_hidden_layers=1)
     return folder
 
 
@@ -38,3 +49,26 @@ def test_tokens_are_those_of_one_rank(
     for name, result in together.items():
         check_equal(result, of_one_rank[name])
     assert len({group.reduced for group in ranks.groups}) == 1
+
+
+@pytest.mark.parametrize("method", ["ngram", "look_ahead", "draft", "equal"])
+def test_draft_tokens_are_verified_alike(
+    folder: Path, other: Path, of_one_rank: dict[str, Result], method: str
+) -> None:
+    """A draft model is whole on every rank, and drafts the same there."""
+    drafts = {"draft": other, "equal": folder}.get(method)
+    speculative = SpeculativeConfig(
+        method=cast("SpeculativeMethod", method if drafts is None else "draft"),
+        gamma=3,
+        draft_model="" if drafts is None else str(drafts),
+    )
+    config = engine_config(
+        folder, max_num_seqs=24, max_model_len=256, max_kv_blocks=40, speculative=speculative, tensor_parallel_size=2
+    )
+    core = core_for(config, ThreadRanks(config), step_seconds=free_drafts())  # type: ignore[arg-type]
+    for name, result in run(core, REQUESTS, stagger=1).items():
+        check_equal(result, of_one_rank[name])
+    counts = core.state(epoch="", sequence=0, draining=False).speculation
+    assert counts is not None
+    assert counts.accepted_tokens > 0
+    assert not counts.failed

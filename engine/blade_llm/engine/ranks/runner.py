@@ -87,8 +87,8 @@ class RankedRunner:
         self._naming = ranks.naming_the_rank()
 
     def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> PendingForward:
-        """See :class:`~blade_llm.scheduling.plan.Runner`; ``draft_masks`` must be None."""
-        assert draft_masks is None, "a draft model and several ranks"
+        """See :class:`~blade_llm.scheduling.plan.Runner`. ``draft_masks`` are left out: only rank 0 has grammars, and
+        every rank's draft model has to sample the same."""
         self._ranks.raise_if_lost()
         self._ranks.send(encode_forward(plan))
         with self._naming:

@@ -7,11 +7,11 @@ from typing import Final
 from blade_llm.config import MAX_RANKS
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.sharding.heads import divides_kv_heads
-from blade_llm.models.sharding.vocabulary import vocabulary_rows
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.moe import MoESpec
+from blade_llm.spec.vocabulary import vocabulary_rows
 
 _FLAG: Final = "--tensor_parallel_size"
 

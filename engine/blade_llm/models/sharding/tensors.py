@@ -9,11 +9,11 @@ from typing import Final
 
 from blade_llm.models.sharding.layers import latent_rows, layer_divisions
 from blade_llm.models.sharding.linears import ColumnParallel, Division
-from blade_llm.models.sharding.vocabulary import vocabulary_rows
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.tensors import LinearMap, TensorMap, TensorPart, Variant
+from blade_llm.spec.vocabulary import vocabulary_rows
 
 _IN_LAYER: Final = re.compile(r"layers\.(\d+)\.(.+)")
 _EXPERT: Final = re.compile(r"mlp\.experts\.\d+\.")

@@ -12,6 +12,7 @@ from blade_operator.spec.rules.rule import Rule
 _FIELD: Final = "spec.engine.gpus"
 _LEAST_SHM: Final = "1Gi"
 """Shared memory of an engine with several ranks, as NCCL's documentation calls for."""
+_WITH_HEAD: Final = ("eagle3", "mtp")
 _ONE_RANK: Final = (
     "(!has(self.gpus) || (has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : self.gpus.count) <= 1)"
 )
@@ -30,7 +31,9 @@ def _has_shared_memory(spec: LLMServiceSpec) -> bool:
 
 def _is_plain(spec: LLMServiceSpec) -> bool:
     """Whether the engine has no feature that does not go together with several ranks yet."""
-    return spec.engine.gpus.ranks == 1 or (spec.engine.lora is None and spec.engine.speculative is None)
+    speculative = spec.engine.speculative
+    with_head = speculative is not None and speculative.method in _WITH_HEAD
+    return spec.engine.gpus.ranks == 1 or (spec.engine.lora is None and not with_head)
 
 
 GPU_RULES: Final[tuple[Rule, ...]] = (
@@ -68,9 +71,10 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
         field=_FIELD,
-        cel=f"{_ONE_RANK} || (!has(self.lora) && !has(self.speculative))",
+        cel=f"{_ONE_RANK} || (!has(self.lora) && (!has(self.speculative) || !(self.speculative.method in "
+        f"{list(_WITH_HEAD)})))",
         holds=lambda name, spec: _is_plain(spec),
-        message="several ranks (tensorParallel) go with neither lora nor speculative yet: remove those, or set count "
-        "and tensorParallel to at most 1",
+        message="several ranks (tensorParallel) go with neither lora nor a draft head (speculative.method eagle3, mtp) "
+        "yet: remove those, or set count and tensorParallel to at most 1",
     ),
 )

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.models.sharding import vocabulary_rows, vocabulary_width
 from blade_llm.parallel.group import RankGroup
+from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
 
 def embed(token_ids: Tensor, table: Tensor, vocab_size: int, group: RankGroup | None) -> Tensor:
