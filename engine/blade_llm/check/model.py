@@ -83,7 +83,7 @@ def check_model(
     if problem := tensor_parallel_problem(config, tensor_parallel_size):
         problems.append(f"{model_dir}: {problem}")
     try:
-        weights = open_checkpoint(model_dir)
+        weights = open_checkpoint(model_dir, tensor_parallel_size)
         expected = expected_tensors(config, weights.tensors)
         problems += [f"{model_dir}: {problem}" for problem in check_tensors(weights, expected)]
     except ModelFilesError as error:

@@ -234,7 +234,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
         folder = resolve_model(flags["model"], revision=flags["revision"], progress=progress)
     config = read_model_config(folder, flags["model_impl"], flags["task"])
     if flags["load_format"] == "auto":
-        checkpoint = open_checkpoint(folder)
+        checkpoint = open_checkpoint(folder, flags["tensor_parallel_size"])
         if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):
             raise StartError(f"{folder}: {'; '.join(problems)}")
     requested = flags["max_model_len"]

@@ -11,16 +11,20 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.spec.shard import Shard
+from blade_llm.spec.slices import Slice
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
 from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
 from blade_llm.weights.gguf.index import PLAIN, linked_files, read_gguf_header
 from blade_llm.weights.gguf.index import TYPES as GGUF_TYPES
 from blade_llm.weights.pickled import read_pickle_header
+from blade_llm.weights.split.manifest import AGAIN, is_split, rank_folder, read_rank, read_split, require_size
+from blade_llm.weights.split.part import Part
 from blade_llm.weights.tensor_info import DTYPE_BITS, TensorInfo
 
 INDEX_NAME: Final = "model.safetensors.index.json"
@@ -37,10 +41,35 @@ _SHARD_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<index>\d+)-of-(?P<count>\d+)\
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All weights of a model folder."""
+    """All weights of a model folder, or of one that was split, those that a rank reads."""
 
     files: tuple[Path, ...]
     tensors: dict[str, TensorInfo]
+    """With whole shapes."""
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    """What the files have of tensors that are not whole in them."""
+    elsewhere: Collection[str] = ()
+    """Names of tensors that other ranks alone have."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of all tensors of the model's checkpoint, which tell its form."""
+        return self.tensors.keys() | set(self.elsewhere) if self.elsewhere else self.tensors
+
+    def stored_block(self, name: str, block: Slice | None = None) -> Slice | None:
+        """Where the file has ``block`` of the whole tensor ``name``; None for all that is there.
+
+        Raises :class:`ModelFilesError` for one that was left to another rank.
+        """
+        if name not in self.parts:
+            return block
+        try:
+            return self.parts[name].find(block)
+        except ValueError as error:
+            raise ModelFilesError(
+                f"{self.tensors[name].file} has not the part of {name!r} that is needed ({error}); split the model "
+                "again with the blade_llm_split of this version"
+            ) from None
 
     @property
     def total_bytes(self) -> int:
@@ -48,18 +77,66 @@ class Checkpoint:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
-def open_checkpoint(model_dir: Path) -> Checkpoint:
+def open_checkpoint(model_dir: Path, ranks: int | None = None) -> Checkpoint:
     """Read the headers of the folder's weight files and check them against the files' sizes.
 
     ``model.safetensors`` is used alone when present, else the files of ``model.safetensors.index.json``, else every
     ``*.safetensors``, else ``pytorch_model.bin`` or the files of its index. Raises :class:`ModelFilesError` for a
     missing or empty folder, no weights, a file or tensor that the index names and that is missing, a truncated, corrupt
     or unreadable file, a pickle with code, and a tensor stored twice.
+
+    A split folder (:mod:`blade_llm.weights.split`) is described as the whole checkpoint: all ranks' files, which must
+    be there and as long as they should be, and whole tensors, each in the first file of the first rank that has some
+    of it. ``ranks``: raise :class:`ModelFilesError` where it was split for another number of them. :func:`open_rank` is
+    what reads one.
     """
     try:
-        return _open_checkpoint(model_dir)
+        return _open_split(model_dir, ranks) if is_split(model_dir) else _open_checkpoint(model_dir)
     except OSError as error:
         raise ModelFilesError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def open_rank(model_dir: Path, shard: Shard) -> Checkpoint:
+    """What a rank reads: its own folder alone where ``model_dir`` was split for so many ranks, else all of it.
+
+    Raises as :func:`open_checkpoint` does, and for a folder that was split for another number of ranks.
+    """
+    try:
+        return _open_rank(model_dir, shard) if is_split(model_dir) else _open_checkpoint(model_dir)
+    except OSError as error:
+        raise ModelFilesError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _open_split(model_dir: Path, ranks: int | None) -> Checkpoint:
+    split = read_split(model_dir)
+    if ranks is not None:
+        require_size(model_dir, split, ranks)
+    names = [sorted(read_rank(model_dir, rank).files) for rank in range(split.tensor_parallel_size)]
+    files = [
+        [rank_folder(model_dir, rank) / name for name in own if name != INDEX_NAME] for rank, own in enumerate(names)
+    ]
+    tensors = {}
+    for name, tensor in split.tensors.items():
+        file = files[next(rank for rank, part in enumerate(tensor.ranks) if part is not None)][0]
+        nbytes = math.prod(tensor.shape) * DTYPE_BITS[tensor.dtype] // 8
+        tensors[name] = TensorInfo(name, tensor.dtype, tensor.shape, file, 0, nbytes)
+    return Checkpoint(tuple(file for own in files for file in own), tensors)
+
+
+def _open_rank(model_dir: Path, shard: Shard) -> Checkpoint:
+    split = read_split(model_dir)
+    require_size(model_dir, split, shard.size)
+    read_rank(model_dir, shard.rank)
+    found = _open_checkpoint(rank_folder(model_dir, shard.rank))
+    tensors, parts = {}, {}
+    for name, part in split.of_rank(shard.rank).items():
+        whole, own = split.tensors[name], found.tensors.get(name)
+        if own is None or own.dtype != whole.dtype or own.shape != part.shape(whole.shape):
+            raise ModelFilesError(f"{model_dir}: the files of rank {shard.rank} have another {name!r}; {AGAIN}")
+        tensors[name] = replace(own, shape=whole.shape)
+        if not part.whole:
+            parts[name] = part
+    return Checkpoint(found.files, tensors, parts, split.tensors.keys() - tensors.keys())
 
 
 def _open_checkpoint(model_dir: Path) -> Checkpoint:

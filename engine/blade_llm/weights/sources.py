@@ -23,8 +23,9 @@ from blade_llm.kernels.native.memory import huge_pages
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.tensors import expected_tensors
+from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
+from blade_llm.weights.checkpoint import check_tensors, open_rank, unused_tensors
 from blade_llm.weights.gguf.index import GgufFile
 from blade_llm.weights.mapped_pages import MappedPages
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 _FILE_DTYPES: Final = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 SMALL_BYTES: Final = 1 << 20
 """Tensors below are copied: reading them should never wait for the disk."""
+_TOGETHER: Final = 8
+"""Most tensors that are expected to become one."""
 NOISE_LENGTH: Final = 4_194_319
 """Random numbers that dummy weights are cut from. A prime, so that no two rows of a matrix are equal."""
 
@@ -41,18 +44,21 @@ class SafetensorsWeights:
     """The weights of a model folder."""
 
     def __init__(self, model_dir: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
-        """Raises :class:`ModelFilesError` when files or tensors are missing, truncated or of the wrong shape."""
+        """Of a folder split for tensor parallelism the part of the rank that ``config`` is for is read.
+
+        Raises :class:`ModelFilesError` when files or tensors are missing, truncated or of the wrong shape.
+        """
         self._pages = MappedPages()
         self._kept: list[tuple[Path, Tensor]] = []
-        self._checkpoint = open_checkpoint(model_dir)
-        expected = expected_tensors(config, self._checkpoint.tensors)
+        self._checkpoint = open_rank(model_dir, config.shard or Shard(0, 1))
+        expected = expected_tensors(config, self.names)
         problems = check_tensors(self._checkpoint, expected, config.tensors.indices)
         if problems:
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
         unused = unused_tensors(self._checkpoint, expected, config.tensors.skipped)
         if unused and not config.tensors.partial:
             logger.warning("%s: %s", model_dir, unused)
-        self._sizes = [part.size for part in config.tensors.found_in(self._checkpoint.tensors).parts()]
+        self._sizes = [part.size for part in config.tensors.found_in(self.names).parts()]
         self._device = device
         self._dtype = dtype
         self._open: dict[Path, Callable[[str, Slice | None], Tensor]] = {}
@@ -66,11 +72,14 @@ class SafetensorsWeights:
 
     @property
     def names(self) -> Collection[str]:
-        """Of all tensors."""
-        return self._checkpoint.tensors
+        """Of all tensors, also of those that a split folder has for other ranks."""
+        return self._checkpoint.names
 
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        for file, recent in self._kept[-_TOGETHER:-1]:  # read again when the last of them was there
+            self._pages.note(file, recent.data_ptr(), recent.nbytes)
         self._pages.release()
+        block = self._checkpoint.stored_block(name, block)
         mapped = self._mapped(name, block)
         tensor = mapped.to(dtype or self._dtype)
         if self._device.type == "cpu" and tensor is mapped:
@@ -85,7 +94,7 @@ class SafetensorsWeights:
     def stacked(self, names: list[str]) -> Tensor:
         if len(names) == 1:
             return self.tensor(names[0])
-        parts = [self._mapped(name).to(self._dtype) for name in names]
+        parts = [self._mapped(name, self._checkpoint.stored_block(name)).to(self._dtype) for name in names]
         shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
         whole = parts[0].new_empty(shape) if self._device.type != "cpu" else _temporary(shape, self._dtype)
         torch.cat(parts, out=whole)
@@ -98,7 +107,7 @@ class SafetensorsWeights:
     def parts(self, names: Sequence[str]) -> list[Tensor]:
         """The tensors as they are in their files where the type allows it: good until the next call."""
         self._pages.release()
-        return [self._mapped(name).to(self._dtype) for name in names]
+        return [self._mapped(name, self._checkpoint.stored_block(name)).to(self._dtype) for name in names]
 
     def stacked_shape(self, names: Sequence[str]) -> tuple[int, ...]:
         """The shape of what :meth:`stacked` returns."""
@@ -123,8 +132,8 @@ class SafetensorsWeights:
             and tensors[0].dtype == _FILE_DTYPES.get(self._dtype)
         )
 
-    def _mapped(self, name: str, block: Slice | None = None) -> Tensor:
-        """The tensor as it is in its file, or a block of it; a copy where the block is not contiguous there."""
+    def _mapped(self, name: str, block: Slice | None) -> Tensor:
+        """The tensor as it is in its file, or a block of that; a copy where the block is not contiguous there."""
         file = self._checkpoint.tensors[name].file
         try:
             if file not in self._open:

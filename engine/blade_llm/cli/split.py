@@ -1,0 +1,176 @@
+"""``blade_llm_split``: split a checkpoint ahead for tensor parallelism, or join a split one again.
+
+Progress goes to stderr; the folder, as the last line, to stdout.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from blade_llm.cli.flags import Flag, FlagParser, boolean, byte_size, positive
+from blade_llm.cli.progress import SECONDS_PER_LINE, download_progress
+from blade_llm.hub.locking import locked
+from blade_llm.hub.resolve import resolve_model
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.implementation import read_model_config
+from blade_llm.models.sharding import tensor_parallel_problem
+from blade_llm.models.tensors import expected_tensors
+from blade_llm.spec.shard import Shard
+from blade_llm.weights.checkpoint import Checkpoint, check_tensors, open_checkpoint, open_rank
+from blade_llm.weights.split.divide import make_split, write_split
+from blade_llm.weights.split.join import write_joined
+from blade_llm.weights.split.manifest import is_split, read_split, require_size
+from blade_llm.weights.split.plan import plan_parts
+from blade_llm.weights.split.writer import Progress
+
+_FLAGS: Final = (
+    Flag(
+        name="model",
+        help="the model to split: a folder, or a hub id; with --reverse a folder that was split",
+        required=True,
+        metavar="MODEL",
+    ),
+    Flag(
+        name="tensor_parallel_size",
+        aliases=("-tp",),
+        kind=positive,
+        help="ranks to split it for, which is what the server is started with then; not needed with --reverse",
+    ),
+    Flag(
+        name="output_dir",
+        kind=Path,
+        metavar="DIR",
+        required=True,
+        help="where the split model goes, one folder per rank; the same command continues one that was stopped",
+    ),
+    Flag(
+        name="max_shard_size",
+        kind=byte_size,
+        default="5GB",
+        help="largest weight file; one tensor that is larger has a file of its own",
+    ),
+    Flag(name="reverse", kind=boolean, default=False, help="join a split folder into one whole checkpoint again"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Split or join the model; returns the exit code: 0 when it is done, 1 when not."""
+    parser = FlagParser(
+        "blade_llm_split",
+        "Split a model's weights ahead, so that each rank of a tensor-parallel group reads its own alone.",
+        [("split", _FLAGS)],
+    )
+    parser.usage = "%(prog)s --model MODEL --tensor_parallel_size N --output_dir DIR [flags]"
+    flags = parser.parse(argv)
+    size = flags["tensor_parallel_size"]
+    if not flags["reverse"] and size is None:
+        parser.error("--tensor_parallel_size is missing: give the number of ranks")
+    if not flags["reverse"] and size == 1:
+        parser.error("--tensor_parallel_size 1 is the whole model: give 2 ranks or more")
+    if flags["max_shard_size"] < 1:
+        parser.error("--max_shard_size 0 holds nothing; give a size like 5GB")
+    logging.basicConfig(level=logging.WARNING, format="blade_llm_split: %(message)s")
+    output_dir = flags["output_dir"].expanduser().absolute()
+    try:
+        with download_progress() as progress:
+            folder = resolve_model(flags["model"], progress=progress)
+        output_dir.parent.mkdir(parents=True, exist_ok=True)
+        with locked(output_dir.parent / f".{output_dir.name}.lock"):
+            (_join if flags["reverse"] else _split)(folder, output_dir, flags)
+    except ModelFilesError as error:
+        print(f"blade_llm_split: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        what = f"no space left for {output_dir}" if error.errno == errno.ENOSPC else str(error)
+        print(f"blade_llm_split: {what}; what is complete is kept, the same command continues", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("blade_llm_split: stopped; ranks that are complete are kept, the same command continues", file=sys.stderr)
+        return 130
+    print(output_dir)
+    return 0
+
+
+def _split(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
+    size = flags["tensor_parallel_size"]
+    if is_split(folder):
+        raise ModelFilesError(
+            f"{folder} is split already, for --tensor_parallel_size {read_split(folder).tensor_parallel_size}; join it "
+            "with --reverse first, or split the original"
+        )
+    config = read_model_config(folder)
+    if problem := tensor_parallel_problem(config, size):
+        raise ModelFilesError(f"{folder}: {problem}")
+    checkpoint = _whole(folder, config)
+    split = make_split(plan_parts(config, checkpoint.tensors, size), checkpoint.tensors, checkpoint.files, size)
+    with _progress("splitting") as start:
+        write_split(folder, split, checkpoint.tensors, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
+
+
+def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
+    """The checkpoint, which is this model's and in a form that can be split."""
+    checkpoint = open_checkpoint(folder)
+    if any(file.suffix == ".gguf" for file in checkpoint.files):
+        raise ModelFilesError(f"{folder}: GGUF files cannot be split; take the model's safetensors files")
+    if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors), config.tensors.indices):
+        raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
+    return checkpoint
+
+
+def _join(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
+    if not is_split(folder):
+        raise ModelFilesError(f"{folder} was not made by blade_llm_split; there is nothing to join")
+    split = read_split(folder)
+    size = split.tensor_parallel_size
+    if flags["tensor_parallel_size"] is not None:
+        require_size(folder, split, flags["tensor_parallel_size"])
+    ranks = [open_rank(folder, Shard(rank, size)).tensors for rank in range(size)]
+    with _progress("joining") as start:
+        write_joined(folder, split, ranks, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
+
+
+@contextmanager
+def _progress(verb: str) -> Iterator[Callable[[int], Progress]]:
+    """What shows the bytes that are done on stderr: a bar on a terminal, a line every few seconds in a log."""
+    if not sys.stderr.isatty():
+        yield lambda total: _lines(verb, total)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Bar(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
+
+        def start(total: int) -> Progress:
+            task = bar.add_task(verb, total=total)
+            return lambda file, nbytes: bar.update(task, advance=nbytes, description=f"{verb} {file}")
+
+        yield start
+
+
+def _lines(verb: str, total: int) -> Progress:
+    done, last = 0, time.monotonic()
+
+    def show(file: str, nbytes: int) -> None:
+        nonlocal done, last
+        done += nbytes
+        if time.monotonic() - last < SECONDS_PER_LINE:
+            return
+        last = time.monotonic()
+        share = min(100, 100 * done / max(1, total))
+        print(f"{verb} {done} of {total} bytes ({share:.0f} %), {file}", file=sys.stderr, flush=True)
+
+    return show
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Joins the ranks' folders of a split one into a whole checkpoint, each tensor byte for byte what it was."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.weights.split.chunks import Bytes, TensorFiles, joined_chunks
+from blade_llm.weights.split.manifest import AGAIN, Split, SplitTensor, rank_folder, read_rank, tensor_bytes
+from blade_llm.weights.split.part import Part
+from blade_llm.weights.split.space import copy_side_files, require_space, side_files
+from blade_llm.weights.split.writer import Outgoing, Progress, checksum, in_folder, write_checkpoint
+from blade_llm.weights.tensor_info import TensorInfo
+
+
+def write_joined(
+    folder: Path,
+    split: Split,
+    ranks: Sequence[Mapping[str, TensorInfo]],
+    output_dir: Path,
+    *,
+    max_shard_bytes: int,
+    start: Callable[[int], Progress],
+) -> None:
+    """Make ``output_dir`` the whole model that ``folder`` holds the parts of, there whole or not at all.
+
+    ``ranks``: the tensors in each rank's files; ``start``: as of :func:`~blade_llm.weights.split.divide.write_split`.
+    Raises :class:`ModelFilesError` for a part whose checksum is wrong, naming rank and file, for a folder that is not
+    empty and too little space, ``OSError`` where it cannot be written.
+    """
+    if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
+        raise ModelFilesError(f"{output_dir} is not empty; delete it or give another --output_dir")
+    total = sum(tensor_bytes(tensor, Part()) for tensor in split.tensors.values())
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    staging = output_dir.with_name(f".{output_dir.name}.staging")
+    shutil.rmtree(staging, ignore_errors=True)
+    require_space(output_dir.parent, total, side_files(folder))
+    manifests = [read_rank(folder, rank) for rank in range(split.tensor_parallel_size)]
+    progress = start(total + sum(file.bytes for manifest in manifests for file in manifest.files.values()))
+    for manifest in manifests:
+        own = rank_folder(folder, manifest.rank)
+        for name, file in manifest.files.items():
+            if checksum(own / name, in_folder(own, progress)) != file.sha256:
+                raise ModelFilesError(
+                    f"{folder}: {own.name}/{name} of rank {manifest.rank} is damaged (its SHA-256 is not the one of "
+                    f"when it was written); {AGAIN}"
+                )
+    staging.mkdir()
+    try:
+        write_checkpoint(staging, _outgoing(split, ranks), max_shard_bytes, progress)
+        copy_side_files(folder, staging)
+        staging.replace(output_dir)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _outgoing(split: Split, ranks: Sequence[Mapping[str, TensorInfo]]) -> Iterator[Outgoing]:
+    files = TensorFiles()
+    for name, tensor in split.tensors.items():
+        nbytes = tensor_bytes(tensor, Part())
+
+        def chunks(name: str = name, tensor: SplitTensor = tensor, nbytes: int = nbytes) -> Iterator[Bytes]:
+            there = [(part, rank) for rank, part in enumerate(tensor.ranks) if part is not None]
+            whole = [each for each in there if each[0].whole]
+            pieces = [(part, files.read(ranks[rank][name])) for part, rank in whole[:1] or there]
+            return joined_chunks(pieces, tensor.shape, nbytes)
+
+        yield Outgoing(name, tensor.dtype, tensor.shape, nbytes, chunks, files.release)

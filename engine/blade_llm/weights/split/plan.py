@@ -1,0 +1,75 @@
+"""Which part of each tensor goes to which rank: what its tensor map reads, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.sharding import shard_model
+from blade_llm.spec.slices import contiguous_runs
+from blade_llm.spec.tensors import TensorMap, TensorPart
+from blade_llm.weights.split.part import Part, Run, merged
+from blade_llm.weights.tensor_info import TensorInfo
+
+Parts = tuple[Part | None, ...]
+"""Of one tensor, by rank; None for nothing."""
+
+
+def plan_parts(config: ModelConfig, tensors: Mapping[str, TensorInfo], size: int) -> dict[str, Parts]:
+    """What each of ``size`` ranks gets of each of the checkpoint's ``tensors``.
+
+    What several ranks read each of them gets; what none reads, a tensor or some rows of one, the first gets, so that
+    the ranks' parts together are always the checkpoint. Raises as :func:`~blade_llm.models.sharding.shard_model` does.
+    """
+    ranks = [_read_by(shard_model(config, rank, size).tensors.found_in(tensors)) for rank in range(size)]
+    return {name: _complete([parts.get(name) for parts in ranks], info.shape) for name, info in tensors.items()}
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """What a tensor map takes of one tensor."""
+
+    shape: tuple[int, ...]
+    indexed: bool
+    rows: set[Run] = field(default_factory=set)
+    columns: set[Run] = field(default_factory=set)
+
+    def add(self, part: TensorPart) -> None:
+        for run in (None,) if part.rows is None else contiguous_runs(part.rows)[0]:
+            block = part.block(run)
+            self.rows.add(self._run(None if block is None else block.rows, 0))
+            self.columns.add(self._run(None if block is None else block.columns, 1))
+
+    def part(self) -> Part:
+        found = merged(self.rows, self._extent(0)), merged(self.columns, self._extent(1))
+        return Part() if found == (None, None) else Part(*found, self.indexed)
+
+    def _run(self, wanted: range | None, axis: int) -> Run:
+        return (0, self._extent(axis)) if wanted is None else (wanted.start, wanted.stop)
+
+    def _extent(self, axis: int) -> int:
+        axis += int(self.indexed)
+        return self.shape[axis] if axis < len(self.shape) else 1
+
+
+def _read_by(tensors: TensorMap) -> dict[str, Part]:
+    wanted: dict[str, _Wanted] = {}
+    for part in tensors.parts():
+        if part.name not in wanted:
+            wanted[part.name] = _Wanted(part.shape, part.index is not None)
+        wanted[part.name].add(part)
+    return {name: each.part() for name, each in wanted.items()}
+
+
+def _complete(parts: Sequence[Part | None], shape: tuple[int, ...]) -> Parts:
+    """``parts``, with all of the tensor for the first rank where together they are not all of it."""
+    there = [part for part in parts if part is not None]
+    if any(part.whole for part in there):
+        return tuple(parts)
+    if there and (all(part.columns is None for part in there) or all(part.rows is None for part in there)):
+        runs = [run for part in there for run in part.rows or part.columns or ()]
+        axis = int(there[0].indexed) + int(there[0].rows is None)
+        if merged(runs, shape[axis]) is None:
+            return tuple(parts)
+    return (Part(), *parts[1:])

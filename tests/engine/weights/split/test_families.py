@@ -1,0 +1,126 @@
+"""Models of all kinds of tensors, split and joined again, and served by ranks from their own folders."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from engine_support.families import ROWS, in_one_tensor, save_row
+from engine_support.runner_driver import Driver, prompt_of
+from engine_support.thread_ranks import thread_groups, thread_ranks
+from safetensors.torch import load_file, save_file
+
+from blade_llm.cli.split import main
+from blade_llm.models.implementation import read_model_config
+from blade_llm.models.sharding import shard_model, tensor_parallel_problem
+from blade_llm.weights import loader
+from blade_llm.weights.sources import SafetensorsWeights
+
+FAMILIES = ["qwen2", "mixtral", "deepseek-v3", "gpt2", "bloom", "chatglm", "qwen2-moe", "internlm2", "falcon"]
+EXTRA = {
+    "model.layers.0.self_attn.rotary_emb.inv_freq": torch.rand(4),
+    "unused.table": torch.randint(0, 9, (3, 5), dtype=torch.int64),
+    "unused.flags": torch.rand(3) > 0.5,
+    "unused.empty": torch.empty(0, 4),
+}
+"""Tensors of other types that no part of the model takes."""
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    files = sorted(folder.glob("*.safetensors"))
+    return dict(chain.from_iterable(load_file(file).items() for file in files))
+
+
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    alike = one.dtype == other.dtype and one.shape == other.shape
+    return alike and torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+
+
+def saved(name: str, folder: Path) -> Path:
+    """A model of the family with a few more tensors."""
+    row = ROWS[name.removesuffix("-one")]
+    save_row(folder, row)
+    if name.endswith("-one"):
+        in_one_tensor(folder, folder / "one")
+        folder = folder / "one"
+    save_file({**tensors_of(folder), **EXTRA}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", [*FAMILIES, "mixtral-one"])
+def test_ranks_compute_the_same_and_join_to_the_same_bytes(name: str, size: int, tmp_path: Path) -> None:
+    whole, split, joined = saved(name, tmp_path / "whole"), tmp_path / "split", tmp_path / "joined"
+    if problem := tensor_parallel_problem(read_model_config(whole), size):
+        assert size == 4
+        pytest.skip(problem)
+    common = ["--max_shard_size", "100KB"]
+    assert main(["--model", str(whole), "-tp", str(size), "--output_dir", str(split), *common]) == 0
+    assert main(["--model", str(split), "--reverse", "--output_dir", str(joined), *common]) == 0
+    before, after = tensors_of(whole), tensors_of(joined)
+    assert before.keys() == after.keys()
+    for tensor, value in before.items():
+        assert same_bytes(value, after[tensor]), tensor
+    assert (joined / "config.json").read_bytes() == (whole / "config.json").read_bytes()
+    tokens = []
+    for folder in (whole, split):
+        driver = Driver(thread_ranks(folder, size, **ROWS[name.removesuffix("-one")].runner))  # type: ignore[arg-type]
+        tokens.append((driver.generate(0, prompt_of(40), 12), driver.generate(1, prompt_of(9, 1), 12)))
+    assert tokens[0] == tokens[1]
+
+
+@pytest.mark.parametrize("name", ["qwen2", "mixtral", "deepseek-v3", "gpt2", "chatglm"])
+def test_a_rank_has_what_it_reads_and_no_more(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes that it reads of its folder are all that are there, and as many as it reads of a whole one."""
+    save_row(tmp_path / "whole", ROWS[name])
+    split = tmp_path / "split"
+    assert main(["--model", str(tmp_path / "whole"), "-tp", "2", "--output_dir", str(split)]) == 0
+    config = read_model_config(split)
+    read: dict[tuple[str, str], int] = {}
+    original = SafetensorsWeights._mapped
+
+    def mapped(self: SafetensorsWeights, name: str, block: object) -> torch.Tensor:
+        found = original(self, name, block)  # type: ignore[arg-type]
+        read[name, repr(block)] = found.nbytes
+        return found
+
+    def by_name() -> dict[str, int]:
+        total: dict[str, int] = {}
+        for (tensor, _), nbytes in read.items():
+            total[tensor] = total.get(tensor, 0) + nbytes
+        return total
+
+    monkeypatch.setattr(SafetensorsWeights, "_mapped", mapped)
+    for rank in range(2):
+        counted = []
+        for folder in (tmp_path / "whole", split):
+            read.clear()
+            loader.load_model(
+                folder,
+                shard_model(config, rank, 2),
+                load_format="auto",
+                max_positions=64,
+                device=torch.device("cpu"),
+                dtype=torch.float32,
+                group=thread_groups(2)[rank],
+            )
+            counted.append(by_name())
+        assert counted[0] == counted[1]
+        there = {tensor: value.nbytes for tensor, value in tensors_of(split / f"rank_{rank}").items()}
+        assert there == counted[1]
+
+
+def test_pickled_weights_are_split_too(tmp_path: Path) -> None:
+    whole, split = saved("qwen2", tmp_path / "whole"), tmp_path / "split"
+    before = tensors_of(whole)
+    before["model.norm.weight"] = torch.stack([before["model.norm.weight"]] * 2, 1)[:, 0]  # not contiguous
+    (whole / "model.safetensors").unlink()
+    before = {name: value for name, value in before.items() if value.numel()}
+    torch.save(before, whole / "pytorch_model.bin")
+    assert main(["--model", str(whole), "-tp", "2", "--output_dir", str(split)]) == 0
+    assert main(["--model", str(split), "--reverse", "--output_dir", str(tmp_path / "joined")]) == 0
+    after = tensors_of(tmp_path / "joined")
+    assert after.keys() == before.keys()
+    assert all(same_bytes(value.contiguous(), after[name]) for name, value in before.items())
