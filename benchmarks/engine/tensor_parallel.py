@@ -91,20 +91,21 @@ def _outputs(core: EngineCore) -> Iterator[RequestOutput]:
 def _compare(one: EngineCore, ranks: EngineCore, batch: int) -> tuple[float, float]:
     """Speed of decoding and of prefill over those of one rank."""
     prompts = _prompts(batch)
-    for core in (one, ranks):
-        _round(core, prompts)
+    _round(one, prompts, RANKS)
+    _round(ranks, prompts, 1)
     decodes, prefills = [], []
     for _ in range(ROUNDS):
-        prefill, decode = _round(one, prompts)
-        of_ranks, decode_of_ranks = _round(ranks, prompts)
+        prefill, decode = _round(one, prompts, RANKS)
+        of_ranks, decode_of_ranks = _round(ranks, prompts, 1)
         prefills.append(prefill / of_ranks)
         decodes.append(decode / decode_of_ranks)
     return statistics.median(decodes), statistics.median(prefills)
 
 
-def _round(core: EngineCore, prompts: Sequence[list[int]]) -> tuple[float, float]:
+def _round(core: EngineCore, prompts: Sequence[list[int]], threads: int) -> tuple[float, float]:
     """Seconds of requests with these prompts at once: to the last first token, and after it."""
     sampling = SamplingParams(max_tokens=LENGTH, temperature=0.0, ignore_eos=True, seed=1)
+    torch.set_num_threads(threads)  # of the whole process, which has both engines
     waiting = {str(number) for number in range(len(prompts))}
     start = time.perf_counter()
     for number, prompt in enumerate(prompts):
