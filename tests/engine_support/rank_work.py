@@ -70,7 +70,7 @@ def many_small_sums(group: RankGroup, rounds: int, pause: float = 0.0) -> int:
             wrong += group.least(index + group.rank) != index
         if index % 100 == 7:
             gathered = group.all_gather(torch.tensor([group.rank, index]))
-            wrong += gathered.tolist() != [[rank, index] for rank in range(group.size)]
+            wrong += gathered.tolist() != [number for rank in range(group.size) for number in (rank, index)]
     return wrong
 
 
@@ -79,10 +79,11 @@ def gathered(group: RankGroup, rows: int) -> list[bytes]:
     generator = torch.Generator().manual_seed(group.rank)
     bytes_of = torch.randint(0, 256, (rows, 3), generator=generator, dtype=torch.uint8)
     found = []
-    for x in (bytes_of, bytes_of > 100, torch.tensor([group.rank * 2**40]), bytes_of.bfloat16(), bytes_of[:0]):
-        result = group.all_gather(x)
-        assert result.shape == (group.size, *x.shape)
-        assert torch.equal(result[group.rank], x)
+    wide = bytes_of.T.contiguous()
+    for x in (bytes_of, wide, bytes_of > 100, torch.tensor([group.rank * 2**40]), bytes_of.bfloat16(), bytes_of[:0]):
+        result, width = group.all_gather(x), x.shape[-1]
+        assert result.shape == (*x.shape[:-1], group.size * width)
+        assert torch.equal(result[..., group.rank * width : (group.rank + 1) * width], x)
         found.append(bits(result))
     return found
 

@@ -22,10 +22,10 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName, resolve_dtype
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.memory import activation_bytes, layer_activation_bytes, weight_bytes
+from blade_llm.models.memory import layer_activation_bytes, weight_bytes
 from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
-from blade_llm.runner.startup.memory_plan import GpuMemory, plan_kv_cache
+from blade_llm.runner.startup.memory_plan import GpuMemory, activation_peak, plan_kv_cache
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_memory_fit"
@@ -73,11 +73,9 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     ranks = config.tensor_parallel_size
     part = _largest_part(config, model, dtype)
     weights = weight_bytes(part, dtype, config.quant)
-    activations = activation_bytes(
-        part, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
-    )
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
     draft = draft_model_config(config, model, dtype)
+    activations = activation_peak(config, part, dtype, draft)
     plan = plan_kv_cache(
         config, part, dtype, given // ranks, lambda needed: raise_kv_cache_bytes(needed * ranks), draft=draft
     )
@@ -118,12 +116,10 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
     part = _largest_part(config, model, dtype)
     weights = weight_bytes(part, dtype, config.quant)
-    activations = activation_bytes(
-        part, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
-    )
+    draft = draft_model_config(config, model, dtype)
+    activations = activation_peak(config, part, dtype, draft)
     graphs = _graph_bytes(config, part, dtype)
     adapters = adapter_bytes(config, part, dtype, on_gpu=True)
-    draft = draft_model_config(config, model, dtype)
     drafting = _draft_weights(draft)
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)

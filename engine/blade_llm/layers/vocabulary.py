@@ -24,5 +24,4 @@ def gather_logits(logits: Tensor, vocab_size: int, group: RankGroup) -> Tensor:
     """Logits of the whole vocabulary, [tokens, vocabulary], from those of this rank's rows, [tokens, rows]."""
     width = vocabulary_width(vocab_size, group.size)
     padded = F.pad(logits, (0, width - logits.shape[1])) if logits.shape[1] < width else logits
-    parts = group.all_gather(padded.contiguous())
-    return parts.transpose(0, 1).reshape(len(logits), -1)[:, :vocab_size].contiguous()
+    return group.all_gather(padded.contiguous())[:, :vocab_size].contiguous()

@@ -37,7 +37,10 @@ class RankGroup(Protocol):
         """
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """The ranks' ``x`` ([...], any type, contiguous) in their order: [size, ...]. Raises :class:`RankLostError`."""
+        """The ranks' ``x`` ([..., width], any type, contiguous) beside each other in their order: [..., size * width].
+
+        Raises :class:`RankLostError`.
+        """
 
     def least(self, value: int) -> int:
         """The least of the ranks' ``value``. Raises :class:`RankLostError`."""

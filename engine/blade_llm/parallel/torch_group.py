@@ -62,7 +62,7 @@ class TorchGroup:
         out = x.new_empty((self._size, *x.shape))
         with _failures("all_gather"):
             dist.all_gather_into_tensor(_bytes(out), _bytes(x))
-        return out
+        return out.movedim(0, -2).reshape(*x.shape[:-1], self._size * x.shape[-1])
 
     def least(self, value: int) -> int:
         number = torch.tensor([value], dtype=torch.int64, device=self._device)

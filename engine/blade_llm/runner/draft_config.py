@@ -34,6 +34,14 @@ class DraftModelConfig:
         states = BLOCK_SIZE * self.model.hidden_size * DTYPE_BYTES[self.dtype] if self.model.is_head else 0
         return kv_block_bytes(self.model, self.dtype) + states
 
+    def activation_bytes(self, tokens: int) -> int:
+        """Bytes of what a step of so many tokens keeps for the head: the states after several layers, the same side by
+        side, and what is made of them."""
+        decoder = self.model.decoder
+        if isinstance(decoder, ModulesSpec) or decoder.prediction is None or not decoder.prediction.after:
+            return 0
+        return (2 * len(decoder.prediction.after) + 1) * tokens * self.model.hidden_size * DTYPE_BYTES[self.dtype]
+
 
 def draft_model_config(config: EngineConfig, target: ModelConfig, dtype: DTypeName) -> DraftModelConfig | None:
     """The draft model or head of ``config``; None where decoding needs none. ``dtype``: the target's.

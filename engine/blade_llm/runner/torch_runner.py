@@ -32,7 +32,6 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
-from blade_llm.models.memory import activation_bytes
 from blade_llm.models.model import Model
 from blade_llm.parallel.group import RankGroup
 from blade_llm.runner.device import (
@@ -59,7 +58,7 @@ from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_thread
 from blade_llm.runner.startup.gpu_profile import capture_all, out_of_memory, profile_gpu
 from blade_llm.runner.startup.host_memory import give_back_free_memory
 from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
-from blade_llm.runner.startup.memory_plan import memory_plan, plan_kv_cache
+from blade_llm.runner.startup.memory_plan import activation_peak, memory_plan, plan_kv_cache
 from blade_llm.runner.startup.step_times import measure_steps
 from blade_llm.runner.startup.threads import requested_threads, usable_cores
 from blade_llm.runner.startup.warm_up import warm_up
@@ -379,9 +378,7 @@ class TorchRunner:
         )
         self.model = self._load(kv.max_model_len)
         self._load_draft(kv.max_model_len)
-        self._activation_peak = activation_bytes(
-            model_config, self.dtype_name, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
-        )
+        self._activation_peak = activation_peak(config, model_config, self.dtype_name, self._draft_config)
         return kv
 
     def _start_on_gpu(self) -> KVCachePlan:

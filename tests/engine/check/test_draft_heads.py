@@ -93,3 +93,15 @@ def test_states_and_keys_of_a_head_count_in_the_memory(tmp_path: Path) -> None:
         assert ("+ draft model" in item.detail) == (speculative is not None)
     kv, of_head = 2 * 3 * 2 * 16, 2 * 2 * 16 + 64
     assert sizes[1] == pytest.approx(sizes[0] * kv / (kv + of_head), abs=1)
+
+
+def test_states_of_several_layers_count_in_a_step(target: Path, head: Path) -> None:
+    """Three of them, the same side by side, and the one that is made of them; a head of the last norm's has none."""
+    peaks = []
+    for speculative in (None, SpeculativeConfig(method="eagle3", draft_model=str(head))):
+        config = EngineConfig(
+            model=str(target), served_names=("m",), dtype="float32", max_batch_tokens=4096, speculative=speculative
+        )
+        detail = check_memory_fit(config, limit=4 << 30).detail
+        peaks.append(int(detail.partition("activations ")[2].split()[0]))
+    assert peaks[1] - peaks[0] == (2 * 3 + 1) * 4096 * SHAPE["hidden_size"] * 4

@@ -109,13 +109,21 @@ int reduce_in_steps(Group& group, DType dtype, char* data, int64_t count) {
     return OK;
 }
 
-int gather(Group& group, const char* x, int64_t bytes, char* out) {
+// Rows of `width` bytes, those of all ranks beside each other: `out` is [bytes / width, size, width].
+int gather(Group& group, const char* x, int64_t bytes, int64_t width, char* out) {
     int64_t done = 0;
     do {  // once even for nothing, so that all meet
         const int64_t some = std::min(SLOT_BYTES, bytes - done);
         memcpy(group.slot(group.rank), x + done, some);
         if (const int status = barrier(group, done == 0)) return status;
-        for (int rank = 0; rank < group.size; rank++) memcpy(out + rank * bytes + done, group.slot(rank), some);
+        for (int rank = 0; rank < group.size; rank++) {
+            const char* slot = group.slot(rank);
+            for (int64_t at = done, run; at < done + some; at += run) {
+                const int64_t row = at / width, column = at % width;
+                run = std::min(width - column, done + some - at);
+                memcpy(out + (row * group.size + rank) * width + column, slot + (at - done), run);
+            }
+        }
         group.phase++;
         done += some;
     } while (done < bytes);
@@ -190,11 +198,11 @@ BLADE_EXPORT int blade_group_all_reduce(Group* group, int dtype, void* data, int
     return reduce(*group, type, static_cast<char*>(data), count);
 }
 
-// `out`: [size, bytes].
-BLADE_EXPORT int blade_group_all_gather(Group* group, const void* x, int64_t bytes, void* out) {
+// `x`: rows of `width` bytes; `out`: [rows, size, width].
+BLADE_EXPORT int blade_group_all_gather(Group* group, const void* x, int64_t bytes, int64_t width, void* out) {
     const std::lock_guard<std::mutex> lock(group->calling);
     if (const int status = start(*group, {ALL_GATHER, 0, bytes})) return status;
-    return gather(*group, static_cast<const char*>(x), bytes, static_cast<char*>(out));
+    return gather(*group, static_cast<const char*>(x), bytes, width, static_cast<char*>(out));
 }
 
 BLADE_EXPORT int blade_group_least(Group* group, int64_t* value) {
@@ -202,7 +210,7 @@ BLADE_EXPORT int blade_group_least(Group* group, int64_t* value) {
     if (const int status = start(*group, {LEAST, 0, sizeof *value})) return status;
     int64_t values[MAX_RANKS];
     auto* out = reinterpret_cast<char*>(values);
-    const int status = gather(*group, reinterpret_cast<const char*>(value), sizeof *value, out);
+    const int status = gather(*group, reinterpret_cast<const char*>(value), sizeof *value, sizeof *value, out);
     if (!status) *value = *std::min_element(values, values + group->size);
     return status;
 }

@@ -48,8 +48,11 @@ class NativeGroup:
         """As :meth:`all_reduce`; of any type."""
         if not x.is_contiguous() or x.device.type != "cpu":
             raise ValueError(f"expected contiguous numbers on CPU, got {x.stride()} on {x.device}")
-        out = torch.empty((self.size, *x.shape), dtype=x.dtype)
-        self._check(self._functions.all_gather(self.address, x.data_ptr(), x.nbytes, out.data_ptr()))
+        width = x.shape[-1]
+        out = torch.empty((*x.shape[:-1], self.size * width), dtype=x.dtype)
+        self._check(
+            self._functions.all_gather(self.address, x.data_ptr(), x.nbytes, width * x.itemsize, out.data_ptr())
+        )
         return out
 
     def least(self, value: int) -> int:
@@ -114,7 +117,7 @@ def _bound() -> _Functions:
         completed=bind("group_completed", "p", "i"),
         message=bind("group_message", "p", "p"),
         all_reduce=bind("group_all_reduce", "pipn", "i"),
-        all_gather=bind("group_all_gather", "ppnp", "i"),
+        all_gather=bind("group_all_gather", "ppnnp", "i"),
         least=bind("group_least", "pp", "i"),
         abort=bind("group_abort", "pi", "i"),
         leave=bind("group_leave", "p"),

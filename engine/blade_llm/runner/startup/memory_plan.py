@@ -13,6 +13,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import NotEnoughMemoryError
+from blade_llm.models.memory import activation_bytes
 from blade_llm.runner.draft_config import DraftModelConfig
 from blade_protocol.state import MemoryPlan
 
@@ -63,6 +64,16 @@ class GpuMemory:
             f"{max(0, self.total - self.free - self.lasting)}), lower --ragged_flash_max_batch_tokens or "
             f"--max_num_seqs (a step's peak is {self.activation_peak}), or give --disable_cuda_graph"
         )
+
+
+def activation_peak(
+    config: EngineConfig, model: ModelConfig, dtype: DTypeName, draft: DraftModelConfig | None = None
+) -> int:
+    """Upper estimate of the working memory of a full step, in bytes. ``draft``: what drafts, which may need more."""
+    of_model = activation_bytes(
+        model, dtype, max_batch_tokens=config.max_batch_tokens, max_num_seqs=config.max_num_seqs
+    )
+    return of_model + (0 if draft is None else draft.activation_bytes(config.max_batch_tokens))
 
 
 def plan_kv_cache(
