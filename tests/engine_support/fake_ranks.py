@@ -148,7 +148,7 @@ def twice(start: RankStart) -> RecordingRunner:
 
 def renewed(start: RankStart) -> RecordingRunner:
     """The package is another one than when the process began."""
-    sys.modules["__main__"].__dict__["engine_version"] = lambda: "9.9"
+    sys.modules["__main__"].__dict__["package_version"] = lambda: "9.9"
     return RecordingRunner(start)
 
 

@@ -215,11 +215,9 @@ def _find_gpu(ranks: int) -> Gpu | None:
 
     if not torch.cuda.is_available():
         return None
-    if (there := torch.cuda.device_count()) < ranks:
-        raise UnsupportedSettingError(
-            f"{ranks} ranks need as many GPUs, {there} are visible; lower --tensor_parallel_size to {there}, or give "
-            "the process more GPUs (CUDA_VISIBLE_DEVICES)"
-        )
+    from blade_llm.runner.device import require_devices
+
+    require_devices(ranks)
     memory = [torch.cuda.mem_get_info(index) for index in range(ranks)]
     return Gpu(free=min(free for free, _ in memory), total=min(total for _, total in memory))
 

@@ -80,12 +80,16 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
         build=build, log_level=flags["log_level"], socket_dir=_socket_dir(flags["worker_socket_path"])
     )
     try:
-        folder, config = _find_model(flags)
+        folder, model_config = _find_model(flags)
         from blade_llm.api.common.served_model import load_served_model
 
-        source = _model_source(flags, folder, config)
+        source = _model_source(flags, folder, model_config)
         model = load_served_model(source)
-        engine.start(_engine_config(flags, folder, model))
+        try:
+            config = _engine_config(flags, folder, model)
+        except ValueError as error:  # what does not go together
+            raise StartError(str(error)) from None
+        engine.start(config)
         import uvloop
 
         from blade_llm.cli.report import print_arguments, print_ready
@@ -278,12 +282,7 @@ def _speculative(flags: Mapping[str, Any], model: ServedModel) -> SpeculativeCon
         with download_progress() as progress:
             return resolve_model(name, progress=progress)
 
-    try:
-        found = speculative_from_flags(flags, resolve)
-    except ModelFilesError:
-        raise
-    except ValueError as error:
-        raise StartError(str(error)) from None
+    found = speculative_from_flags(flags, resolve)
     if folder := draft_tokenizer_folder(found, flags["draft.tokenizer_dir"]):
         require_same_tokens(model.tokenizer.vocabulary, Tokenizer(folder).vocabulary, folder)
     return found
@@ -291,33 +290,29 @@ def _speculative(flags: Mapping[str, Any], model: ServedModel) -> SpeculativeCon
 
 def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -> EngineConfig:
     eos = model.tokenizer.eos_token_id
-    speculative = _speculative(flags, model)
-    try:
-        return EngineConfig(
-            model=str(folder),
-            served_names=model.names,
-            **memory_fields(flags),
-            max_waiting_requests=flags["max_waiting_requests"],
-            share_slots=True,
-            allow_client_priority=flags["allow_client_priority"] or environment.ALLOW_CLIENT_PRIORITY in os.environ,
-            enable_prompt_cache=not flags["disable_prompt_cache"],
-            preempt_strategy=flags["preempt_strategy"],
-            num_threads=flags["num_threads"],
-            deterministic=flags["deterministic"],
-            enable_triton_mla=flags["enable_triton_mla"],
-            load_format=flags["load_format"],
-            packed_cache_dir=flags["packed_cache_dir"],
-            packed_cache_bytes=flags["packed_cache_bytes"],
-            tokenizer_dir=flags["tokenizer_dir"],
-            enable_json_warmup=flags["enable_json_warmup"],
-            revision=os.environ.get(environment.REVISION, ""),
-            extra_eos_token_ids=() if eos is None else (eos,),
-            lora_modules=tuple(flags["lora_modules"] or ()),
-            lora_allowed_roots=tuple(flags["lora_allowed_roots"] or ()),
-            speculative=speculative,
-        )
-    except ValueError as error:  # what does not go together
-        raise StartError(str(error)) from None
+    return EngineConfig(
+        model=str(folder),
+        served_names=model.names,
+        **memory_fields(flags),
+        max_waiting_requests=flags["max_waiting_requests"],
+        share_slots=True,
+        allow_client_priority=flags["allow_client_priority"] or environment.ALLOW_CLIENT_PRIORITY in os.environ,
+        enable_prompt_cache=not flags["disable_prompt_cache"],
+        preempt_strategy=flags["preempt_strategy"],
+        num_threads=flags["num_threads"],
+        deterministic=flags["deterministic"],
+        enable_triton_mla=flags["enable_triton_mla"],
+        load_format=flags["load_format"],
+        packed_cache_dir=flags["packed_cache_dir"],
+        packed_cache_bytes=flags["packed_cache_bytes"],
+        tokenizer_dir=flags["tokenizer_dir"],
+        enable_json_warmup=flags["enable_json_warmup"],
+        revision=os.environ.get(environment.REVISION, ""),
+        extra_eos_token_ids=() if eos is None else (eos,),
+        lora_modules=tuple(flags["lora_modules"] or ()),
+        lora_allowed_roots=tuple(flags["lora_allowed_roots"] or ()),
+        speculative=_speculative(flags, model),
+    )
 
 
 if __name__ == "__main__":

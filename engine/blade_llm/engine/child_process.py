@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import gc
 import importlib
 import os
+import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from blade_llm.engine.messages import EngineFailure
+from blade_llm.engine.start import die_with_parent, ignore_signals, read_start
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 
 _MOST_CHARACTERS: Final = 7_000
 """Length limit of a message and a traceback: at four bytes each both fit into the pipe, read only after the exit."""
+
+_Start = TypeVar("_Start", bound=msgspec.Struct)
 
 
 class ChildFailedError(RuntimeError):
@@ -32,6 +39,22 @@ def load_build(target: str) -> Callable[[Any], Any]:
     getattr(module, "preload", lambda: None)()
     build: Callable[[Any], Any] = getattr(module, name)
     return build
+
+
+def begin(kind: type[_Start]) -> _Start | None:
+    """The first thing that a child process does: what its parent sends it to start with, or None if that has exited.
+
+    The modules of the targets on the command line are imported while the parent finds out the rest.
+    """
+    parent = os.getppid()
+    ignore_signals()
+    faulthandler.enable()
+    die_with_parent(parent)
+    gc.disable()  # until the start is over: an import makes much and frees little
+    for target in sys.argv[1:]:
+        with contextlib.suppress(Exception):  # comes again when it is to build, where it is reported
+            load_build(target)
+    return read_start(sys.stdin.fileno(), kind)
 
 
 def failure_of(error: BaseException) -> EngineFailure:

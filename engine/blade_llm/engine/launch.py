@@ -76,8 +76,7 @@ class EngineHandle:
         try:
             return msgspec.msgpack.decode(data, type=EngineFailure)
         except msgspec.DecodeError:
-            hint = "; the kernel does this when memory runs out: see dmesg, lower --kv_cache_bytes"
-            return EngineFailure(message=describe_exit("engine process", code) + (hint if -code == SIGKILL else ""))
+            return silent_failure("engine process", code)
 
     def remove_folder(self) -> None:
         """Remove the socket's folder, which a connected socket no longer needs: even SIGKILL then leaves nothing."""
@@ -103,6 +102,12 @@ class EngineHandle:
         self._process.kill()
         self._process.wait()
         self.remove_folder()
+
+
+def silent_failure(process: str, code: int) -> EngineFailure:
+    """Why ``process``, which computes, has exited where it reported nothing itself."""
+    hint = "; the kernel does this when memory runs out: see dmesg, lower --kv_cache_bytes"
+    return EngineFailure(message=describe_exit(process, code) + (hint if -code == SIGKILL else ""))
 
 
 def describe_exit(process: str, code: int) -> str:

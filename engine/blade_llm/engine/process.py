@@ -8,9 +8,6 @@ steps without waiting.
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
-import gc
 import logging
 import os
 import sys
@@ -24,7 +21,7 @@ import msgspec
 import zmq
 
 from blade_llm.cache.events import KVChanges
-from blade_llm.engine.child_process import failure_of, load_build, report_failure
+from blade_llm.engine.child_process import begin, failure_of, load_build, report_failure
 from blade_llm.engine.heartbeat import Heartbeat, open_heartbeat
 from blade_llm.engine.messages import (
     AbortRequest,
@@ -45,7 +42,7 @@ from blade_llm.engine.messages import (
     UnloadAdapter,
 )
 from blade_llm.engine.ranks.lost import RankWatch
-from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
+from blade_llm.engine.start import LOG_FORMAT, freeze_gc_heap
 from blade_llm.scheduling.request import RequestRefusedError
 from blade_protocol.state import EngineState, KVBatch
 
@@ -245,16 +242,7 @@ class EngineProcess:
 
 def main() -> int:
     """Entry point of the child process."""
-    parent = os.getppid()
-    ignore_signals()
-    faulthandler.enable()
-    die_with_parent(parent)
-    parent_pipe = sys.stdin.fileno()
-    gc.disable()  # until the start is over: an import makes much and frees little
-    for target in sys.argv[1:]:  # imported while the parent finds out the rest
-        with contextlib.suppress(Exception):  # comes again below, where it is reported
-            load_build(target)
-    start = read_start(parent_pipe, EngineStart)
+    start = begin(EngineStart)
     if start is None:
         return 1
     os.set_inheritable(start.failure_pipe, False)
@@ -269,7 +257,7 @@ def main() -> int:
         socket.bind(start.address)
         freeze_gc_heap()
         heartbeat = Heartbeat(open_heartbeat(start.heartbeat)) if core.computes_on_host else None
-        EngineProcess(core, socket, parent_pipe, heartbeat).run()
+        EngineProcess(core, socket, sys.stdin.fileno(), heartbeat).run()
         if heartbeat is not None:
             heartbeat.close()
         context.destroy()

@@ -14,9 +14,9 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import install_error_handlers
 from blade_llm.api.common.request_id import RequestIdMiddleware
 from blade_llm.api.common.tasks import is_served, refuse
-from blade_llm.api.common.version import package_version
 from blade_llm.api.generation.kv_blocks import with_blocks_header
 from blade_llm.api.responses import route as responses
+from blade_llm.engine.version import package_version
 from blade_llm.server.http.access import AccessControl, AccessRules
 from blade_llm.server.openapi import describe
 from blade_llm.server.routes import ROUTES, Handler

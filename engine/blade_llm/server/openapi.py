@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.version import package_version
 from blade_llm.api.embeddings import MAX_INPUTS, EmbeddingRequest
 from blade_llm.api.generation.prompt_tokens import MAX_CHOICES
 from blade_llm.api.generation.requests import SamplingFields
 from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.api.responses.schemas import FIELDS as RESPONSE_FIELDS
+from blade_llm.engine.version import package_version
 from blade_llm.server.field_support import ignored_by, refused_by
 from blade_llm.server.routes import Route
 from blade_protocol.openai import ErrorBody

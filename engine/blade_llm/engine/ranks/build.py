@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from blade_llm.config import EngineConfig
-from blade_llm.engine.messages import EngineFailure
 from blade_llm.engine.ranks.messages import RankStart
 from blade_llm.engine.ranks.processes import RankProcesses
 from blade_llm.engine.ranks.runner import LoadedRunner, RankedRunner
@@ -50,11 +49,7 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
         with _meeting_place(size) as address, ranks.naming_the_rank():
             ranks.start(config, group=address)
             group = _join_first(address, size, ranks)
-
-            def abort(rank: int, failure: EngineFailure) -> None:
-                group.abort(rank)
-
-            ranks.watch(abort)
+            ranks.watch(lambda rank, failure: group.abort(rank))
             runner = build_runner(config, own, group)
             ranks.wait_ready()
     except BaseException:

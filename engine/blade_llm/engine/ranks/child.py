@@ -13,13 +13,11 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from signal import SIGKILL
 from typing import Final
 
 import msgspec
 
-from blade_llm.engine.launch import describe_exit
-from blade_llm.engine.messages import EngineFailure
+from blade_llm.engine.launch import silent_failure
 from blade_llm.engine.ranks.lost import LostRank, named
 from blade_llm.engine.ranks.messages import RankFailure, RankStart
 from blade_llm.engine.start import signals_blocked, write_start
@@ -106,8 +104,5 @@ def _lost(rank: int, code: int, data: bytes) -> LostRank:
     try:
         reported = msgspec.msgpack.decode(data, type=RankFailure)
     except msgspec.DecodeError:
-        hint = "; the kernel does this when memory runs out: see dmesg, lower --kv_cache_bytes"
-        return LostRank(
-            rank, EngineFailure(message=describe_exit(f"rank {rank}", code) + (hint if -code == SIGKILL else ""))
-        )
+        return LostRank(rank, silent_failure(f"rank {rank}", code))
     return LostRank(rank, named(rank, reported.failure), reported.consequence)

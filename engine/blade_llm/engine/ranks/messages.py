@@ -5,7 +5,6 @@ All ranks get the same bytes, so a message is encoded once however many ranks th
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import msgspec
@@ -113,11 +112,3 @@ def masks_of(message: SamplingMessage) -> TokenMasks | None:
 def plan_bytes_per_slot(plan: StepPlan) -> float:
     """Bytes that the message of ``plan`` takes for each slot that it computes."""
     return len(encode_forward(plan)) / max(1, len(plan.chunks))
-
-
-def engine_version() -> str:
-    """The installed distribution's version; ``unknown`` when the tree is only on the path."""
-    try:
-        return version("bladellm")
-    except PackageNotFoundError:
-        return "unknown"

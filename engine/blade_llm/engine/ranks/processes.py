@@ -21,9 +21,10 @@ import zmq
 from blade_llm.config import EngineConfig
 from blade_llm.engine.ranks.child import RankChild
 from blade_llm.engine.ranks.lost import LostRank, rank_failed
-from blade_llm.engine.ranks.messages import RankReady, RankStart, engine_version
+from blade_llm.engine.ranks.messages import RankReady, RankStart
 from blade_llm.engine.ranks.monitor import NamingTheRank, OnLost, RankMonitor
 from blade_llm.engine.ranks.ready import ReadyRanks
+from blade_llm.engine.version import package_version
 
 BUILD_RANK: Final = "blade_llm.engine.build:build_rank"
 READY_SECONDS: Final = 3600.0
@@ -50,7 +51,7 @@ class RankProcesses:
         """
         assert size >= 2, "one rank needs no further processes"
         self._size, self._build, self._log_level = size, build, log_level
-        self._version = engine_version()
+        self._version = package_version()
         self._monitor = RankMonitor()
         self._folder = Path(tempfile.mkdtemp(prefix="blade_llm-", dir=socket_dir))
         self._context: zmq.Context[Any] = zmq.Context()

@@ -8,8 +8,6 @@ steps it blocks in poll and uses no CPU.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import gc
 import logging
 import os
 import sys
@@ -18,19 +16,19 @@ from typing import Any, Final
 import msgspec
 import zmq
 
-from blade_llm.engine.child_process import failure_of, load_build, report_failure
+from blade_llm.engine.child_process import begin, failure_of, load_build, report_failure
 from blade_llm.engine.ranks.messages import (
     ForwardMessage,
     RankFailure,
     RankReady,
     RankStart,
     decode,
-    engine_version,
     masks_of,
 )
 from blade_llm.engine.ranks.monitor import is_collective_error
 from blade_llm.engine.ranks.ready import other_version
-from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
+from blade_llm.engine.start import LOG_FORMAT, freeze_gc_heap
+from blade_llm.engine.version import package_version
 from blade_llm.scheduling.plan import PendingForward, Runner
 
 _SUBSCRIBE_TO_ALL: Final = b"\x01"
@@ -75,12 +73,12 @@ def connect(context: zmq.Context[Any], start: RankStart) -> zmq.Socket[bytes]:
     socket.linger = 0
     socket.connect(start.plans)
     socket.send(_SUBSCRIBE_TO_ALL)
-    socket.send(msgspec.msgpack.encode(RankReady(rank=start.rank, size=start.size, version=engine_version())))
+    socket.send(msgspec.msgpack.encode(RankReady(rank=start.rank, size=start.size, version=package_version())))
     return socket
 
 
 def _serve(start: RankStart, parent_pipe: int) -> None:
-    if start.version != (own := engine_version()):
+    if start.version != (own := package_version()):
         raise other_version(start.rank, own, start.version)
     runner: Runner = load_build(start.build)(start)
     freeze_gc_heap()
@@ -91,16 +89,7 @@ def _serve(start: RankStart, parent_pipe: int) -> None:
 
 def main() -> int:
     """Entry point of the child process."""
-    parent = os.getppid()
-    ignore_signals()
-    faulthandler.enable()
-    die_with_parent(parent)
-    parent_pipe = sys.stdin.fileno()
-    gc.disable()  # until the start is over: an import makes much and frees little
-    for target in sys.argv[1:]:  # imported while rank 0 finds out the rest
-        with contextlib.suppress(Exception):  # comes again below, where it is reported
-            load_build(target)
-    start = read_start(parent_pipe, RankStart)
+    start = begin(RankStart)
     if start is None:
         return 1
     os.set_inheritable(start.failure_pipe, False)
@@ -108,7 +97,7 @@ def main() -> int:
         level=start.log_level, format=LOG_FORMAT.replace("%(message)s", f"rank {start.rank}: %(message)s")
     )
     try:
-        _serve(start, parent_pipe)
+        _serve(start, sys.stdin.fileno())
     except BaseException as error:
         report_failure(
             start.failure_pipe, RankFailure(failure=failure_of(error), consequence=is_collective_error(error))

@@ -7,6 +7,5 @@ halves of a layer compute; so are the rows of the embedding table and of the out
 
 from blade_llm.models.sharding.config import shard_model
 from blade_llm.models.sharding.problems import tensor_parallel_problem
-from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
-__all__ = ["shard_model", "tensor_parallel_problem", "vocabulary_rows", "vocabulary_width"]
+__all__ = ["shard_model", "tensor_parallel_problem"]

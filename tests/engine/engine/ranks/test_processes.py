@@ -193,7 +193,7 @@ def test_another_version_is_refused_by_rank_0(start: Start) -> None:
 
 def test_another_version_is_refused_by_the_rank(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before it loads anything."""
-    monkeypatch.setattr("blade_llm.engine.ranks.processes.engine_version", lambda: "9.9")
+    monkeypatch.setattr("blade_llm.engine.ranks.processes.package_version", lambda: "9.9")
     ranks = start(2, ready=False)
     with pytest.raises(RankFailedError, match=r"^rank 1 runs version .* and rank 0 version 9\.9: install one version"):
         ranks.wait_ready(60)

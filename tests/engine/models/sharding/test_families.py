@@ -15,9 +15,10 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import activation_bytes, weight_bytes
 from blade_llm.models.parameters import Parameters
-from blade_llm.models.sharding import shard_model, tensor_parallel_problem, vocabulary_rows
+from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
+from blade_llm.spec.vocabulary import vocabulary_rows
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from blade_llm.models.config import KVSpec, ModelConfig, load_model_config
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.names import Names, tensor_map
 from blade_llm.models.parameters import Parameters
-from blade_llm.models.sharding import shard_model, tensor_parallel_problem, vocabulary_rows, vocabulary_width
+from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.mlp import MLPSpec
@@ -25,6 +25,7 @@ from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.norm import NormSpec
 from blade_llm.spec.prediction import PredictionSpec
 from blade_llm.spec.rope import RopeSpec
+from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
 QWEN2 = {
     "architectures": ["Qwen2ForCausalLM"], "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
