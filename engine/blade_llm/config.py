@@ -102,6 +102,11 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.look_ahead_tokens if self.method == "look_ahead" else self.gamma
 
     @property
+    def num_ranks(self) -> int:
+        """Ranks of the engine, on all machines."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
     def branch_depth(self) -> int:
         """Tokens that branches of draft tokens go on for; 0: they do not branch."""
         if self.method != "look_ahead":
@@ -196,6 +201,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
     """Ranks that compute each layer together, one a device; on CPU all of them share its cores and
     ``kv_cache_bytes``."""
+    pipeline_parallel_size: int = 1
+    """Stages that the layers are divided into, each of ``tensor_parallel_size`` ranks."""
+    nnodes: int = 1
+    """Machines that the ranks are on, as many on each."""
+    node_rank: int = 0
+    """This machine's number; that of rank 0 is 0."""
+    dist_init_addr: str = ""
+    """``host:port`` of machine 0, where the others find it; empty: there is one machine."""
     revision: str = ""
     extra_eos_token_ids: tuple[int, ...] = ()
     """End-of-sequence ids beyond those of the model's configuration (the tokenizer's ``eos_token``)."""
@@ -230,6 +243,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a draft head (decode_algo {self.speculative.method}) {together}")
         if self.enable_lora:
             raise ValueError(f"enable_lora {together}")
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the engine, on all machines."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def branch_depth(self) -> int:
