@@ -1,4 +1,4 @@
-"""Ranks of a tensor-parallel group as threads of one process: real runners, each with its part of the weights."""
+"""Ranks of an engine as threads of one process: real runners, each with its part of the weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any, TypeVar
 
 import torch
@@ -14,8 +15,10 @@ from engine_support.tiny_models import engine_config
 
 from blade_llm.config import EngineConfig
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.sharding import shard_model
+from blade_llm.models.sharding import rank_model
 from blade_llm.parallel.group import RankGroup
+from blade_llm.parallel.layout import RankLayout
+from blade_llm.runner.stage_runner import StageRunner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan, StepResult
@@ -77,28 +80,86 @@ def thread_groups(size: int) -> list[ThreadGroup]:
     return [ThreadGroup(meeting, rank) for rank in range(size)]
 
 
+class ThreadLink:
+    """Implements :class:`blade_llm.parallel.link.StageLink`."""
+
+    def __init__(self, queues: Sequence[Queue[bytes | None]], stage: int) -> None:
+        self._queues = queues
+        self.stage, self.stages = stage, len(queues)
+
+    def send(self, payload: memoryview) -> None:
+        self._queues[(self.stage + 1) % self.stages].put(bytes(payload))
+
+    def receive(self, *, wait: bool = True) -> memoryview | None:
+        try:
+            payload = self._queues[self.stage].get(wait, WAIT)
+        except Empty:
+            assert not wait, f"nothing comes to stage {self.stage}"
+            return None
+        if payload is None:
+            self._queues[self.stage].put(None)
+            raise threading.BrokenBarrierError
+        return memoryview(payload)
+
+    def abort(self, lost_rank: int) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.put(None)
+
+
+def thread_links(stages: int) -> list[ThreadLink]:
+    """A ring of so many stages, as each of them sees it."""
+    queues: list[Queue[bytes | None]] = [Queue() for _ in range(stages)]
+    return [ThreadLink(queues, stage) for stage in range(stages)]
+
+
 class RankedForward:
-    def __init__(self, forwards: Sequence[Any]) -> None:
+    """``forwards``: by rank; ``size``: ranks of a stage."""
+
+    def __init__(self, forwards: Sequence[Any], size: int) -> None:
         self.forwards = forwards
-        self.logits: torch.Tensor | None = forwards[0].logits
-        for other in forwards[1:]:
+        sampling = forwards[-size:]
+        self.logits: torch.Tensor | None = sampling[0].logits
+        for other in sampling[1:]:
             assert (other.logits is None) == (self.logits is None)
             assert self.logits is None or torch.equal(other.logits, self.logits), "ranks have different logits"
+        assert all(each.logits is None for each in forwards[:-size])
 
 
 class RankedStep:
-    """The results of all ranks, which must be the same."""
+    """The results of ranks that must have the same."""
 
-    def __init__(self, steps: Sequence[PendingStep]) -> None:
+    def __init__(self, steps: Sequence[PendingStep], *, in_stages: bool) -> None:
         self._steps = steps
+        self._in_stages = in_stages
 
     def done(self) -> bool:
         return True
 
     def result(self) -> StepResult:
         first, *others = [step.result() for step in self._steps]
-        assert all(other == first for other in others), "ranks sampled different tokens"
+        if self._in_stages:  # of the first stage: others than rank 0 get the tokens alone
+            assert all(other.tokens == first.tokens for other in others), "ranks received different tokens"
+        else:
+            assert all(other == first for other in others), "ranks sampled different tokens"
         return first
+
+
+class Twice:
+    """A model of a stage before :class:`~engine_support.family_proof.EveryPosition`, which computes each step twice."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def __call__(self, token_ids: torch.Tensor, step: Any, selected: torch.Tensor | None) -> torch.Tensor:
+        self.model(token_ids, step, selected)
+        states: torch.Tensor = self.model(token_ids, step, selected)
+        return states
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
 
 class ThreadRanks:
@@ -106,48 +167,65 @@ class ThreadRanks:
     :class:`~blade_llm.runner.torch_runner.TorchRunner`."""
 
     def __init__(self, config: EngineConfig) -> None:
-        size = config.tensor_parallel_size
-        groups = thread_groups(size)
-        self._pool = ThreadPoolExecutor(size)
+        layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
+        groups = [thread_groups(layout.tensor) for _ in range(layout.pipeline)]
+        links = [thread_links(layout.pipeline) for _ in range(layout.tensor)]
+        self._pool = ThreadPoolExecutor(layout.size)
         self.config = config
+        self.layout = layout
         self.model_config = read_model_config(config.model_dir, config.model_impl, config.task)
 
         def build(rank: int) -> TorchRunner:
-            group: RankGroup = groups[rank]
+            stage, in_stage = layout.stage_of(rank), layout.tensor_rank_of(rank)
+            group: RankGroup | None = groups[stage][in_stage] if layout.tensor > 1 else None
+            own = rank_model(self.model_config, layout, rank)
             try:
-                runner = TorchRunner(config, shard_model(self.model_config, rank, size), group=group)
+                if layout.pipeline == 1:
+                    runner = TorchRunner(config, own, group=group)
+                else:
+                    runner = StageRunner(config, own, group, links[in_stage][stage])
                 runner.warm_up()
             except BaseException:
-                group.close()
+                for each in (*groups[stage], *links[in_stage]):
+                    each.close()
                 raise
             return runner
 
-        self.groups = groups
-        self.runners = self._all([lambda rank=rank: build(rank) for rank in range(size)])
+        self.groups = groups[0]
+        self.runners = self._all([lambda rank=rank: build(rank) for rank in range(layout.size)])
         first = self.runners[0]
         self.num_blocks, self.max_model_len, self.device = first.num_blocks, first.max_model_len, first.device
         self.draft, self.adapters = first.draft, None
 
     @property
+    def sampling(self) -> list[TorchRunner]:
+        """The runners of the last stage."""
+        return self.runners[-self.layout.tensor :]
+
+    @property
     def model(self) -> Any:
-        """Rank 0's; what wraps it must wrap every rank's, as all of them meet in its collectives."""
-        return self.runners[0].model
+        """That of the last stage's first rank; what wraps it must wrap every rank's, as all of them meet in its
+        collectives."""
+        return self.sampling[0].model
 
     @model.setter
     def model(self, wrapped: EveryPosition) -> None:
-        self.runners[0].model = wrapped  # type: ignore[assignment]
-        for runner in self.runners[1:]:
+        first, *others = self.sampling
+        first.model = wrapped  # type: ignore[assignment]
+        for runner in others:
             runner.model = EveryPosition(runner.model)  # type: ignore[assignment]
+        for runner in self.runners[: -self.layout.tensor]:
+            runner.model = Twice(runner.model)  # type: ignore[assignment]
 
     def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> RankedForward:
-        return RankedForward(self._all([lambda runner=each: runner.launch_forward(plan) for each in self.runners]))
+        forwards = self._all([lambda runner=each: runner.launch_forward(plan) for each in self.runners])
+        return RankedForward(forwards, self.layout.tensor)
 
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> RankedStep:
         assert isinstance(forward, RankedForward)
         pairs = zip(self.runners, forward.forwards, strict=True)
-        return RankedStep(
-            self._all([lambda runner=runner, own=own: runner.launch_sampling(own, masks) for runner, own in pairs])
-        )
+        steps = self._all([lambda runner=runner, own=own: runner.launch_sampling(own, masks) for runner, own in pairs])
+        return RankedStep(steps[: self.layout.tensor], in_stages=self.layout.pipeline > 1)
 
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
         assert isinstance(forward, RankedForward)
@@ -163,6 +241,6 @@ class ThreadRanks:
         return [each.result() for each in futures]
 
 
-def thread_ranks(folder: Path, size: int, **overrides: Any) -> ThreadRanks:
-    """Ranks that serve the model of ``folder``."""
-    return ThreadRanks(engine_config(folder, tensor_parallel_size=size, **overrides))
+def thread_ranks(folder: Path, size: int, stages: int = 1, **overrides: Any) -> ThreadRanks:
+    """``size`` ranks in each of ``stages`` stages, which serve the model of ``folder``."""
+    return ThreadRanks(engine_config(folder, tensor_parallel_size=size, pipeline_parallel_size=stages, **overrides))

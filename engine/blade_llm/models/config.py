@@ -22,7 +22,7 @@ from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling
-from blade_llm.spec.shard import Shard
+from blade_llm.spec.shard import Shard, Stage
 from blade_llm.spec.tensors import TensorMap
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
@@ -65,6 +65,8 @@ class ModelConfig:
     bos_token_id: int | None
     shard: Shard | None = None
     """Which rank's part of a model this describes (:mod:`blade_llm.models.sharding`); None: the whole."""
+    stage: Stage | None = None
+    """Which stage's layers this describes; None: all."""
 
     @property
     def vocab_size(self) -> int:
@@ -78,7 +80,7 @@ class ModelConfig:
 
     @property
     def num_layers(self) -> int:
-        """Decoder layers."""
+        """Decoder layers; of a stage, the stage's."""
         return self.kv.num_layers
 
     @property

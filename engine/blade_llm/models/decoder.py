@@ -20,6 +20,7 @@ from blade_llm.models.fused import fuse_layers
 from blade_llm.models.linear_method import LinearMethod, PlainWeights
 from blade_llm.models.parameters import Parameters
 from blade_llm.parallel.group import RankGroup
+from blade_llm.parallel.link import StageLink, receive_tensor, send_tensor
 from blade_llm.spec.decoder import DecoderSpec
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 
 class Decoder:
-    """Token ids in, hidden states out; :meth:`logits` of those that are sampled."""
+    """Token ids in, hidden states out; :meth:`logits` of those that are sampled. A stage of a pipeline takes the states
+    of the stage before, and sends its own to the next."""
 
     def __init__(
         self,
@@ -36,43 +38,58 @@ class Decoder:
         max_positions: int,
         method: LinearMethod | None = None,
         group: RankGroup | None = None,
+        link: StageLink | None = None,
     ) -> None:
         """``max_positions``: longest sequence, for the tables of rotary angles. ``group``: the ranks that compute the
-        layers together, each with its own ``spec`` and tensors (:mod:`blade_llm.models.sharding`)."""
+        layers together, each with its own ``spec`` and tensors (:mod:`blade_llm.models.sharding`).
+        ``link``: to the stages before and after, where ``spec`` does not have all layers."""
+        assert (link is None) == (spec.begins and spec.ends)
         method = method or PlainWeights()
         self.spec = spec
-        self._group = group
-        self.embedding = parameters.tensor("embedding")
-        self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=self.embedding.dtype).item()
-        """Rounded as the models' own code does."""
+        self._group, self._link = group, link
+        self._embedding: Tensor | None = None
+        if spec.begins or (spec.ends and spec.head and spec.tied):
+            self._embedding = parameters.tensor("embedding")
         self.positions = None if spec.positions is None else parameters.tensor("positions")
         norm = spec.embedding_norm
         self.embedding_norm = None if norm is None else build_norm(norm, parameters, "embedding_norm")
+        self.layers = [DecoderLayer(layer, parameters, index, method, group) for index, layer in enumerate(spec.layers)]
         rope_of = [(layer.attention.rope, layer.attention.rotary_width) for layer in spec.layers]
         ropes = list(dict.fromkeys(rope_of))
-        self.rotary = [RotaryTable(rope, dim, max_positions, self.embedding.device) for rope, dim in ropes]
+        some = self.layers[0].weight
+        self.rotary = [RotaryTable(rope, dim, max_positions, some.device) for rope, dim in ropes]
         """One table for each kind of rotation."""
         self._rope_of = [ropes.index(each) for each in rope_of]
-        self.layers = [DecoderLayer(layer, parameters, index, method, group) for index, layer in enumerate(spec.layers)]
+        self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=some.dtype).item()
+        """Rounded as the models' own code does."""
         self.fused = fuse_layers(self.layers, group) if len(self.rotary) == 1 else None
         """All layers in one call; without it they compute the same one by one."""
         assert spec.final_norm is not None, "a decoder ends with a norm"
-        self.norm = build_norm(spec.final_norm, parameters, "norm")
+        self.norm = build_norm(spec.final_norm, parameters, "norm") if spec.ends else None
         self.head: Linear | None = None
-        if spec.head and spec.tied:
+        if spec.ends and spec.head and spec.tied:
             self.head = method.shared(self.embedding)
-        elif spec.head:
+        elif spec.ends and spec.head:
             self.head = method.create(parameters, parameters.linear("head"))
-        self.classifier = None if spec.classifier is None else Classifier(spec.classifier, parameters)
+        self.classifier: Classifier | None = None
+        if spec.ends and spec.classifier is not None:
+            self.classifier = Classifier(spec.classifier, parameters)
         self.nbytes = self._count_bytes()
 
     def __call__(self, token_ids: Tensor, step: StepMetadata, selected: Tensor | None) -> Tensor:
         """Normalised hidden states, [selected, hidden].
 
         ``token_ids``: [tokens] int. ``selected``: [selected] int64, the tokens whose hidden states are wanted; None
-        for all of them.
+        for all of them. Of a stage that is not the last: the states of all tokens after its layers, as they were sent.
         """
-        x = self.embed(token_ids, step.positions)
+        if self.spec.begins:
+            x = self.embed(token_ids, step.positions)
+        else:
+            assert self._link is not None
+            some = self.layers[0].weight
+            x = receive_tensor(self._link, (len(token_ids), self.spec.hidden_size), some.dtype, some.device)
+        if not self.spec.ends:
+            selected = None
         residual: Tensor | None = None
         rotations = [table(step.positions) for table in self.rotary]
         last, states = self.layers[-1], step.states
@@ -94,6 +111,10 @@ class Decoder:
         assert residual is not None
         if states is not None and kept:
             states.write_after(step.slot_mapping, kept)
+        if self.norm is None:
+            assert self._link is not None
+            send_tensor(self._link, sent := x + residual)
+            return sent
         if most and selected is not None and not every:
             x, residual = x.index_select(0, selected), residual.index_select(0, selected)
         hidden = self.norm.add(x, residual)[0]
@@ -101,6 +122,12 @@ class Decoder:
             return hidden
         states.write(step.slot_mapping, hidden)
         return hidden if selected is None else hidden.index_select(0, selected)
+
+    @property
+    def embedding(self) -> Tensor:
+        """[vocabulary, hidden]; not of a stage in which neither the first layer nor the output matrix needs it."""
+        assert self._embedding is not None, "a later stage takes states, not tokens"
+        return self._embedding
 
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer gets, [tokens, hidden]; both: [tokens] int."""
@@ -162,7 +189,7 @@ class Decoder:
         """Whether the first layer gets rows of a bf16 table, and nothing else."""
         if self.positions is not None or self.embedding_norm is not None or self.spec.embedding_scale != 1.0:
             return False
-        return self.embedding.dtype == torch.bfloat16
+        return self._embedding is not None and self._embedding.dtype == torch.bfloat16
 
     @property
     def plain_logits(self) -> bool:
@@ -178,6 +205,7 @@ class Decoder:
         from blade_llm.kernels.decoder_layers.draft import NativeDraft
         from blade_llm.kernels.linear.native import NativeLinear
 
+        assert self.norm is not None
         if not isinstance(head, NativeLinear) or spec.final_norm != spec.layers[0].mlp_norm:
             return None
         return NativeDraft(
@@ -196,12 +224,11 @@ class Decoder:
         """Compile the kernels of each kind of mixture-of-experts layer before the first request, on a GPU."""
         for layer in {layer.spec.mlp: layer for layer in self.layers}.values():
             if isinstance(layer.mlp, MoE):
-                layer.mlp.warm(self.embedding[:1])
+                layer.mlp.warm(layer.weight.new_zeros(1, self.spec.hidden_size))
 
     def _count_bytes(self) -> int:
-        tables = [self.embedding, *(each for table in self.rotary for each in (table.cos, table.sin))]
-        if self.positions is not None:
-            tables.append(self.positions)
+        tables = [each for table in self.rotary for each in (table.cos, table.sin)]
+        tables += [each for each in (self._embedding, self.positions) if each is not None]
         shared = self.spec.tied and self.head is not None and self.head.packed is None
         head = 0 if self.head is None or shared else self.head.nbytes
         return sum(layer.nbytes for layer in self.layers) + sum(table.nbytes for table in tables) + head

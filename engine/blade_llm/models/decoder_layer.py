@@ -86,11 +86,9 @@ class DecoderLayer:
             norm("attention_norm", spec.attention_norm),
             norm("attention_output_norm", spec.attention_output_norm),
         )
-        some = before or after
-        assert some is not None
         self.attention_norm = before or NoNorm()
-        self.attention = build_attention(index, spec.attention, parameters, method, some.weight.device)
         self.attention_output_norm = after
+        self.attention = build_attention(index, spec.attention, parameters, method, self.weight.device)
         self.mlp_norm = norm("mlp_norm", spec.mlp_norm) or (None if spec.parallel else NoNorm())
         self.mlp: MLP | MoE
         if isinstance(spec.mlp, MoESpec):
@@ -133,6 +131,14 @@ class DecoderLayer:
         if norm is not None:
             x = norm(x)
         return x if self.spec.residual_scale == 1.0 else x * self.spec.residual_scale
+
+    @property
+    def weight(self) -> Tensor:
+        """Of one of its norms: on the device and in the type of its states."""
+        for norm in (self.attention_norm, self.attention_output_norm):
+            if isinstance(norm, RMSNorm | LayerNorm):
+                return norm.weight
+        raise AssertionError("attention has a norm before it or after it")
 
     @property
     def nbytes(self) -> int:

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from blade_llm.config import EngineConfig
     from blade_llm.models.config import ModelConfig
     from blade_llm.parallel.group import RankGroup
+    from blade_llm.parallel.link import StageLink
     from blade_llm.runner.torch_runner import TorchRunner
 
 
 def build_runner(
-    config: EngineConfig, model_config: ModelConfig | None = None, group: RankGroup | None = None
+    config: EngineConfig,
+    model_config: ModelConfig | None = None,
+    group: RankGroup | None = None,
+    link: StageLink | None = None,
 ) -> TorchRunner:
     """A runner, loaded and warmed up.
 
@@ -26,7 +30,7 @@ def build_runner(
     ``profile`` (on a GPU), ``warm-up``, ``graphs`` (where there are any).
 
     ``model_config`` is read from ``config.model`` when not given. ``group``: the ranks that compute the model together,
-    of which ``model_config`` is this one's. Raises
+    of which ``model_config`` is this one's; ``link``: to the pipeline stages before and after. Raises
     :class:`~blade_llm.models.errors.ModelFilesError`, :class:`~blade_llm.models.errors.NotEnoughMemoryError`, and
     ``ValueError`` for a ``max_model_len`` beyond the model's own.
     """
@@ -36,7 +40,12 @@ def build_runner(
     imported = preload()
     from blade_llm.runner.torch_runner import TorchRunner
 
-    runner = TorchRunner(config, model_config, group=group)
+    if link is None:
+        runner = TorchRunner(config, model_config, group=group)
+    else:
+        from blade_llm.runner.stage_runner import StageRunner
+
+        runner = StageRunner(config, model_config, group, link)
     runner.timings = {"import": imported, **runner.timings}
     runner.warm_up()
     return runner

@@ -6,9 +6,11 @@ from __future__ import annotations
 from blade_llm.scheduling.plan import StepPlan
 
 
-def assert_supported(plan: StepPlan, *, adapters: bool = False) -> None:
-    """Raise AssertionError for pipeline stages and input embeddings, and without ``adapters`` for those."""
-    assert plan.pipeline_stages == 1, f"the runner computes in one pipeline stage, not in {plan.pipeline_stages}"
+def assert_supported(plan: StepPlan, *, adapters: bool = False, stages: bool = False) -> None:
+    """Raise AssertionError for input embeddings, and without ``adapters`` or ``stages`` for those."""
+    assert stages or plan.pipeline_stages == 1, (
+        f"the runner computes in one pipeline stage, not in {plan.pipeline_stages}"
+    )
     for new in plan.new_requests:
         assert adapters or new.adapter_slot == 0, (
             f"the runner has no adapters: {new.request_id} needs slot {new.adapter_slot}"

@@ -8,6 +8,7 @@ token sampled in one step feeds the next without a visit to the host. Nothing he
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,21 +20,20 @@ import msgspec
 import torch
 from torch import Tensor
 
-from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes
+from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes, share_of_rank
 from blade_llm.config import EngineConfig
 from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.paged_attention import RaggedBatch, most_split_queries
-from blade_llm.kernels.warm import warm_step
 from blade_llm.layers.step import KVCache
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.lora.targets import Targets
 from blade_llm.models.config import ModelConfig
-from blade_llm.models.decoder import Decoder
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_llm.models.model import Model
 from blade_llm.parallel.group import RankGroup
+from blade_llm.parallel.link import StageLink, least_of_stages
 from blade_llm.runner.device import (
     TORCH_DTYPES,
     choose_attention,
@@ -57,7 +57,7 @@ from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_
 from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
 from blade_llm.runner.startup.gpu_profile import capture_all, out_of_memory, profile_gpu
 from blade_llm.runner.startup.host_memory import give_back_free_memory
-from blade_llm.runner.startup.kernels import warm_norms_and_gates, warm_paged_attention
+from blade_llm.runner.startup.kernels import warm_all
 from blade_llm.runner.startup.memory_plan import activation_peak, memory_plan, plan_kv_cache
 from blade_llm.runner.startup.step_times import measure_steps
 from blade_llm.runner.startup.threads import requested_threads, usable_cores
@@ -88,9 +88,11 @@ class TorchRunner:
         model_config: ModelConfig,
         graph_backend: Callable[[], GraphBackend] | None = None,
         group: RankGroup | None = None,
+        link: StageLink | None = None,
     ) -> None:
         """Load the weights and allocate the KV cache. ``graph_backend``: :class:`CudaGraphs` on a GPU when not given.
-        ``group``: the ranks that compute the model together, of which ``model_config`` is this one's.
+        ``group``: the ranks that compute the model together, of which ``model_config`` is this one's; ``link``: to the
+        pipeline stages before and after.
 
         Raises :class:`~blade_llm.models.errors.ModelFilesError`,
         :class:`~blade_llm.models.errors.NotEnoughMemoryError`, and ``ValueError`` for a ``max_model_len`` beyond the
@@ -109,8 +111,9 @@ class TorchRunner:
         self._draft_weights: DraftWeights | None = None
         self.step_seconds: StepSeconds | None = None
         """Measured times of steps, where decoding is speculative."""
-        self.group = group
-        self.device = choose_device(0 if group is None else group.rank)
+        self.group, self.link = group, link
+        before = 0 if link is None else link.stage * config.tensor_parallel_size
+        self.device = choose_device(before + (0 if group is None else group.rank))
         self.dtype_name = resolve_dtype(
             config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu", quantized=config.quant != "none"
         )
@@ -126,17 +129,19 @@ class TorchRunner:
             of_adapters = self.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
             self.adapters = RunnerAdapters(Targets.of(model_config), config, of_adapters, self.device)
         if self.device.type == "cpu":
-            cores = max(1, usable_cores() // config.tensor_parallel_size)
+            cores = max(1, usable_cores() // config.num_ranks)
             torch.set_num_threads(requested_threads(config.num_threads) or cores)
             start = time.perf_counter()
             backend_of(torch.empty(0))  # loads the native operators; compiles them at a user's very first start
             self.timings["operators"] = time.perf_counter() - start
-        elif graph_backend is None and self.attn_cls == "ragged_flash":
+        elif graph_backend is None and link is None and self.attn_cls == "ragged_flash":
             self._graph_backend = CudaGraphs
         with torch.inference_mode():
             kv = self._start_on_cpu() if self.device.type == "cpu" else self._start_on_gpu()
             if group is not None:
                 kv = kv.at_most(group.least(kv.blocks), group.least(kv.max_model_len))
+            if link is not None:
+                kv = kv.at_most(least_of_stages(link, kv.blocks), least_of_stages(link, kv.max_model_len))
             try:
                 self.attach(kv)
             except torch.OutOfMemoryError as error:
@@ -153,7 +158,7 @@ class TorchRunner:
     @torch.inference_mode()
     def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> LaunchedForward:
         """See :class:`~blade_llm.scheduling.plan.Runner`."""
-        assert_supported(plan, adapters=self.adapters is not None)
+        assert_supported(plan, adapters=self.adapters is not None, stages=self.link is not None)
         try:
             with_adapters = None if self.adapter_graphs is None else self.adapter_graphs.mixed
             inputs = send_inputs(plan, self.tables, self.mixed_graphs, self.adapters, with_adapters)
@@ -169,7 +174,7 @@ class TorchRunner:
                 draft_invalid = self.draft.launch(plan, draft_masks)
             hidden = self._hidden(inputs)
             num_sampled = len(inputs.sampled.slots)
-            logits = self.model.logits(hidden[:num_sampled]) if num_sampled else None
+            logits = self.model.logits(hidden[:num_sampled]) if num_sampled and self._ends else None
             prompt_results = self._prompt_results(inputs, hidden[num_sampled:])
             drafts = self._drafts(inputs, draft_invalid)
             return LaunchedForward(inputs.sampled, logits, prompt_results, drafts, inputs.trees.written_slots)
@@ -212,7 +217,7 @@ class TorchRunner:
             warm_up(self)
             if self.device.type == "cpu":
                 autotune_prefetch(self)
-                if requested_threads(self.config.num_threads) is None and self.group is None:
+                if requested_threads(self.config.num_threads) is None and self.config.num_ranks == 1:
                     autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
         if self.all_graphs:
@@ -285,6 +290,12 @@ class TorchRunner:
             self.adapter_graphs = create_graphs(self.config, backend, decode, forward, *where, " with adapters")
 
     @property
+    def _ends(self) -> bool:
+        """Whether this is the last stage, or the only one, which samples."""
+        stage = self.model_config.stage
+        return stage is None or stage.last
+
+    @property
     def graphs(self) -> DecodeGraphs | None:
         """Those of decodes without adapters."""
         return None if self.plain_graphs is None else self.plain_graphs.decodes
@@ -303,20 +314,9 @@ class TorchRunner:
 
     def warm_kernels(self) -> None:
         """Compile every variant of every operator's kernel that this model can meet; none on CPU."""
-        if self.device.type == "cpu":
-            return
-        model, tables = self.model_config, self.tables
-        logits = torch.zeros(1, model.vocab_size, dtype=self.dtype, device=self.device)
-        warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
-        if model.decoder.bidirectional:
-            return
-        k_cache = self._kv_cache[0][0]
-        warm_norms_and_gates(model.decoder, self.dtype, k_cache)
-        if isinstance(self.model, Decoder):
-            self.model.warm_experts()
-        if not self._torch_attention:
-            deterministic, speculative = self.config.deterministic, self.config.speculative
-            warm_paged_attention(model.decoder, self._kv_cache[0], tables.block_table, deterministic, speculative)
+        if self.device.type != "cpu":
+            where = self.tables, self._kv_cache, self.dtype, self._torch_attention
+            warm_all(self.model, self.model_config, self.config, *where)
 
     def detach(self) -> None:
         """Give back what :meth:`attach` allocated."""
@@ -337,7 +337,7 @@ class TorchRunner:
 
     def _prompt_results(self, inputs: StepInputs, hidden: Tensor) -> PromptOutputResults | None:
         """The prompt outputs of the step; ``hidden``: [their positions, hidden]."""
-        if inputs.prompt_outputs is None or inputs.targets is None:
+        if inputs.prompt_outputs is None or inputs.targets is None or not self._ends:
             return None
         next_tokens = self.tables.token_ids.view(-1).index_select(0, inputs.targets)
         return compute_prompt_outputs(
@@ -367,13 +367,13 @@ class TorchRunner:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
         config, model_config = self.config, self.model_config
         of_all = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
-        ranks = config.tensor_parallel_size
+        share = share_of_rank(model_config)
         kv = plan_kv_cache(
             config,
             model_config,
             self.dtype_name,
-            of_all // ranks,
-            lambda needed: raise_kv_cache_bytes(needed * ranks),
+            int(of_all * share),
+            lambda needed: raise_kv_cache_bytes(math.ceil(needed / share)),
             draft=self._draft_config,
         )
         self.model = self._load(kv.max_model_len)
@@ -425,6 +425,7 @@ class TorchRunner:
             packed_cache=packed_cache(self.config.packed_cache_dir, self.config.packed_cache_bytes),
             wrap=None if self.adapters is None else self.adapters.wrap,
             group=self.group,
+            link=self.link,
         )
         give_back_free_memory()
         self.timings["weights"] = time.perf_counter() - start

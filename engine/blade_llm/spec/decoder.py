@@ -109,6 +109,10 @@ class DecoderSpec:
     """Layers for multi-token prediction that a checkpoint may have after the others; they are no part of the model."""
     prediction: PredictionSpec | None = None
     """Of a head that drafts for another model, whose embeddings it takes; its layers are one."""
+    begins: bool = True
+    """It begins with the embedding; else with the hidden states that an earlier stage of a pipeline has computed."""
+    ends: bool = True
+    """It ends with the last norm and what follows it; else a later stage goes on."""
     bidirectional: bool = False
     """An encoder: each token sees its whole sequence, which one step must hold; nothing is kept between steps."""
 

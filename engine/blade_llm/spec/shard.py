@@ -1,4 +1,4 @@
-"""Which part of a model one rank of a tensor-parallel group has."""
+"""Which part of a model one rank has: a part of every layer, or of a pipeline some of the layers."""
 
 from __future__ import annotations
 
@@ -23,3 +23,29 @@ class Shard:
             raise ValueError(f"{count} cannot be divided into {self.size} equal parts")
         each = count // self.size
         return range(self.rank * each, (self.rank + 1) * each)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Stage ``index`` of the ``count`` of a pipeline."""
+
+    index: int
+    count: int
+    layers: range
+    """The stage's, among the model's."""
+    num_layers: int
+    """The model's."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"stage {self.index} of {self.count} stages; stages are counted from 0")
+
+    @property
+    def first(self) -> bool:
+        """Whether it begins with the tokens."""
+        return self.index == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether it ends with the logits."""
+        return self.index == self.count - 1

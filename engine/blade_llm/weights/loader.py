@@ -20,6 +20,7 @@ from blade_llm.models.model import Model
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.parallel.group import RankGroup
+from blade_llm.parallel.link import StageLink
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.packed_cache.loading import can_be_kept, load_with_packed
@@ -40,6 +41,7 @@ def load_model(
     wrap: Callable[[LinearMethod, TensorMap], LinearMethod] | None = None,
     target: Model | None = None,
     group: RankGroup | None = None,
+    link: StageLink | None = None,
 ) -> Model:
     """The model with its weights on ``device`` in ``dtype``, for sequences of up to ``max_positions`` tokens.
 
@@ -47,7 +49,8 @@ def load_model(
     not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it;
     those of transformers' modules are not. ``wrap``: makes of the linear method, and the tensor map in use, one whose
     layers do more. ``target``: the model that a head drafts for. ``group``: the ranks that compute the model together,
-    of which ``config`` is this one's (:func:`blade_llm.models.sharding.shard_model`).
+    of which ``config`` is this one's (:func:`blade_llm.models.sharding.shard_model`). ``link``: to the
+    stages before and after, where ``config`` is that of a stage.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
@@ -67,7 +70,7 @@ def load_model(
             assert isinstance(target, Decoder), "heads are read for decoders"
             head = MTPHead if config.decoder.prediction.kind == "mtp" else Eagle3Head
             return head(config.decoder, Parameters(source, tensors), max_positions, method, target)
-        return Decoder(config.decoder, Parameters(source, tensors), max_positions, method, group)
+        return Decoder(config.decoder, Parameters(source, tensors), max_positions, method, group, link)
 
     if load_format == "dummy":
         return build(DummyWeights(config, device, dtype), config.tensors, pack)

@@ -8,9 +8,20 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.sharding.decoder import shard_decoder
 from blade_llm.models.sharding.problems import tensor_parallel_problem
+from blade_llm.models.sharding.stages import stage_model, stages_of
 from blade_llm.models.sharding.tensors import shard_tensors
+from blade_llm.parallel.layout import RankLayout
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.shard import Shard
+
+
+def rank_model(config: ModelConfig, layout: RankLayout, rank: int) -> ModelConfig:
+    """What rank ``rank`` has of the whole model: of every layer of its stage its part. Of one rank that is ``config``.
+
+    Raises :class:`UnsupportedModelError` where tensor ranks or stages cannot divide the model.
+    """
+    own = shard_model(config, layout.tensor_rank_of(rank), layout.tensor)
+    return stage_model(own, stages_of(config, layout.pipeline)[layout.stage_of(rank)])
 
 
 def shard_model(config: ModelConfig, rank: int, size: int) -> ModelConfig:

@@ -5,16 +5,45 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from blade_llm.config import SpeculativeConfig
+from blade_llm.cache.sizing import BLOCK_SIZE
+from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.kernels.paged_attention import AttentionVariant
 from blade_llm.kernels.paged_attention import warm as warm_attention
-from blade_llm.kernels.warm import warm_family, warm_latent, warm_layers
+from blade_llm.kernels.warm import warm_family, warm_latent, warm_layers, warm_step
 from blade_llm.layers.attention import variant_of
+from blade_llm.layers.step import KVCache
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.decoder import Decoder
+from blade_llm.models.model import Model
+from blade_llm.runner.tables import SlotTables
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.moe import MoESpec
+
+
+def warm_all(
+    model: Model,
+    model_config: ModelConfig,
+    config: EngineConfig,
+    tables: SlotTables,
+    kv_cache: KVCache,
+    dtype: torch.dtype,
+    torch_attention: bool,
+) -> None:
+    """Every variant of every operator's kernel that the model's steps over ``tables`` and ``kv_cache`` can meet.
+    ``torch_attention``: attention is torch's own."""
+    logits = torch.zeros(1, model_config.vocab_size, dtype=dtype, device=tables.token_ids.device)
+    warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
+    if model_config.decoder.bidirectional:
+        return
+    warm_norms_and_gates(model_config.decoder, dtype, kv_cache[0][0])
+    if isinstance(model, Decoder):
+        model.warm_experts()
+    if not torch_attention:
+        block_table, speculative = tables.block_table, config.speculative
+        warm_paged_attention(model_config.decoder, kv_cache[0], block_table, config.deterministic, speculative)
 
 
 def warm_norms_and_gates(spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_cache: Tensor) -> None:

@@ -1,0 +1,118 @@
+"""The runner of one stage of a pipeline: its layers, and the way of what was sampled from the last stage to the first.
+
+Hidden states go from stage to stage within the model. The last stage samples and sends each step's results to the
+first, whose tables need the tokens for the next embeddings, and whose rank 0 returns the results. Other stages never
+learn the tokens, and need not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, cast
+
+import msgspec
+import numpy as np
+import torch
+
+from blade_llm.config import EngineConfig
+from blade_llm.models.config import ModelConfig
+from blade_llm.parallel.group import RankGroup
+from blade_llm.parallel.link import StageLink
+from blade_llm.runner.pending import LaunchedForward, LaunchedStep
+from blade_llm.runner.torch_runner import TorchRunner
+from blade_llm.sampling.masks import DraftMasks, TokenMasks
+from blade_llm.sampling.sampler import SampledSlots
+from blade_llm.scheduling.plan import PendingForward, StepPlan, StepResult
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(StepResult)
+
+
+class StageRunner(TorchRunner):
+    """A :class:`~blade_llm.runner.torch_runner.TorchRunner` of which all stages launch the same steps, each its part
+    of them. Only steps of the first stage have results."""
+
+    def __init__(
+        self, config: EngineConfig, model_config: ModelConfig, group: RankGroup | None, link: StageLink
+    ) -> None:
+        """See :class:`~blade_llm.runner.torch_runner.TorchRunner`."""
+        self._of_stages = link
+        self._awaited: deque[AwaitedStep] = deque()
+        """Launched steps whose results the first stage has not received, oldest first."""
+        super().__init__(config, model_config, group=group, link=link)
+
+    @torch.inference_mode()
+    def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> LaunchedForward:
+        """See :class:`~blade_llm.scheduling.plan.Runner`. The first stage waits for sampled tokens that ``plan`` goes
+        on from: a scheduler that has seen them does not let it wait."""
+        if self._awaited:
+            self._settle(plan)
+        return super().launch_forward(plan, draft_masks)
+
+    @torch.inference_mode()
+    def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> LaunchedStep | AwaitedStep:  # type: ignore[override]
+        """See :class:`~blade_llm.scheduling.plan.Runner`. The last stage waits for its device, to send the results."""
+        if self._of_stages.stage == 0:
+            awaited = AwaitedStep(self, cast(LaunchedForward, forward).sampled)
+            self._awaited.append(awaited)
+            return awaited
+        step = super().launch_sampling(forward, masks)
+        if self._ends:
+            result = step.result()
+            if self.group is not None and self.group.rank:  # rank 0 alone returns more
+                result = StepResult(result.tokens, [None] * len(result.tokens))
+            self._of_stages.send(memoryview(_ENCODER.encode(result)))
+        return step
+
+    def _settle(self, plan: StepPlan) -> None:
+        """Have the tokens in the tables that ``plan`` goes on from, and let none come later into a slot that is another
+        request's."""
+        entering = {new.slot for new in plan.new_requests}
+        needed = {chunk.slot for chunk in plan.chunks} - entering
+        last: AwaitedStep | None = None
+        for step in self._awaited:
+            step.slots -= entering
+            if step.slots & needed:
+                last = step
+        while self._awaited and self.receive(wait=last is not None and last.received is None):
+            pass
+
+    @torch.inference_mode()
+    def receive(self, *, wait: bool) -> bool:
+        """Take the results of the oldest step that lacks them, and write its tokens; whether they are there."""
+        payload = self._of_stages.receive(wait=wait)
+        if payload is None:
+            return False
+        step = self._awaited.popleft()
+        step.received = _DECODER.decode(payload)
+        kept = [row for row, slot in enumerate(step.sampled.slots) if slot in step.slots]
+        if kept:
+            sampled = step.sampled
+            where = np.array([[sampled.slots[row] for row in kept], [sampled.positions[row] for row in kept]])
+            tokens = np.array([max(step.received.tokens[row][0], 0) for row in kept], dtype=np.int32)
+            slots, positions = torch.from_numpy(where).to(self.device)
+            self.tables.token_ids[slots, positions] = torch.from_numpy(tokens).to(self.device)
+        return True
+
+
+class AwaitedStep:
+    """A step on its way through the stages."""
+
+    def __init__(self, runner: StageRunner, sampled: SampledSlots) -> None:
+        self._runner = runner
+        self.sampled = sampled
+        self.slots = set(sampled.slots)
+        """Those that still belong to the requests that sample here."""
+        self.received: StepResult | None = None
+
+    def done(self) -> bool:
+        """Whether :meth:`result` would return at once."""
+        while self.received is None and self._runner.receive(wait=False):
+            pass
+        return self.received is not None
+
+    def result(self) -> StepResult:
+        """Wait for the last stage. Raises :class:`~blade_llm.parallel.group.RankLostError`."""
+        while self.received is None:
+            self._runner.receive(wait=True)
+        return self.received
