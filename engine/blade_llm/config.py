@@ -102,11 +102,6 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.look_ahead_tokens if self.method == "look_ahead" else self.gamma
 
     @property
-    def num_ranks(self) -> int:
-        """Ranks of the engine, on all machines."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
-
-    @property
     def branch_depth(self) -> int:
         """Tokens that branches of draft tokens go on for; 0: they do not branch."""
         if self.method != "look_ahead":
@@ -203,6 +198,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ``kv_cache_bytes``."""
     pipeline_parallel_size: int = 1
     """Stages that the layers are divided into, each of ``tensor_parallel_size`` ranks."""
+    pipeline_micro_batch: int | None = None
+    """Steps in flight among which the stages' decodes are divided; as many as stages when None."""
     nnodes: int = 1
     """Machines that the ranks are on, as many on each."""
     node_rank: int = 0
@@ -236,13 +233,36 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _check_ranks(self) -> None:
         if not 1 <= self.tensor_parallel_size <= MAX_RANKS:
             raise ValueError(f"tensor_parallel_size is {self.tensor_parallel_size}; give 1 to {MAX_RANKS} ranks")
-        if self.tensor_parallel_size == 1:
+        if self.pipeline_parallel_size < 1 or self.num_ranks > MAX_RANKS:
+            raise ValueError(
+                f"pipeline_parallel_size is {self.pipeline_parallel_size}, with {self.tensor_parallel_size} ranks in "
+                f"each stage; give 1 stage or more, and at most {MAX_RANKS} ranks in all of them"
+            )
+        if self.pipeline_micro_batch is not None:
+            self._check_micro_batch(self.pipeline_micro_batch)
+        if self.num_ranks == 1:
             return
-        together = "does not go together with tensor_parallel_size yet; leave one of them out"
+        staged = self.pipeline_parallel_size > 1
+        size = "pipeline_parallel_size" if staged else "tensor_parallel_size"
+        together = f"does not go together with {size} yet; leave one of them out"
+        if staged and self.speculative is not None:
+            raise ValueError(f"speculative decoding (decode_algo {self.speculative.method}) {together}")
         if self.speculative is not None and self.speculative.method in METHODS_WITH_HEAD:
             raise ValueError(f"a draft head (decode_algo {self.speculative.method}) {together}")
         if self.enable_lora:
             raise ValueError(f"enable_lora {together}")
+
+    def _check_micro_batch(self, count: int) -> None:
+        stages = self.pipeline_parallel_size
+        if stages == 1 and count != 1:
+            raise ValueError(f"pipeline_micro_batch is {count}, and there is one stage; leave it out")
+        if not stages <= count <= MAX_RANKS:
+            raise ValueError(f"pipeline_micro_batch is {count}; give {stages}, one for each stage, to {MAX_RANKS}")
+
+    @property
+    def batches_in_flight(self) -> int:
+        """Steps in flight among which the decodes are divided."""
+        return self.pipeline_micro_batch or self.pipeline_parallel_size
 
     @property
     def num_ranks(self) -> int:

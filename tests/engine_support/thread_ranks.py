@@ -136,7 +136,8 @@ class RankedStep:
         self._in_stages = in_stages
 
     def done(self) -> bool:
-        return True
+        """Of stages never: their scheduler has as many steps in flight as it may have."""
+        return not self._in_stages
 
     def result(self) -> StepResult:
         first, *others = [step.result() for step in self._steps]

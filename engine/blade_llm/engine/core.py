@@ -5,6 +5,9 @@ tokens of the step before have arrived, and the host's work hides behind it; its
 as grammars must see them first. On CPU torch is synchronous: a launched step is done when the call returns, and is
 delivered at once, so nothing is scheduled blindly and no token waits.
 
+With pipeline stages several steps are in flight on both kinds of device, one in each stage: a launch is done when the
+first stage has computed its part, and the tokens come from the last one later.
+
 A stop that is found one step late costs one discarded token, never a wrong token.
 """
 
@@ -155,6 +158,7 @@ class EngineCore:
             generates=config.task == "generate",
             whole_prompts=whole_prompts,
             max_adapters=config.max_loras if config.enable_lora else 0,
+            pipeline_stages=config.batches_in_flight,
         )
         caches = config.enable_prompt_cache and not whole_prompts
         cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=caches)
@@ -354,8 +358,12 @@ class EngineCore:
         )
 
     def step(self) -> list[RequestOutput]:
-        """Launch one step and deliver what is ready: on CPU its own tokens, on a GPU those of the step before."""
+        """Launch one step and deliver what is ready: on CPU its own tokens, on a GPU those of the step before; of
+        pipeline stages all that have come through the last one, so that their decodes join the step."""
         outputs = self._guided.admit_compiled() if self._guided.waiting else []
+        if self._ahead > 1:
+            while self._in_flight and self._in_flight[0].pending.done():
+                outputs += self._deliver()
         if self.adapters is not None and self.adapters.waiting:
             outputs += self.adapters.poll()
         plan = self.scheduler.schedule()

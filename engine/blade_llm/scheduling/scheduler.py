@@ -28,7 +28,7 @@ from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.chunks import schedule_forced_tokens
 from blade_llm.scheduling.drafting import Drafter, add_drafts, step_tokens
 from blade_llm.scheduling.guided import append_initial_forced_tokens, resume_decoding
-from blade_llm.scheduling.limits import SchedulerConfig, check_beams, check_output, max_total_tokens
+from blade_llm.scheduling.limits import LEAST_PREFILL, SchedulerConfig, check_beams, check_output, max_total_tokens
 from blade_llm.scheduling.output import RequestError, RequestOutput
 from blade_llm.scheduling.phase import Phase
 from blade_llm.scheduling.plan import ScheduledChunk, StepPlan, StepResult, TreeResult
@@ -180,6 +180,8 @@ class Scheduler:
             allowance = self.budget.allowance(step.num_decodes, num_prefills, forced=step.prefill_tokens)
             if allowance is not None and not self.config.whole_prompts:
                 step.tokens_left = min(step.tokens_left, allowance)
+            if self.config.pipeline_stages > 1 and not self.config.whole_prompts:
+                step.tokens_left = min(step.tokens_left, self._prefill_share(prefills, may_admit))
             if step.tokens_left:
                 for request in self._admission.schedule(step, prefills, may_admit):
                     self._admitted(step, request)
@@ -209,7 +211,7 @@ class Scheduler:
         tokens_left = step.tokens_left
         if self.config.pipeline_stages > 1:  # divide the requests among the steps in flight
             wait_for_tokens = True
-            tokens_left = min(tokens_left, -(-len(running) // self.config.pipeline_stages))
+            tokens_left = min(tokens_left, self._decode_share())
         for request in running:  # preemption removes from its end
             if request.phase is not decode:
                 if request.phase is Phase.PREFILL:
@@ -236,6 +238,26 @@ class Scheduler:
         step.num_decodes = len(chunks)
         step.tokens_left -= len(chunks) + step.prefill_tokens
         return prefills
+
+    def _decode_share(self) -> int:
+        """Decodes of one of the steps in flight; 0 where every stage has a step, and too few tokens are known: steps
+        of few would stay so small, and read all weights for them."""
+        decoding = [request for request in self._sets.running if request.phase is not Phase.PREFILL]
+        share = -(-len(decoding) // self.config.pipeline_stages)
+        ready = sum(not request.num_in_flight for request in decoding)
+        return 0 if ready < share and len(self._launched) >= self.config.pipeline_stages else share
+
+    def _prefill_share(self, prefills: list[Request], may_admit: bool) -> int:
+        """Prefill tokens of one of the steps in flight, so that no stage waits for one long step: all that there are to
+        compute, and are in flight already, divided among the steps."""
+        count = sum(step.prefill_tokens for step in self._launched.values())
+        count += sum(request.prefill_end - request.num_computed for request in prefills)
+        enough = self.config.max_batch_tokens * self.config.pipeline_stages
+        for request in self._sets.waiting if may_admit else ():
+            if count >= enough:
+                break
+            count += len(request.token_ids)
+        return max(LEAST_PREFILL, -(-count // self.config.pipeline_stages))
 
     def _schedule_beams(self, step: Step, request: Request) -> int:
         """Compute the next beams of a search, all or none; returns how many there are."""
