@@ -181,9 +181,10 @@ _PREFIX_CACHE = (
 _PARALLEL = (
     Flag(name="tensor_parallel_size", help="devices a layer is split over; on a CPU, processes that share its cores",
          aliases=("-tp",), kind=positive, default=1),
-    Flag(name="pipeline_parallel_size", help="stages the layers are split into", aliases=("-pp",), kind=positive,
-         default=1, accepts=(1,)),
-    Flag(name="pipeline_micro_batch", help="batches in flight", kind=positive, default=1, accepts=(1,)),
+    Flag(name="pipeline_parallel_size", help="stages the layers are divided into, each of tensor_parallel_size devices",
+         aliases=("-pp",), kind=positive, default=1),
+    Flag(name="pipeline_micro_batch", help="steps in flight among which decodes are divided; default: as many as "
+         "stages", kind=positive),
     Flag(name="attention_dp_size", help="data-parallel attention groups", kind=positive, default=1, accepts=(1,)),
     _off("enable_custom_allreduce", "own all-reduce kernels"),
     Flag(name="nnodes", help="machines", kind=positive, default=1, accepts=(1,)),
@@ -334,6 +335,8 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "max_lora_rank": "max_lora_rank",
     "lora_dtype": "lora_dtype",
     "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "pipeline_micro_batch": "pipeline_micro_batch",
 }
 """Flags that decide the memory plan, the server's and the check's alike, and the ``EngineConfig`` fields they fill."""
 

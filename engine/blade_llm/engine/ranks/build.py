@@ -17,11 +17,15 @@ from blade_llm.engine.ranks.processes import RankProcesses
 from blade_llm.engine.ranks.runner import LoadedRunner, RankedRunner
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.sharding import shard_model
+from blade_llm.models.sharding import rank_model
+from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner import build_runner, preload
 
 if TYPE_CHECKING:
     from blade_llm.parallel.group import RankGroup
+    from blade_llm.parallel.link import StageLink
+
+    _Joined = tuple[RankGroup | None, StageLink | None]
 
 COLLECTIVE_SECONDS: Final = 300.0
 """How long a rank waits for the others: they load weights at different speeds. An exit is noticed at once, so this is
@@ -36,21 +40,21 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
     :class:`~blade_llm.models.errors.UnsupportedModelError` for a number of ranks that does not divide the model, and
     :class:`~blade_llm.engine.ranks.lost.RankFailedError`.
     """
-    size = config.tensor_parallel_size
-    if size == 1:
+    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
+    if layout.size == 1:
         return build_runner(config, model_config), None
-    own = shard_model(model_config, 0, size)
-    ranks = RankProcesses(size, log_level="ERROR")  # what else they have to say, rank 0 says as well
+    own = rank_model(model_config, layout, 0)
+    ranks = RankProcesses(layout.size, log_level="ERROR")  # what else they have to say, rank 0 says as well
     try:
         preload()
         from blade_llm.runner.device import require_devices
 
-        require_devices(size)
-        with _meeting_place(size) as address, ranks.naming_the_rank():
+        require_devices(layout.size)
+        with _meeting_place(layout) as address, ranks.naming_the_rank():
             ranks.start(config, group=address)
-            group = _join_first(address, size, ranks)
-            ranks.watch(lambda rank, failure: group.abort(rank))
-            runner = build_runner(config, own, group)
+            joined = _join_first(address, layout, ranks)
+            ranks.watch(lambda rank, failure: _abort(joined, rank))
+            runner = build_runner(config, own, *joined)
             ranks.wait_ready()
     except BaseException:
         ranks.kill()
@@ -62,17 +66,18 @@ def build_rank(start: RankStart) -> LoadedRunner:
     """The runner of another rank, in its own process."""
     config = start.config
     model_config = read_model_config(config.model_dir, config.model_impl, config.task)
-    own = shard_model(model_config, start.rank, start.size)
-    return build_runner(config, own, _join(start.group, start.rank, start.size))
+    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
+    own = rank_model(model_config, layout, start.rank)
+    return build_runner(config, own, *_join(start.group, layout, start.rank))
 
 
-def _join_first(address: str, size: int, ranks: RankProcesses) -> RankGroup:
+def _join_first(address: str, layout: RankLayout, ranks: RankProcesses) -> _Joined:
     """Join as rank 0, in a thread: nothing stops a join that waits for a rank which is lost."""
-    joined: Future[RankGroup] = Future()
+    joined: Future[_Joined] = Future()
 
     def join() -> None:
         try:
-            joined.set_result(_join(address, 0, size))
+            joined.set_result(_join(address, layout, 0))
         except BaseException as error:
             joined.set_exception(error)
 
@@ -82,29 +87,43 @@ def _join_first(address: str, size: int, ranks: RankProcesses) -> RankGroup:
     return joined.result()
 
 
-def _join(address: str, rank: int, size: int) -> RankGroup:
+def _join(address: str, layout: RankLayout, rank: int) -> _Joined:
     preload()
-    from blade_llm.parallel.build import join_group
+    from blade_llm.parallel.build import join_ranks
     from blade_llm.runner.device import choose_device
 
-    return join_group(address, rank, size, choose_device(rank).type, COLLECTIVE_SECONDS)
+    return join_ranks(address, layout, rank, choose_device(rank).type, COLLECTIVE_SECONDS)
+
+
+def _abort(joined: _Joined, lost_rank: int) -> None:
+    """Let nothing wait here for a rank that is lost."""
+    for each in joined:
+        if each is not None:
+            each.abort(lost_rank)
 
 
 @contextlib.contextmanager
-def _meeting_place(size: int) -> Iterator[str]:
-    """An address for ``size`` ranks of this host; all have joined when the block ends."""
-    from blade_llm.parallel.shared_memory import MAX_RANKS, create_segment, is_available
+def _meeting_place(layout: RankLayout) -> Iterator[str]:
+    """An address for the ranks, which are on this host; all have joined when the block ends."""
+    from blade_llm.parallel.build import stage_place
+    from blade_llm.parallel.shared_memory import MAX_RANKS, MEMORY_FOLDER, create_segment, is_available
     from blade_llm.runner.device import choose_device
 
-    if choose_device().type == "cpu" and is_available() and size <= MAX_RANKS:
-        segment = create_segment(size)
+    shared = choose_device().type == "cpu" and is_available() and layout.tensor <= MAX_RANKS
+    if shared and layout.pipeline == 1:
+        segment = create_segment(layout.size)
         try:
             yield f"shm:{segment}"
         finally:
             segment.unlink(missing_ok=True)
         return
-    folder = Path(tempfile.mkdtemp(prefix="blade_llm-"))
+    folder = Path(tempfile.mkdtemp(prefix="bladellm-ranks-", dir=MEMORY_FOLDER if shared else None))
     try:
-        yield f"file:{folder / 'ranks'}"
+        if layout.pipeline == 1:
+            yield f"file:{folder / 'ranks'}"
+            return
+        for stage in range(layout.pipeline) if shared and layout.tensor > 1 else ():
+            create_segment(layout.tensor, folder).rename(stage_place(folder, stage))
+        yield f"{'shm' if shared else 'file'}:{folder}"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
