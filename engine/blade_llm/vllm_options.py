@@ -276,7 +276,6 @@ _REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
     "reasoning_parser": ("none",),
     "kv_cache_quant": ("no_quant",),
     "ngram_min_match": ("2",),
-    "pipeline_parallel_size": ("1",),
     "nnodes": ("1",),
     "node_rank": ("0",),
     "enable_custom_allreduce": ("false",),

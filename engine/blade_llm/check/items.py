@@ -59,7 +59,12 @@ def run_items(
         "check_flops_diff": check_flops_diff,
         "check_memory_fit": lambda: check_memory_fit(config()),
         "check_model": lambda: check_model(
-            config().model_dir, wanted, config().model_impl, config().speculative, config().tensor_parallel_size
+            config().model_dir,
+            wanted,
+            config().model_impl,
+            config().speculative,
+            config().tensor_parallel_size,
+            config().pipeline_parallel_size,
         ),
     }
     items = []

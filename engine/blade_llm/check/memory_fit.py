@@ -4,8 +4,9 @@ The plan is the engine's own, made before the weights are read: being killed for
 nothing, this says which flag to change and to what. Where there is a GPU, its memory counts, and the share of it that
 the engine may fill; else the machine's (or container's).
 
-Of several ranks, the plan is that of the one that takes most. On GPUs it has to fit into the device with the least
-memory; on CPU all ranks have to fit into the memory that they share.
+Of several ranks, the plan is that of the one that takes most; of pipeline stages on GPUs, that of the stage with the
+least room for the KV cache. On GPUs it has to fit into the device with the least memory; on CPU all ranks have to fit
+into the memory that they share.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
-from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes
+from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes, share_of_rank
 from blade_llm.config import EngineConfig
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.config import ModelConfig
@@ -23,7 +24,8 @@ from blade_llm.models.dtypes import DTypeName, resolve_dtype
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import layer_activation_bytes, weight_bytes
-from blade_llm.models.sharding import shard_model, tensor_parallel_problem
+from blade_llm.models.sharding import pipeline_parallel_problem, rank_model, tensor_parallel_problem
+from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
 from blade_llm.runner.startup.memory_plan import GpuMemory, activation_peak, plan_kv_cache
 from blade_protocol.check import CheckItem
@@ -58,11 +60,12 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
     """
     try:
         model = read_model_config(config.model_dir, config.model_impl, config.task)
-        if problem := tensor_parallel_problem(model, config.tensor_parallel_size):
+        problem = tensor_parallel_problem(model, config.tensor_parallel_size)
+        if problem := problem or pipeline_parallel_problem(model, config.pipeline_parallel_size):
             raise UnsupportedSettingError(f"{config.model_dir}: {problem}")
-        found = _find_gpu(config.tensor_parallel_size) if limit is None and gpu is None else gpu
+        found = _find_gpu(config.num_ranks) if limit is None and gpu is None else gpu
         if found is not None:
-            return _judge_gpu(config, model, found)
+            return _judge_gpus(config, model, found)
         return _judge(config, model, memory_limit_bytes() if limit is None else limit)
     except ValueError as error:  # all that is wrong with a model, a length or the memory is one
         return CheckItem(name=NAME, status="FAILED", detail=str(error))
@@ -70,14 +73,20 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
 
 def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=config.quant != "none")
-    ranks = config.tensor_parallel_size
-    part = _largest_part(config, model, dtype)
-    weights = weight_bytes(part, dtype, config.quant)
+    ranks = config.num_ranks
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
+    parts = _largest_parts(config, model, dtype)
+    part = max(parts, key=lambda part: weight_bytes(part, dtype, config.quant) + given * share_of_rank(part))
+    weights, share = weight_bytes(part, dtype, config.quant), share_of_rank(part)
     draft = draft_model_config(config, model, dtype)
     activations = activation_peak(config, part, dtype, draft)
     plan = plan_kv_cache(
-        config, part, dtype, given // ranks, lambda needed: raise_kv_cache_bytes(needed * ranks), draft=draft
+        config,
+        part,
+        dtype,
+        int(given * share),
+        lambda needed: raise_kv_cache_bytes(math.ceil(needed / share)),
+        draft=draft,
     )
     block_bytes = _block_bytes(plan, draft)
     kv_cache = plan.blocks * block_bytes
@@ -100,7 +109,7 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     if total <= limit * WARNING_SHARE:
         return CheckItem(name=NAME, status="PASS", detail=detail)
     fits = total <= limit
-    remedy = _remedy(plan, limit, fixed, ranks * block_bytes)
+    remedy = _remedy(plan, limit, fixed, math.ceil(block_bytes / share))
     return CheckItem(
         name=NAME,
         status="WARNING" if fits else "FAILED",
@@ -108,13 +117,19 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     )
 
 
-def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
-    """The plan that the engine makes once it has measured, with estimates instead.
+def _judge_gpus(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
+    """That of the stage with the least room for blocks, as all have as many."""
+    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
+    judged = [_judge_gpu(config, model, part, gpu) for part in _largest_parts(config, model, dtype)]
+    return min(judged, key=lambda each: each[0])[1]
 
-    Raises `NotEnoughMemoryError` with the flags to change where nothing fits.
+
+def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu: Gpu) -> tuple[int, CheckItem]:
+    """The plan that the engine makes once it has measured, with estimates instead; and its blocks, -1 where it fails.
+
+    Raises `NotEnoughMemoryError` with the flags to change where nothing fits. ``part``: what a rank has of ``model``.
     """
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
-    part = _largest_part(config, model, dtype)
     weights = weight_bytes(part, dtype, config.quant)
     draft = draft_model_config(config, model, dtype)
     activations = activation_peak(config, part, dtype, draft)
@@ -124,13 +139,13 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
-        f"{_of_ranks(dtype, config.tensor_parallel_size)}: weights {_size(weights)} "
+        f"{_of_ranks(dtype, config.num_ranks)}: weights {_size(weights)} "
         f"+ activations {_size(activations)} + CUDA graphs {_size(graphs)} "
         f"{_with_adapters(adapters)}{_with_draft(drafting)}of {_size(within)} "
         f"({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
     )
     if (fixed := weights + activations + graphs + adapters + drafting) >= within:
-        return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; too much: {_gpu_remedy(fixed, gpu)}")
+        return -1, CheckItem(name=NAME, status="FAILED", detail=f"{parts}; too much: {_gpu_remedy(fixed, gpu)}")
     memory = GpuMemory(
         total=gpu.total,
         free=gpu.free - weights - adapters - drafting,
@@ -143,20 +158,26 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
         available = memory.kv_cache_for(config.kv_cache_bytes)
         plan = plan_kv_cache(config, part, dtype, available, memory.enlarge, draft=draft)
     except ValueError as error:
-        return CheckItem(name=NAME, status="FAILED", detail=f"{parts}; {error}")
+        return -1, CheckItem(name=NAME, status="FAILED", detail=f"{parts}; {error}")
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
     kv_cache = (
         f"KV cache {_size(plan.blocks * _block_bytes(plan, draft))} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened})"
     )
-    return CheckItem(name=NAME, status="PASS", detail=f"{parts}; {kv_cache}")
+    return plan.blocks, CheckItem(name=NAME, status="PASS", detail=f"{parts}; {kv_cache}")
 
 
-def _largest_part(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> ModelConfig:
-    """What the rank that has most of ``model`` has of it. All have as many heads, and so as much of the KV cache."""
-    ranks = config.tensor_parallel_size
-    parts = (shard_model(model, rank, ranks) for rank in range(ranks))
-    return max(parts, key=lambda part: weight_bytes(part, dtype, config.quant))
+def _largest_parts(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> list[ModelConfig]:
+    """What the rank of each stage that has most of ``model`` has of it. All ranks of a stage have as many heads, and so
+    as much of the KV cache."""
+    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
+    return [
+        max(
+            (rank_model(model, layout, rank) for rank in layout.ranks_of_stage(stage)),
+            key=lambda part: weight_bytes(part, dtype, config.quant),
+        )
+        for stage in range(layout.pipeline)
+    ]
 
 
 def _of_ranks(dtype: DTypeName, ranks: int) -> str:
@@ -196,7 +217,7 @@ def _graph_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> 
     from blade_llm.runner.graphs.decode import graph_batch_sizes
     from blade_llm.runner.graphs.mixed import graph_token_sizes
 
-    if config.disable_cuda_graph:
+    if config.disable_cuda_graph or config.pipeline_parallel_size > 1:
         return 0
     sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs)
     tokens = graph_token_sizes(config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens)

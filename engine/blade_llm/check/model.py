@@ -18,7 +18,7 @@ from blade_llm.config import ModelImpl, SpeculativeConfig, Task
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config, through_transformers
-from blade_llm.models.sharding import tensor_parallel_problem
+from blade_llm.models.sharding import pipeline_parallel_problem, tensor_parallel_problem
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.branching import branching_problem
 from blade_llm.text.errors import TokenizerFilesError
@@ -63,12 +63,14 @@ def check_model(
     impl: ModelImpl = "auto",
     speculative: SpeculativeConfig | None = None,
     tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
 ) -> CheckItem:
     """PASS when configuration, weights, tokenizer and chat template are in order, and do what is ``wanted``.
 
-    ``speculative``: with a draft model its files and tokenizer are checked, too. ``tensor_parallel_size``: ranks that
-    have to be able to divide it. A base model has no chat template: that is PASS, and the detail says that chat is
-    refused. WARNING for wishes that template or tokenizer cannot fulfil; FAILED otherwise, with every problem found.
+    ``speculative``: with a draft model its files and tokenizer are checked, too. ``tensor_parallel_size`` ranks and
+    ``pipeline_parallel_size`` stages have to be able to divide it. A base model has no chat template: that is PASS, and
+    the detail says that chat is refused. WARNING for wishes that template or tokenizer cannot fulfil; FAILED otherwise,
+    with every problem found.
     """
     wanted = wanted or Wanted()
     try:
@@ -81,6 +83,8 @@ def check_model(
     if problem := branching_problem(config.decoder, depth):
         problems.append(f"{model_dir}: {problem}")
     if problem := tensor_parallel_problem(config, tensor_parallel_size):
+        problems.append(f"{model_dir}: {problem}")
+    if problem := pipeline_parallel_problem(config, pipeline_parallel_size):
         problems.append(f"{model_dir}: {problem}")
     try:
         weights = open_checkpoint(model_dir, tensor_parallel_size)

@@ -1,18 +1,21 @@
 """The engine process's sign of life during a step, from a thread of its own.
 
 A step of a large model on few cores may take minutes, and the loop says nothing meanwhile. Then this thread shows the
-API servers, in memory they share, that the step goes on: as long as the process computes. One that waits for ever (for
+API servers, in memory they share, that the step goes on: as long as the process computes, or another rank,
+which it waits for. One that waits for ever (for
 a lock, for a disk that is gone) uses no CPU time, and one that computes for ever is found in the end. On a GPU, where
 waiting looks like computing, there are no signs but the loop's own: a step there takes seconds at most.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 BEAT_SECONDS: Final = 0.5
@@ -22,6 +25,18 @@ LEAST_SHARE: Final = 0.01
 MOST_STEP_SECONDS: Final = 1800.0
 """A step that takes longer does not end."""
 _BYTES: Final = 8
+_UTIME, _STIME = 11, 12
+"""Fields of ``/proc/PID/stat`` behind the command's name: clock ticks."""
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Seconds of CPU time that other processes have used, as far as they live."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[_UTIME]) + int(fields[_STIME])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def create_heartbeat() -> int:

@@ -22,7 +22,7 @@ import zmq
 
 from blade_llm.cache.events import KVChanges
 from blade_llm.engine.child_process import begin, failure_of, load_build, report_failure
-from blade_llm.engine.heartbeat import Heartbeat, open_heartbeat
+from blade_llm.engine.heartbeat import Heartbeat, cpu_seconds, open_heartbeat
 from blade_llm.engine.messages import (
     AbortRequest,
     AdapterReply,
@@ -256,7 +256,12 @@ def main() -> int:
         core: Core = load_build(start.build)(start.config)
         socket.bind(start.address)
         freeze_gc_heap()
-        heartbeat = Heartbeat(open_heartbeat(start.heartbeat)) if core.computes_on_host else None
+        heartbeat: Heartbeat | None = None
+        if core.computes_on_host:
+            others = () if core.ranks is None else core.ranks.pids
+            heartbeat = Heartbeat(
+                open_heartbeat(start.heartbeat), cpu_time=lambda: time.process_time() + cpu_seconds(others)
+            )
         EngineProcess(core, socket, sys.stdin.fileno(), heartbeat).run()
         if heartbeat is not None:
             heartbeat.close()

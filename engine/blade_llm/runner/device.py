@@ -38,8 +38,8 @@ def require_devices(ranks: int) -> None:
     """Raises :class:`~blade_llm.models.errors.UnsupportedSettingError` where there are GPUs, but fewer than ranks."""
     if torch.cuda.is_available() and (found := torch.cuda.device_count()) < ranks:
         raise UnsupportedSettingError(
-            f"{ranks} ranks need as many GPUs, {found} are visible; lower --tensor_parallel_size to {found}, or give "
-            "the process more GPUs (CUDA_VISIBLE_DEVICES)"
+            f"{ranks} ranks need as many GPUs, {found} are visible; lower --tensor_parallel_size (times "
+            f"--pipeline_parallel_size) to {found}, or give the process more GPUs (CUDA_VISIBLE_DEVICES)"
         )
 
 

@@ -107,7 +107,7 @@ def test_the_model_may_stand_alone(argv: list[str]) -> None:
      (["--model", "M", "N"], "unexpected argument 'N'"), (["M", "--gpu-memory-utilization", "2"], "share"),
      (["M", "--gpu-memory-utilisation", "0.5"], "did you mean --gpu_memory_utilization?"),
      (["M", "--kv-cache-dtype", "int9"], "choose from auto"),
-     (["M", "--kv-cache-dtype", "fp8"], "--kv_cache_quant fp8_e4m3"), (["M", "-pp", "2"], "--pipeline_parallel_size 2"),
+     (["M", "--kv-cache-dtype", "fp8"], "--kv_cache_quant fp8_e4m3"), (["M", "-pp", "0"], "at least 1"),
      (["M", "--enforce-eager", "maybe"], "unexpected argument 'maybe'"),
      (["M", "--max-model-len", "1.5"], "like 4096"),
      (["M", "--speculative-config.model", "x"], "'x' is not a JSON object"),
@@ -189,8 +189,7 @@ def test_arguments_of_llm() -> None:
     assert [warning.partition(" ")[0] for warning in warnings] == ["swap_space", "trust_remote_code"]
     with pytest.raises(ValueError, match="HF_HUB_CACHE"):
         engine_fields({"download_dir": "/x"})
-    with pytest.raises(ValueError, match="pipeline_parallel_size=2 is not available"):
-        engine_fields({"pipeline_parallel_size": 2})
+    assert engine_fields({"pipeline_parallel_size": 2})[0] == {"pipeline_parallel_size": 2}
     with pytest.raises(TypeError, match="mistaken"):
         EngineConfig(model="m", served_names=(), **fields)
 
@@ -229,7 +228,7 @@ def test_llm_takes_of_a_flag_it_has_no_field_for_what_requests_nothing(option: V
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"num_speculative_tokens": 1}, {"pipeline_parallel_size": True},
+    [{"num_speculative_tokens": 1}, {"kv_cache_dtype": True},
      {"disable_custom_all_reduce": False}],
 )  # fmt: skip
 def test_llm_refuses_what_it_cannot_do(arguments: dict[str, object]) -> None:
@@ -241,7 +240,8 @@ def test_llm_refuses_what_it_cannot_do(arguments: dict[str, object]) -> None:
     ("arguments", "fields"),
     [({"enable_prefix_caching": None}, {}), ({"enable_prefix_caching": 1}, {"enable_prompt_cache": True}),
      ({"enable_prefix_caching": False}, {"enable_prompt_cache": False}), ({"max_num_seqs": None}, {}),
-     ({"disable_custom_all_reduce": True}, {}), ({"trust_remote_code": None}, {}), ({"pipeline_parallel_size": 1}, {}),
+     ({"disable_custom_all_reduce": True}, {}), ({"trust_remote_code": None}, {}),
+     ({"pipeline_parallel_size": 1}, {"pipeline_parallel_size": 1}),
      ({"tensor_parallel_size": 2}, {"tensor_parallel_size": 2})],
 )  # fmt: skip
 def test_values_of_llm_that_request_nothing(arguments: dict[str, object], fields: dict[str, object]) -> None:

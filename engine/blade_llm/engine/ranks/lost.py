@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +43,10 @@ class RankWatch(Protocol):
     @property
     def lost_descriptor(self) -> int:
         """Readable from the moment on at which a rank is lost. Nobody reads from it."""
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The processes of other ranks on this host."""
 
     def raise_if_lost(self) -> None:
         """Raise :class:`RankFailedError` if a rank is lost."""

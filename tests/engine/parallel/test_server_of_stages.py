@@ -1,0 +1,114 @@
+"""A real server whose engine is two stages of two ranks: it answers as one device, and ends as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from engine_support.server_process import ServerProcess, gone, running_server, wait_until
+
+REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
+FLAGS = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a short name, as the paths of sockets are short."""
+    return tmp_path_factory.mktemp("s")
+
+
+@pytest.fixture
+def server(folder: Path, text_model: Path) -> Iterator[ServerProcess]:
+    with running_server(folder, text_model, "-pp", "2", *FLAGS, engine="real") as process:
+        yield process
+
+
+def rank_pids(server: ServerProcess) -> list[int]:
+    """The processes of ranks 1 and on."""
+    ranks = psutil.Process(server.engine_pid).children()
+    assert all("blade_llm.engine.ranks.worker" in rank.cmdline() for rank in ranks)
+    return [rank.pid for rank in ranks]
+
+
+def meeting_places() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("bladellm-ranks-")}
+
+
+def test_it_answers_what_one_device_answers(folder: Path, text_model: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    answers = []
+    before = meeting_places()
+    for name, flags in (("o", []), ("p", ["-pp", "2", "-tp", "2"])):
+        with running_server(folder / name, text_model, *flags, *FLAGS, engine="real") as server:
+            found = server.post("/v1/completions", **REQUEST).json()["choices"][0]
+            assert meeting_places() <= before
+            guided = server.post("/v1/completions", **{**REQUEST, "max_tokens": 200, "guided_json": schema})
+            texts = guided.json()["choices"][0]["text"]
+            assert isinstance(json.loads(texts)["a"], int)
+            answers.append((found["text"], found["logprobs"]["tokens"], texts))
+            ranks = rank_pids(server)
+            assert len(ranks) == (3 if flags else 0)
+            server.signal(signal.SIGTERM)
+            assert server.process.wait(20) == 0
+            assert all(gone(rank) for rank in ranks)
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+def test_a_stage_that_dies_ends_the_replica(server: ServerProcess, busy: bool) -> None:
+    (rank,) = rank_pids(server)
+    if not busy:
+        os.kill(rank, signal.SIGKILL)
+    else:
+        endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(rank, signal.SIGKILL)
+            *_, end = [line for line in lines if line]
+        error = json.loads(end.removeprefix("data: "))["error"]
+        assert error["code"] == "engine_dead"
+        assert "rank 1" in error["message"]
+        assert "SIGKILL" in error["message"]
+    assert server.process.wait(20) == 1
+    failures = [line for line in server.output.splitlines() if "the engine failed" in line]
+    assert len(failures) == 1
+    assert "rank 1" in failures[0]
+    assert "SIGKILL" in failures[0]
+    assert gone(server.engine_pid)
+
+
+def test_nothing_outlives_the_server(server: ServerProcess) -> None:
+    ranks = rank_pids(server)
+    os.kill(server.process.pid, signal.SIGKILL)
+    wait_until(lambda: gone(server.engine_pid) and all(gone(rank) for rank in ranks))
+    assert not list(server.sockets.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["-pp", "9"], "--pipeline_parallel_size 9 is more than the model's"),
+        (["-pp", "2", "-tp", "33"], "give 1 stage or more, and at most 64 ranks"),
+        (["-pp", "2", "--enable_lora"], "enable_lora does not go together with pipeline_parallel_size yet"),
+        (["-pp", "2", "--decode_algo", "ngram"], "speculative decoding (decode_algo ngram) does not go together with"),
+        (["-pp", "2", "--pipeline_micro_batch", "1"], "pipeline_micro_batch is 1; give 2, one for each stage, to 64"),
+        (["--pipeline_micro_batch", "2"], "pipeline_micro_batch is 2, and there is one stage; leave it out"),
+        (["-pp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"], "raise --kv_cache_bytes to"),
+    ],
+)
+def test_what_cannot_be_is_one_line(text_model: Path, flags: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "blade_llm.cli.server", "--model", str(text_model), "--host", "127.0.0.1"]
+    flags = [*flags, "--load_format", "dummy", "--port", "0"]
+    ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
