@@ -52,6 +52,7 @@ class AsyncDevice:
         to
             deliver the tokens of the step before.
         stages: of a pipeline: each works on another step.
+        on_host: the first stage computes on the host's own time, as on a CPU.
         record: keep ``timeline`` and ``idle``, which grow with every step.
     """
 
@@ -63,6 +64,7 @@ class AsyncDevice:
         sampling_seconds: float = 0.0005,
         host_seconds: float = 0.001,
         stages: int = 1,
+        on_host: bool = False,
         record: bool = True,
     ) -> None:
         self.now = 0.0
@@ -76,6 +78,9 @@ class AsyncDevice:
         self._sampling_seconds = sampling_seconds
         self._host_seconds = host_seconds
         self._busy_until = [0.0] * stages
+        self._on_host = on_host
+        self.worked = 0.0
+        """Seconds that each stage has worked."""
         self._queue: deque[Callable[[], None]] = deque()
         self._sampled: dict[int, PendingStep] = {}
 
@@ -95,6 +100,9 @@ class AsyncDevice:
         for stage, busy_until in enumerate(self._busy_until):
             arrived = max(arrived, busy_until) + self._forward_seconds(plan) / len(self._busy_until)
             self._busy_until[stage] = arrived
+        self.worked += self._forward_seconds(plan) / len(self._busy_until)
+        if self._on_host:
+            self.now = self._busy_until[0]
         return LaunchedForward(plan)
 
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
