@@ -60,6 +60,10 @@ def together(place: str, whole: DecoderSpec, parts: Sequence[Tensor]) -> Tensor:
         q, k, v = zip(*(part.split([queries, own, own]) for part in parts), strict=True)
         sharing = max(1, size // attention.num_kv_heads)
         return torch.cat([*q, *owned_once(k, sharing), *owned_once(v, sharing)])
+    if attention.head_norm_whole and name == "attention.q_norm.weight":
+        return torch.cat(list(parts))
+    if attention.head_norm_whole and name == "attention.k_norm.weight":
+        return torch.cat(owned_once(parts, max(1, size // attention.num_kv_heads)))
     if name == "attention.down":
         assert isinstance(attention, LatentAttentionSpec)
         if attention.query_rank:

@@ -9,6 +9,8 @@ from blade_llm.kernels.paged_attention import PLAIN, AttentionVariant, paged_att
 from blade_llm.kernels.rope_write_kv import rope_write_kv
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.step import Rotation, StepMetadata
+from blade_llm.layers.whole_norm import normalise_whole_heads
+from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.attention import AttentionSpec
 
 
@@ -23,7 +25,7 @@ def variant_of(softcap: float, alibi_slopes: tuple[float, ...], device: torch.de
 class Attention:
     """Grouped-query attention of one layer over the paged KV cache."""
 
-    __slots__ = ("k_norm", "layer", "norm_eps", "norm_offset", "output", "q_norm", "qkv", "spec", "variant")
+    __slots__ = ("group", "k_norm", "layer", "norm_eps", "norm_offset", "output", "q_norm", "qkv", "spec", "variant")
 
     def __init__(
         self,
@@ -33,9 +35,11 @@ class Attention:
         output: Linear,
         head_norms: tuple[Tensor, Tensor] | None,
         device: torch.device,
+        group: RankGroup | None = None,
     ) -> None:
         """``qkv``: queries, keys and values stacked in this order; ``layer``: index into the KV cache; ``head_norms``:
-        of queries and keys, [head_dim] each."""
+        of queries and keys, [head_dim] each, or as wide as all heads where these are normalised together; ``group``:
+        the ranks that each have some of the heads."""
         self.layer = layer
         self.spec = spec
         self.qkv = qkv
@@ -46,6 +50,7 @@ class Attention:
             self.q_norm, self.k_norm = head_norms
         self.norm_eps = 0.0 if spec.head_norm is None else spec.head_norm.eps
         self.norm_offset = spec.head_norm is not None and spec.head_norm.kind == "rms_unit_offset"
+        self.group = group
         self.variant = variant_of(spec.softcap, spec.alibi_slopes, device)
 
     @property
@@ -55,18 +60,22 @@ class Attention:
 
     def __call__(self, x: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None = None) -> Tensor:
         """[tokens, hidden] to the same, or to [selected, hidden]: of those tokens alone ([selected] int64)."""
-        spec = self.spec
+        spec, qkv = self.spec, self.qkv(x, step)
+        q_norm, k_norm = self.q_norm, self.k_norm
+        if self.group is not None and spec.head_norm_whole and q_norm is not None and k_norm is not None:
+            qkv = normalise_whole_heads(qkv, q_norm, k_norm, self.norm_eps, self.group)
+            q_norm = k_norm = None
         k_cache, v_cache = step.kv_cache[self.layer]
         q = rope_write_kv(
-            self.qkv(x, step),
+            qkv,
             rotation.cos,
             rotation.sin,
             step.slot_mapping,
             k_cache,
             v_cache,
             spec.num_heads,
-            self.q_norm,
-            self.k_norm,
+            q_norm,
+            k_norm,
             self.norm_eps,
             unit_offset=self.norm_offset,
         )

@@ -39,8 +39,9 @@ def build_attention(
     parameters: Parameters,
     method: LinearMethod,
     device: torch.device,
+    group: RankGroup | None = None,
 ) -> Attention | LatentAttention:
-    """The attention of layer ``index``."""
+    """The attention of layer ``index``. ``group``: the ranks that each have some of its heads."""
     place = f"layers.{index}.attention"
 
     def linear(name: str) -> Linear:
@@ -56,7 +57,7 @@ def build_attention(
         down, output, norm = linear("down"), linear("output"), weight("latent_norm")
         return LatentAttention(index, spec, down, query, norm, key_up, value_up, output, method.deterministic)
     norms = None if spec.head_norm is None else (weight("q_norm"), weight("k_norm"))
-    return Attention(index, spec, linear("qkv"), linear("output"), norms, device)
+    return Attention(index, spec, linear("qkv"), linear("output"), norms, device, group)
 
 
 class DecoderLayer:
@@ -88,7 +89,7 @@ class DecoderLayer:
         )
         self.attention_norm = before or NoNorm()
         self.attention_output_norm = after
-        self.attention = build_attention(index, spec.attention, parameters, method, self.weight.device)
+        self.attention = build_attention(index, spec.attention, parameters, method, self.weight.device, group)
         self.mlp_norm = norm("mlp_norm", spec.mlp_norm) or (None if spec.parallel else NoNorm())
         self.mlp: MLP | MoE
         if isinstance(spec.mlp, MoESpec):
@@ -156,7 +157,7 @@ class DecoderLayer:
             return None
         if not (isinstance(before, RMSNorm | LayerNorm) and isinstance(between, RMSNorm | LayerNorm)):
             return None
-        if self.spec.parallel:
+        if self.spec.parallel or self.spec.attention.head_norm_whole:
             return None
         if self.attention_output_norm or self.mlp_output_norm or self.spec.residual_scale != 1.0:
             return None

@@ -13,10 +13,8 @@ from engine_support.thread_ranks import thread_ranks
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import tensor_parallel_problem
 
-NOT_DIVIDED = {"olmo2"}
-"""Rows that no number of ranks computes."""
 CASES = [name for name, row in ROWS.items() if row.through == "blade"]
-THOROUGH = ["qwen2", "mixtral", "deepseek-v3"]
+THOROUGH = ["qwen2", "mixtral", "deepseek-v3", "olmo2"]
 """Rows in every kind of step also where the long tests are not run."""
 
 
@@ -27,10 +25,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_each_family_in_a_batch(model: tuple[str, Row, Path, Any]) -> None:
-    name, row, folder, reference = model
-    if problem := tensor_parallel_problem(read_model_config(folder), 2):
-        assert name in NOT_DIVIDED, problem
-        return
+    _, row, folder, reference = model
     compare = Comparison(thread_ranks(folder, 2, **row.runner), reference)  # type: ignore[arg-type]
     SCENARIOS["prefix_hit"](compare)
     SCENARIOS["batch_of_eight"](compare)
@@ -44,7 +39,7 @@ def test_every_kind_of_step(name: str, size: int, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", sorted(set(CASES) - NOT_DIVIDED))
+@pytest.mark.parametrize("name", CASES)
 def test_every_kind_of_step_of_every_family(name: str, size: int, tmp_path: Path) -> None:
     _every_scenario(name, size, tmp_path)
 

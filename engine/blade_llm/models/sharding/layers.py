@@ -24,9 +24,20 @@ def layer_divisions(layer: LayerSpec, shard: Shard) -> Mapping[str, Division]:
     return {**found, **_mixture(mlp, shard)}
 
 
-def latent_rows(spec: LatentAttentionSpec, shard: Shard) -> range:
-    """The rows of the matrix that makes keys and values of latent vectors, which has them by head."""
-    return _span(query_heads(spec, shard), spec.nope_dim + spec.value_dim)
+def divided_rows(spec: AttentionSpec | LatentAttentionSpec, place: str, shard: Shard) -> range | None:
+    """A rank's rows of the tensor at ``place`` below its layer that is no linear layer; None: it has all of them.
+
+    Divided are, by heads, the matrix that makes keys and values of latent vectors, and the weights of norms of all
+    heads together.
+    """
+    if isinstance(spec, LatentAttentionSpec):
+        by_head = place == "attention.kv_up"
+        return _span(query_heads(spec, shard), spec.nope_dim + spec.value_dim) if by_head else None
+    if spec.head_norm_whole and place == "attention.q_norm.weight":
+        return _span(query_heads(spec, shard), spec.head_dim)
+    if spec.head_norm_whole and place == "attention.k_norm.weight":
+        return _span(kv_heads(spec, shard), spec.head_dim)
+    return None
 
 
 def _grouped(spec: AttentionSpec, shard: Shard) -> dict[str, Division]:

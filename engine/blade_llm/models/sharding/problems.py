@@ -38,8 +38,6 @@ def _undivided(decoder: DecoderSpec | ModulesSpec) -> str | None:
         return "an encoder"
     if decoder.prediction is not None:
         return "a head that drafts for another model"
-    if any(layer.attention.head_norm_whole for layer in decoder.layers):
-        return "a model that normalises all heads of a token together"
     return None
 
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from blade_llm.models.sharding.layers import latent_rows, layer_divisions
+from blade_llm.models.sharding.layers import divided_rows, layer_divisions
 from blade_llm.models.sharding.linears import ColumnParallel, Division
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
-from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.tensors import LinearMap, TensorMap, TensorPart, Variant
 from blade_llm.spec.vocabulary import vocabulary_rows
@@ -64,8 +63,9 @@ class _Rank:
         if place == "embedding":
             return replace(part, rows=self._vocabulary)
         found = _IN_LAYER.fullmatch(place)
-        if found is None or found[2] != "attention.kv_up":
+        if found is None:
             return part
-        attention = self._spec.layers[int(found[1])].attention
-        assert isinstance(attention, LatentAttentionSpec)
-        return replace(part, rows=latent_rows(attention, self._shard))
+        rows = divided_rows(self._spec.layers[int(found[1])].attention, found[2], self._shard)
+        if rows is None:
+            return part
+        return replace(part, rows=rows if part.rows is None else part.rows[rows.start : rows.stop])

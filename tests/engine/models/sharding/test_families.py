@@ -23,8 +23,7 @@ from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
 
 CPU = torch.device("cpu")
 SIZES = {"bloom": (2, 3, 6), "gpt2": (2, 4), "gpt-j": (2, 4), "stablelm": (2, 4), "stablelm-parallel": (2, 4)}
-UNDIVIDED = {"olmo2"}
-NAMES = [name for name, row in ROWS.items() if row.through == "blade" and name not in UNDIVIDED]
+NAMES = [name for name, row in ROWS.items() if row.through == "blade"]
 MIXTURES = [name for name in NAMES if "experts" in ROWS[name].shows]
 
 
@@ -91,6 +90,10 @@ def _times(place: str, whole: DecoderSpec, size: int) -> set[int]:
         return {1, max(1, size // attention.num_kv_heads)}
     if place.endswith("attention.down"):
         return {size} if isinstance(attention, LatentAttentionSpec) and attention.query_rank else {1, size}
+    if attention.head_norm_whole and place.endswith("k_norm.weight"):
+        return {max(1, size // attention.num_kv_heads)}
+    if attention.head_norm_whole and place.endswith("q_norm.weight"):
+        return {1}
     divided = place in ("embedding", "head") or place.endswith((".query_up", ".kv_up", ".output", ".up", ".down"))
     return {1} if divided else {size}
 

@@ -75,12 +75,6 @@ def read(folder: Path, **fields: Any) -> ModelConfig:
             4,
             "--tensor_parallel_size 4 leaves a rank without any of the 5 tokens of the model's vocabulary; give 1 or 2",
         ),
-        (
-            {"architectures": ["Olmo2ForCausalLM"], "num_key_value_heads": 14},
-            2,
-            "--tensor_parallel_size 2: a model that normalises all heads of a token together cannot be divided among "
-            "ranks; give --tensor_parallel_size 1",
-        ),
     ],
 )
 def test_what_cannot_be_divided_says_what_can(tmp_path: Path, fields: dict[str, Any], size: int, message: str) -> None:

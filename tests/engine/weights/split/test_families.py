@@ -18,7 +18,7 @@ from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.weights import loader
 from blade_llm.weights.sources import SafetensorsWeights
 
-FAMILIES = ["qwen2", "mixtral", "deepseek-v3", "gpt2", "bloom", "chatglm", "qwen2-moe", "internlm2", "falcon"]
+FAMILIES = ["qwen2", "mixtral", "deepseek-v3", "gpt2", "bloom", "chatglm", "qwen2-moe", "internlm2", "falcon", "olmo2"]
 EXTRA = {
     "model.layers.0.self_attn.rotary_emb.inv_freq": torch.rand(4),
     "unused.table": torch.randint(0, 9, (3, 5), dtype=torch.int64),
@@ -71,7 +71,7 @@ def test_ranks_compute_the_same_and_join_to_the_same_bytes(name: str, size: int,
     assert tokens[0] == tokens[1]
 
 
-@pytest.mark.parametrize("name", ["qwen2", "mixtral", "deepseek-v3", "gpt2", "chatglm"])
+@pytest.mark.parametrize("name", ["qwen2", "mixtral", "deepseek-v3", "gpt2", "chatglm", "olmo2"])
 def test_a_rank_has_what_it_reads_and_no_more(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes that it reads of its folder are all that are there, and as many as it reads of a whole one."""
     save_row(tmp_path / "whole", ROWS[name])
