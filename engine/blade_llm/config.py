@@ -247,8 +247,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         together = f"does not go together with {size} yet; leave one of them out"
         if staged and self.speculative is not None:
             raise ValueError(f"speculative decoding (decode_algo {self.speculative.method}) {together}")
-        if self.speculative is not None and self.speculative.method in METHODS_WITH_HEAD:
-            raise ValueError(f"a draft head (decode_algo {self.speculative.method}) {together}")
         if self.enable_lora:
             raise ValueError(f"enable_lora {together}")
 

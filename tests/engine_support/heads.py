@@ -81,13 +81,14 @@ def save_eagle3(
     speculators: bool = False,
     vocab_size: int = 64,
     model_vocab_size: int = SHAPE["vocab_size"],
+    inner: int = 96,
     **fields: Any,
 ) -> None:
     """A random head of EAGLE-3 for a model of :data:`~engine_support.tiny_models.SHAPE`, that drafts
     ``vocab_size`` of ``model_vocab_size`` tokens. ``speculators``: in the format of vLLM's speculators."""
     folder.mkdir(exist_ok=True)
     generator = torch.Generator().manual_seed(11)
-    size, inner, heads, kv_heads, dim = SHAPE["hidden_size"], 96, 4, 2, 16
+    size, heads, kv_heads, dim = SHAPE["hidden_size"], 4, 2, 16
     shape = {
         "hidden_size": size,
         "intermediate_size": inner,

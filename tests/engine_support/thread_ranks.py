@@ -196,7 +196,8 @@ class ThreadRanks:
         self.runners = self._all([lambda rank=rank: build(rank) for rank in range(layout.size)])
         first = self.runners[0]
         self.num_blocks, self.max_model_len, self.device = first.num_blocks, first.max_model_len, first.device
-        self.draft, self.adapters = first.draft, None
+        self.draft, self.adapters, self.tables = first.draft, None, first.tables
+        self.memory_plan = first.memory_plan
 
     @property
     def sampling(self) -> list[TorchRunner]:
@@ -230,7 +231,9 @@ class ThreadRanks:
 
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
         assert isinstance(forward, RankedForward)
-        return self.runners[0].draft_tokens(forward.forwards[0])
+        first, *others = [runner.draft_tokens(own) for runner, own in zip(self.runners, forward.forwards, strict=True)]
+        assert all(other == first for other in others), "ranks drafted different tokens"
+        return first
 
     def _all(self, calls: Sequence[Callable[[], _Result]]) -> list[_Result]:
         """What the calls return, each of which is one rank's; the first error of one that did not wait for others."""

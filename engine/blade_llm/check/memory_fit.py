@@ -78,7 +78,7 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     parts = _largest_parts(config, model, dtype)
     part = max(parts, key=lambda part: weight_bytes(part, dtype, config.quant) + given * share_of_rank(part))
     weights, share = weight_bytes(part, dtype, config.quant), share_of_rank(part)
-    draft = draft_model_config(config, model, dtype)
+    draft = draft_model_config(config, part, dtype)
     activations = activation_peak(config, part, dtype, draft)
     plan = plan_kv_cache(
         config,
@@ -131,7 +131,7 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu:
     """
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
     weights = weight_bytes(part, dtype, config.quant)
-    draft = draft_model_config(config, model, dtype)
+    draft = draft_model_config(config, part, dtype)
     activations = activation_peak(config, part, dtype, draft)
     graphs = _graph_bytes(config, part, dtype)
     adapters = adapter_bytes(config, part, dtype, on_gpu=True)

@@ -20,6 +20,7 @@ from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.heads.mtp import find_mtp
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import tensor_parallel_problem
 from blade_llm.models.tensors import expected_tensors
@@ -110,7 +111,8 @@ def _split(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
     if problem := tensor_parallel_problem(config, size):
         raise ModelFilesError(f"{folder}: {problem}")
     checkpoint = _whole(folder, config)
-    split = make_split(plan_parts(config, checkpoint.tensors, size), checkpoint.tensors, checkpoint.files, size)
+    parts = plan_parts(config, checkpoint.tensors, size, _head(folder, config, checkpoint))
+    split = make_split(parts, checkpoint.tensors, checkpoint.files, size)
     with _progress("splitting") as start:
         write_split(folder, split, checkpoint.tensors, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
 
@@ -123,6 +125,14 @@ def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
     if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors), config.tensors.indices):
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
     return checkpoint
+
+
+def _head(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig | None:
+    """The model's layer for multi-token prediction, where the checkpoint has all of it."""
+    head = find_mtp(folder, config)
+    if head is None or check_tensors(checkpoint, expected_tensors(head, checkpoint.tensors), head.tensors.indices):
+        return None
+    return head
 
 
 def _join(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ class Decoder:
         assert (link is None) == (spec.begins and spec.ends)
         method = method or PlainWeights()
         self.spec = spec
-        self._group, self._link = group, link
+        self.group, self._link = group, link
         self._embedding: Tensor | None = None
         if spec.begins or (spec.ends and spec.head and spec.tied):
             self._embedding = parameters.tensor("embedding")
@@ -131,7 +131,7 @@ class Decoder:
 
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer gets, [tokens, hidden]; both: [tokens] int."""
-        x = embed(token_ids, self.embedding, self.spec.vocab_size, self._group)
+        x = embed(token_ids, self.embedding, self.spec.vocab_size, self.group)
         if self.spec.embedding_scale != 1.0:
             x *= self._embedding_scale
         if self.positions is not None:
@@ -177,8 +177,8 @@ class Decoder:
         """[tokens, hidden] to [tokens, vocabulary]; not of a model without output matrix."""
         assert self.head is not None, "this model was loaded without its output matrix"
         logits = self.head(hidden)
-        if self._group is not None:
-            logits = gather_logits(logits, self.spec.vocab_size, self._group)
+        if self.group is not None:
+            logits = gather_logits(logits, self.spec.vocab_size, self.group)
         if self.spec.logits_scale != 1.0:
             logits = logits.mul_(self.spec.logits_scale)
         cap = self.spec.logits_softcap
@@ -200,7 +200,7 @@ class Decoder:
         """The operator for all steps of a draft at once, over the first ``vocabulary`` tokens; None where the model's
         operators are to be called one by one."""
         spec, head = self.spec, None if self.head is None else self.head.packed
-        if self.fused is None or self._group or not self.embeds_plainly or not self.plain_logits:
+        if self.fused is None or self.group or not self.embeds_plainly or not self.plain_logits:
             return None
         from blade_llm.kernels.decoder_layers.draft import NativeDraft
         from blade_llm.kernels.linear.native import NativeLinear

@@ -111,7 +111,7 @@ class DecoderLayer:
         ``selected``: [selected] int64, the only tokens to go on with after attention.
         """
         x, residual = (self.attention_norm(x), x) if residual is None else self.attention_norm.add(x, residual)
-        attended = self._added(self.attention(x, rotation, step, selected), self.attention_output_norm)
+        attended = self.added(self.attention(x, rotation, step, selected), self.attention_output_norm)
         if selected is not None:
             residual = residual.index_select(0, selected)
             step = step.of_selected()
@@ -120,12 +120,12 @@ class DecoderLayer:
                 x = self.mlp_norm(residual)
             elif selected is not None:
                 x = x.index_select(0, selected)
-            return attended + self._added(self.mlp(x, step), self.mlp_output_norm), residual
+            return attended + self.added(self.mlp(x, step), self.mlp_output_norm), residual
         assert self.mlp_norm is not None
         x, residual = self.mlp_norm.add(attended, residual)
-        return self._added(self.mlp(x, step), self.mlp_output_norm), residual
+        return self.added(self.mlp(x, step), self.mlp_output_norm), residual
 
-    def _added(self, x: Tensor, norm: Norm | None) -> Tensor:
+    def added(self, x: Tensor, norm: Norm | None = None) -> Tensor:
         """What a half adds: of several ranks, the sum of their parts."""
         if self._group is not None:
             x = self._group.all_reduce(x)

@@ -76,6 +76,7 @@ def load_draft(
         packed_cache=packed_cache(config.packed_cache_dir, config.packed_cache_bytes),
         wrap=None,
         target=target,
+        group=target.group if isinstance(target, Decoder) and draft.model.is_head else None,
     )
     return DraftWeights(draft, model)
 

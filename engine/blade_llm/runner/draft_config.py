@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,11 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.heads.eagle3 import read_eagle3
 from blade_llm.models.heads.mtp import read_mtp
 from blade_llm.models.implementation import read_model_config
+from blade_llm.models.sharding import shard_model, tensor_parallel_problem
+from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.modules import ModulesSpec
+from blade_llm.spec.served_length import for_length
+from blade_llm.spec.shard import Shard
 
 _PADDING = 1024
 """Rows by which two models of one tokenizer may differ: vocabularies are padded to multiples of some number."""
@@ -46,13 +50,20 @@ class DraftModelConfig:
 def draft_model_config(config: EngineConfig, target: ModelConfig, dtype: DTypeName) -> DraftModelConfig | None:
     """The draft model or head of ``config``; None where decoding needs none. ``dtype``: the target's.
 
+    Of a ``target`` that is a rank's part of the model it is what that rank has: a part of a head, where the ranks can
+    divide it, and else the whole, as of every draft model.
+
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for one that cannot draft for ``target``.
     """
-    found = read_draft(config.speculative, Path(config.model), target)
-    if found is None or config.speculative is None:
+    if config.speculative is None:
         return None
+    whole = target if target.shard is None else _whole_target(config)
+    found = read_draft(config.speculative, config.model_dir, whole)
+    if found is None:
+        return None
+    folder, model = found
     draft_dtype = dtype if config.speculative.draft_dtype == "auto" else config.speculative.draft_dtype
-    return DraftModelConfig(*found, draft_dtype)
+    return DraftModelConfig(folder, model if target.shard is None else _own_part(model, target.shard), draft_dtype)
 
 
 def read_draft(
@@ -69,6 +80,22 @@ def read_draft(
     if method == "eagle3":
         return folder, read_eagle3(folder, target)
     return (folder, _read_model(folder, target)) if method == "draft" else None
+
+
+def _whole_target(config: EngineConfig) -> ModelConfig:
+    """The model of which the ranks have parts."""
+    model = read_model_config(config.model_dir, config.model_impl, config.task)
+    if not isinstance(model.decoder, DecoderSpec):
+        return model
+    length = config.max_model_len or model.max_position_embeddings
+    return replace(model, decoder=for_length(model.decoder, length))
+
+
+def _own_part(model: ModelConfig, shard: Shard) -> ModelConfig:
+    """What a rank has of a draft model or head."""
+    if not model.is_head or tensor_parallel_problem(model, shard.size):
+        return model
+    return shard_model(model, shard.rank, shard.size)
 
 
 def _read_model(folder: Path, target: ModelConfig) -> ModelConfig:

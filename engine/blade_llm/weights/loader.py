@@ -49,8 +49,8 @@ def load_model(
     not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it;
     those of transformers' modules are not. ``wrap``: makes of the linear method, and the tensor map in use, one whose
     layers do more. ``target``: the model that a head drafts for. ``group``: the ranks that compute the model together,
-    of which ``config`` is this one's (:func:`blade_llm.models.sharding.shard_model`). ``link``: to the
-    stages before and after, where ``config`` is that of a stage.
+    of which ``config`` is this one's (:func:`blade_llm.models.sharding.shard_model`), or of a head the whole one.
+    ``link``: to the stages before and after, where ``config`` is that of a stage.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
@@ -69,7 +69,9 @@ def load_model(
         if config.decoder.prediction is not None:
             assert isinstance(target, Decoder), "heads are read for decoders"
             head = MTPHead if config.decoder.prediction.kind == "mtp" else Eagle3Head
-            return head(config.decoder, Parameters(source, tensors), max_positions, method, target)
+            # One that the ranks cannot divide is whole on each of them.
+            among = None if config.shard is None else group
+            return head(config.decoder, Parameters(source, tensors), max_positions, method, target, among)
         return Decoder(config.decoder, Parameters(source, tensors), max_positions, method, group, link)
 
     if load_format == "dummy":

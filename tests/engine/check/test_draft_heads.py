@@ -105,3 +105,28 @@ def test_states_of_several_layers_count_in_a_step(target: Path, head: Path) -> N
         detail = check_memory_fit(config, limit=4 << 30).detail
         peaks.append(int(detail.partition("activations ")[2].split()[0]))
     assert peaks[1] - peaks[0] == (2 * 3 + 1) * 4096 * SHAPE["hidden_size"] * 4
+
+
+def test_of_several_ranks_each_has_a_part_of_the_head(tmp_path: Path) -> None:
+    """All but its norms and what joins embeddings and states; the states of the model are whole on each rank."""
+    save_with_mtp(tmp_path, "qwen3")
+    sizes, blocks = [], []
+    for ranks in (1, 2):
+        config = EngineConfig(
+            model=str(tmp_path),
+            served_names=("m",),
+            dtype="float32",
+            kv_cache_bytes=ranks << 20,
+            max_num_seqs=100,
+            speculative=MTP,
+            tensor_parallel_size=ranks,
+        )
+        item = check_memory_fit(config, limit=4 << 30)
+        assert item.status == "PASS", item.detail
+        sizes.append(int(item.detail.partition("+ draft model ")[2].split()[0]))
+        blocks.append(int(item.detail.split(" blocks")[0].rsplit("(", 1)[1]))
+    size = SHAPE["hidden_size"]
+    replicated = 4 * (2 * size * size + 5 * size + 2 * 16)
+    assert sizes[0] - replicated == 2 * (sizes[1] - replicated)
+    kv, of_head = 2 * 3 * 2 * 16, 2 * 2 * 16
+    assert blocks[1] == pytest.approx(blocks[0] * (kv + of_head + 64) / ((kv + of_head) / 2 + 64), abs=2)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from engine_support.draft_recorder import Recorder
 from engine_support.feature_load import check_equal, core_for, free_drafts, run
 from engine_support.heads import MTP_ROWS, Eagle3Reference, MTPReference, save_eagle3, save_with_mtp
 from engine_support.tiny_models import engine_config, save_model
 from safetensors.torch import load_file, save_file
 
 from blade_llm.config import SpeculativeConfig
-from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.kernels.backend import backend_of
 from blade_llm.models.errors import ModelFilesError
@@ -26,26 +26,6 @@ MTP = SpeculativeConfig(method="mtp", gamma=3)
 native = pytest.mark.skipif(backend_of(torch.empty(0)) != "native", reason="the native operators are off")
 PROMPT = [(7 * i + 3) % 190 + 3 for i in range(75)]
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
-
-
-class Recorder:
-    """The drafts of an engine: the known tokens, and what was drafted after them."""
-
-    def __init__(self, core: EngineCore) -> None:
-        self.drafts: list[tuple[list[int], list[int]]] = []
-        runner: Any = core._runner
-        launch = runner.launch_forward
-
-        def record(plan: Any, *masks: Any) -> Any:
-            forward = launch(plan, *masks)
-            by_slot = runner.draft_tokens(forward)
-            for chunk in plan.chunks:
-                if chunk.num_draft_tokens:
-                    known = runner.tables.token_ids[chunk.slot, : chunk.start + 1].tolist()
-                    self.drafts.append((known, by_slot[chunk.slot]))
-            return forward
-
-        runner.launch_forward = record
 
 
 def record_drafts(folder: Path, speculative: SpeculativeConfig, **limits: Any) -> list[tuple[list[int], list[int]]]:

@@ -17,6 +17,7 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.fused import fuse_layers
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
+from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.prediction import PredictionSpec
 
@@ -40,15 +41,22 @@ class Head(ABC):
     classifier = None
 
     def __init__(
-        self, spec: DecoderSpec, parameters: Parameters, max_positions: int, method: LinearMethod, target: Decoder
+        self,
+        spec: DecoderSpec,
+        parameters: Parameters,
+        max_positions: int,
+        method: LinearMethod,
+        target: Decoder,
+        group: RankGroup | None = None,
     ) -> None:
-        """``max_positions``: longest sequence; ``target``: the model whose embeddings it takes."""
+        """``max_positions``: longest sequence; ``target``: the model whose embeddings it takes. ``group``: the ranks
+        that each have a part of its layer; None: it is whole, on each of the target's ranks too."""
         assert spec.prediction is not None
         assert spec.final_norm is not None
         self.spec: PredictionSpec = spec.prediction
         self._target = target
         self._state_norm = build_norm(self.spec.norm, parameters, "prediction.state_norm")
-        self._layer = DecoderLayer(spec.layers[0], parameters, 0, method)
+        self._layer = DecoderLayer(spec.layers[0], parameters, 0, method, group)
         self._norm = build_norm(spec.final_norm, parameters, "norm")
         self._norms = {spec.final_norm, spec.layers[0].attention_norm, spec.layers[0].mlp_norm}
         attention = spec.layers[0].attention
@@ -68,8 +76,10 @@ class Head(ABC):
 
     def native_draft(self, vocabulary: int, deterministic: bool) -> NativeDraft | None:
         """As that of a :class:`~blade_llm.models.decoder.Decoder`."""
+        if self._target.group is not None or not self._target.embeds_plainly:
+            return None
         head, fused = self._output.packed, fuse_layers([self._layer])
-        if fused is None or not self._target.embeds_plainly:
+        if fused is None:
             return None
         from blade_llm.kernels.decoder_layers.draft import NativeDraft
         from blade_llm.kernels.linear.native import NativeLinear
@@ -116,9 +126,15 @@ class MTPHead(Head):
     """A layer for multi-token prediction, with the output matrix of the model."""
 
     def __init__(
-        self, spec: DecoderSpec, parameters: Parameters, max_positions: int, method: LinearMethod, target: Decoder
+        self,
+        spec: DecoderSpec,
+        parameters: Parameters,
+        max_positions: int,
+        method: LinearMethod,
+        target: Decoder,
+        group: RankGroup | None = None,
     ) -> None:
-        super().__init__(spec, parameters, max_positions, method, target)
+        super().__init__(spec, parameters, max_positions, method, target, group)
         self._embedding_norm = build_norm(self.spec.norm, parameters, "prediction.embedding_norm")
         self._projection = method.create(parameters, parameters.linear("prediction.projection"))
         self.nbytes += self._projection.nbytes
@@ -164,9 +180,15 @@ class Eagle3Head(Head):
     """EAGLE-3: an attention that is twice as wide, and an output matrix of its own for the most frequent tokens."""
 
     def __init__(
-        self, spec: DecoderSpec, parameters: Parameters, max_positions: int, method: LinearMethod, target: Decoder
+        self,
+        spec: DecoderSpec,
+        parameters: Parameters,
+        max_positions: int,
+        method: LinearMethod,
+        target: Decoder,
+        group: RankGroup | None = None,
     ) -> None:
-        super().__init__(spec, parameters, max_positions, method, target)
+        super().__init__(spec, parameters, max_positions, method, target, group)
         self._combine = method.create(parameters, parameters.linear("prediction.combine"))
         self._head = method.create(parameters, parameters.linear("prediction.head"))
         self._vocab_size = spec.vocab_size
@@ -211,12 +233,12 @@ class Eagle3Head(Head):
         normed = self._state_norm(states)
         residual = normed if self.spec.normalised_residual else states
         joined = torch.cat([layer.attention_norm(embedded), normed], dim=1)
-        attended = layer.attention(joined, rotation, step, selected)
+        attended = layer.added(layer.attention(joined, rotation, step, selected))
         if selected is not None:
             residual = residual.index_select(0, selected)
         assert layer.mlp_norm is not None
         x, residual = layer.mlp_norm.add(attended, residual)
-        return residual + layer.mlp(x, step)
+        return residual + layer.added(layer.mlp(x, step))
 
 
 def _listed(offsets: Tensor, vocab_size: int) -> Tensor:

@@ -90,6 +90,14 @@ def read_mtp(folder: Path, target: ModelConfig) -> ModelConfig:
     return replace(target, decoder=decoder, tensors=tensors, kv=replace(target.kv, num_layers=1))
 
 
+def find_mtp(folder: Path, target: ModelConfig) -> ModelConfig | None:
+    """The same; None for a model that has none."""
+    try:
+        return read_mtp(folder, target)
+    except ModelFilesError:
+        return None
+
+
 def _decoder(target: DecoderSpec, layout: _Layout) -> DecoderSpec:
     assert target.final_norm is not None
     prediction = PredictionSpec(

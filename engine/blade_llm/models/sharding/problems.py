@@ -36,8 +36,6 @@ def _undivided(decoder: DecoderSpec | ModulesSpec) -> str | None:
         return "a model that transformers' own modules compute"
     if decoder.bidirectional:
         return "an encoder"
-    if decoder.prediction is not None:
-        return "a head that drafts for another model"
     return None
 
 

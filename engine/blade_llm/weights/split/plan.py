@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.sharding import shard_model
@@ -16,13 +17,19 @@ Parts = tuple[Part | None, ...]
 """Of one tensor, by rank; None for nothing."""
 
 
-def plan_parts(config: ModelConfig, tensors: Mapping[str, TensorInfo], size: int) -> dict[str, Parts]:
-    """What each of ``size`` ranks gets of each of the checkpoint's ``tensors``.
+def plan_parts(
+    config: ModelConfig, tensors: Mapping[str, TensorInfo], size: int, head: ModelConfig | None = None
+) -> dict[str, Parts]:
+    """What each of ``size`` ranks gets of each of the checkpoint's ``tensors``. ``head``: what else is read of it, to
+    draft for the model.
 
     What several ranks read each of them gets; what none reads, a tensor or some rows of one, the first gets, so that
     the ranks' parts together are always the checkpoint. Raises as :func:`~blade_llm.models.sharding.shard_model` does.
     """
-    ranks = [_read_by(shard_model(config, rank, size).tensors.found_in(tensors)) for rank in range(size)]
+    models = [config] if head is None else [config, head]
+    ranks = [
+        _read_by([shard_model(model, rank, size).tensors.found_in(tensors) for model in models]) for rank in range(size)
+    ]
     return {name: _complete([parts.get(name) for parts in ranks], info.shape) for name, info in tensors.items()}
 
 
@@ -53,9 +60,9 @@ class _Wanted:
         return self.shape[axis] if axis < len(self.shape) else 1
 
 
-def _read_by(tensors: TensorMap) -> dict[str, Part]:
+def _read_by(maps: Sequence[TensorMap]) -> dict[str, Part]:
     wanted: dict[str, _Wanted] = {}
-    for part in tensors.parts():
+    for part in chain.from_iterable(tensors.parts() for tensors in maps):
         if part.name not in wanted:
             wanted[part.name] = _Wanted(part.shape, part.index is not None)
         wanted[part.name].add(part)

@@ -23,7 +23,6 @@ from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.norm import NormSpec
-from blade_llm.spec.prediction import PredictionSpec
 from blade_llm.spec.rope import RopeSpec
 from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
@@ -93,7 +92,6 @@ def test_models_that_no_number_of_ranks_divides(tmp_path: Path) -> None:
     modules = ModulesSpec({}, 8, 8, 8, False, 8, (), 8, ())
     for decoder, what in (
         (replace(config.decoder, bidirectional=True), "an encoder"),
-        (replace(config.decoder, prediction=PredictionSpec(kind="mtp", norm=NormSpec(1e-6))), "a head that drafts"),
         (modules, "a model that transformers' own modules compute"),
     ):
         problem = tensor_parallel_problem(replace(config, decoder=decoder), 2)

@@ -7,14 +7,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine_support.draft_recorder import Recorder
 from engine_support.families import ROWS, in_one_tensor, save_row
+from engine_support.feature_load import core_for, free_drafts, run
+from engine_support.heads import MTP_ROWS, MTPReference, save_with_mtp
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import thread_groups, thread_ranks
 from safetensors.torch import load_file, save_file
 
 from blade_llm.cli.split import main
+from blade_llm.config import SpeculativeConfig
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.models.heads.mtp import find_mtp
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import shard_model, tensor_parallel_problem
+from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.weights import loader
 from blade_llm.weights.sources import SafetensorsWeights
 
@@ -110,6 +117,38 @@ def test_a_rank_has_what_it_reads_and_no_more(name: str, tmp_path: Path, monkeyp
         assert counted[0] == counted[1]
         there = {tensor: value.nbytes for tensor, value in tensors_of(split / f"rank_{rank}").items()}
         assert there == counted[1]
+
+
+@pytest.mark.parametrize("row", MTP_ROWS)
+def test_layers_for_multi_token_prediction_are_split_too(row: str, tmp_path: Path) -> None:
+    """And only where all of them are there."""
+    whole, split = tmp_path / "whole", tmp_path / "split"
+    save_with_mtp(whole, row)
+    head = find_mtp(whole, read_model_config(whole))
+    assert head is not None
+    assert main(["--model", str(whole), "-tp", "2", "--output_dir", str(split)]) == 0
+    assert main(["--model", str(split), "--reverse", "--output_dir", str(tmp_path / "joined")]) == 0
+    before, after = tensors_of(whole), tensors_of(tmp_path / "joined")
+    assert before.keys() == after.keys()
+    assert all(same_bytes(value, after[name]) for name, value in before.items())
+    ranks = [tensors_of(split / f"rank_{rank}") for rank in range(2)]
+    divided = {name for name in head.tensors.expected() if ranks[0][name].numel() < before[name].numel()}
+    assert all(2 * ranks[1][name].numel() == before[name].numel() for name in divided)
+    assert all(same_bytes(ranks[1][name], before[name]) for name in head.tensors.expected().keys() - divided)
+    assert any("self_attn.o_proj" in name for name in divided)
+    runner = thread_ranks(split, 2, speculative=SpeculativeConfig(method="mtp", gamma=3), max_model_len=256)
+    core = core_for(runner.config, runner, step_seconds=free_drafts())  # type: ignore[arg-type]
+    recorder, reference = Recorder(core), MTPReference(whole, row)
+    greedy = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
+    run(core, [GenerateRequest(request_id="r", prompt_token_ids=prompt_of(40), sampling=greedy)], stagger=1)
+    assert len(recorder.drafts) > 5
+    for known, drafted in recorder.drafts:
+        assert drafted == reference.draft(known, len(drafted)), known
+    del before[next(name for name in divided)]
+    save_file(before, whole / "model.safetensors")
+    assert main(["--model", str(whole), "-tp", "2", "--output_dir", str(tmp_path / "without")]) == 0
+    left = divided & before.keys()
+    assert all(same_bytes(tensors_of(tmp_path / "without" / "rank_0")[name], before[name]) for name in left)
 
 
 def test_pickled_weights_are_split_too(tmp_path: Path) -> None:
