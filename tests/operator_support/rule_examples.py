@@ -283,11 +283,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.engine.shmSize", "qwen", _spec(engine={"gpus": {"tensorParallel": 2}, "shmSize": "1G"})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 1, "tensorParallel": 1}, "lora": {}})),
     Example("spec.engine.gpus", "qwen", _spec(engine={"gpus": {"count": 2}, "lora": {}})),
-    Example(
-        "spec.engine.gpus",
-        "qwen",
-        _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "mtp"}}),
-    ),
+    Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "mtp"}})),
     Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "ngram"}})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 1}, "memoryFraction": "0.85"})),
     Example("spec.engine.memoryFraction", "qwen", _spec(engine={"memoryFraction": "0.85"})),

@@ -15,16 +15,20 @@ from engine_support.tiny_models import engine_config, save_model
 from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
+from blade_llm.llm import LLM
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import shard_model
 from blade_llm.runner import build_runner
 from blade_llm.runner.draft_config import draft_model_config
 from blade_llm.sampling.parameters import SamplingParams
 
+DEMO = Path(__file__).parents[3] / "examples" / "demo_model"
 REQUESTS = requests_of(24)
 PROMPT = [(7 * i + 3) % 190 + 3 for i in range(75)]
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
 MTP = SpeculativeConfig(method="mtp", gamma=3)
+PREEMPTING = {"max_num_seqs": 24, "max_kv_blocks": 40}
+SMALL_STEPS = {"max_num_seqs": 3, "max_batch_tokens": 24, "enable_prompt_cache": False}
 
 
 def core_of_ranks(config: EngineConfig) -> EngineCore:
@@ -111,15 +115,16 @@ def of_one_rank(folders: dict[str, Path]) -> dict[str, Result]:
     return run(core_for(engine_config(folders["target"], max_num_seqs=24, max_model_len=256)), REQUESTS, stagger=1)
 
 
-@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("method", ["mtp", "eagle3"])
 @pytest.mark.parametrize(
-    "limits",
+    ("size", "limits"),
     [
-        {"max_num_seqs": 24, "max_kv_blocks": 40},
-        {"max_num_seqs": 3, "max_batch_tokens": 24, "enable_prompt_cache": False},
+        (2, PREEMPTING),
+        pytest.param(4, PREEMPTING, marks=pytest.mark.soak),
+        (2, SMALL_STEPS),
+        pytest.param(4, SMALL_STEPS, marks=pytest.mark.soak),
     ],
-    ids=["preempting", "small steps"],
+    ids=["2-preempting", "4-preempting", "2-small steps", "4-small steps"],
 )
 def test_tokens_are_those_of_one_rank_without_drafts(
     folders: dict[str, Path], of_one_rank: dict[str, Result], size: int, method: str, limits: dict[str, Any]
@@ -162,3 +167,22 @@ def test_ranks_plan_for_their_parts_of_the_head(folders: dict[str, Path], method
     assert two.num_blocks == pytest.approx(one.num_blocks * ratio, abs=3)
     weights = [runner._draft_weights.model.nbytes for runner in (one, two.runners[0])]  # type: ignore[union-attr]
     assert weights[1] < weights[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_processes_draft_with_a_trained_head(dtype: str) -> None:
+    """They meet in shared memory; in bf16 one call computes the layers up to each whose states the head reads."""
+    question = [{"role": "user", "content": "What does len do? What does len do?"}]
+    sampling = [
+        SamplingParams(temperature=temperature, seed=5, max_tokens=40, ignore_eos=True) for temperature in (0.0, 0.8)
+    ]
+    found = []
+    for config in (
+        {},
+        {"tensor_parallel_size": 2, "speculative": {"method": "eagle3", "draft_model": DEMO / "eagle3"}},
+    ):
+        llm = LLM(DEMO / "model", dtype=dtype, kv_cache_bytes=32 << 20, max_model_len=256, **config)  # type: ignore[arg-type]
+        found.append([llm.chat(question, each)[0] for each in sampling])
+    assert sum(output.accepted_tokens for output in found[1]) > 5
+    if dtype == "float32":
+        assert [each.outputs[0].token_ids for each in found[1]] == [each.outputs[0].token_ids for each in found[0]]

@@ -12,7 +12,6 @@ from blade_operator.spec.rules.rule import Rule
 _FIELD: Final = "spec.engine.gpus"
 _LEAST_SHM: Final = "1Gi"
 """Shared memory of an engine with several ranks, as NCCL's documentation calls for."""
-_WITH_HEAD: Final = ("eagle3", "mtp")
 _ONE_RANK: Final = (
     "(!has(self.gpus) || (has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : self.gpus.count) <= 1)"
 )
@@ -31,9 +30,7 @@ def _has_shared_memory(spec: LLMServiceSpec) -> bool:
 
 def _is_plain(spec: LLMServiceSpec) -> bool:
     """Whether the engine has no feature that does not go together with several ranks yet."""
-    speculative = spec.engine.speculative
-    with_head = speculative is not None and speculative.method in _WITH_HEAD
-    return spec.engine.gpus.ranks == 1 or (spec.engine.lora is None and not with_head)
+    return spec.engine.gpus.ranks == 1 or spec.engine.lora is None
 
 
 GPU_RULES: Final[tuple[Rule, ...]] = (
@@ -71,10 +68,9 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
         field=_FIELD,
-        cel=f"{_ONE_RANK} || (!has(self.lora) && (!has(self.speculative) || !(self.speculative.method in "
-        f"{list(_WITH_HEAD)})))",
+        cel=f"{_ONE_RANK} || !has(self.lora)",
         holds=lambda name, spec: _is_plain(spec),
-        message="several ranks (tensorParallel) go with neither lora nor a draft head (speculative.method eagle3, mtp) "
-        "yet: remove those, or set count and tensorParallel to at most 1",
+        message="several ranks (tensorParallel) do not go with lora yet: remove it, or set count and tensorParallel to "
+        "at most 1",
     ),
 )
