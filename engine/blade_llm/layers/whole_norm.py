@@ -17,13 +17,13 @@ def normalise_whole_heads(qkv: Tensor, q_norm: Tensor, k_norm: Tensor, eps: floa
     so the mean of squares over all heads is the mean of the ranks' means. Raises
     :class:`~blade_llm.parallel.group.RankLostError`.
     """
-    queries, keys, values = qkv.split([len(q_norm), len(k_norm), qkv.shape[1] - len(q_norm) - len(k_norm)], dim=1)
-    wide = queries.float(), keys.float()
+    first_key, first_value = len(q_norm), len(q_norm) + len(k_norm)
+    wide = qkv[:, :first_key].float(), qkv[:, first_key:first_value].float()
     means = group.all_reduce(torch.stack([each.square().mean(1) for each in wide], dim=1))
     scales = torch.rsqrt(means / group.size + eps)
     # Rounded before the weight, as of one rank.
     normed = (
         (each * scale).to(qkv.dtype) * weight
-        for each, scale, weight in zip(wide, scales.split(1, dim=1), (q_norm, k_norm), strict=True)
+        for each, scale, weight in zip(wide, (scales[:, :1], scales[:, 1:]), (q_norm, k_norm), strict=True)
     )
-    return torch.cat((*normed, values), dim=1)
+    return torch.cat((*normed, qkv[:, first_value:]), dim=1)
