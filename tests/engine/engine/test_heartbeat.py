@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import array
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
 from engine_support.server_process import wait_until
 
-from blade_llm.engine.heartbeat import MOST_STEP_SECONDS, Heartbeat
+from blade_llm.engine.heartbeat import MOST_STEP_SECONDS, Heartbeat, cpu_seconds
 
 INTERVAL = 0.01
 
@@ -84,3 +86,11 @@ def test_work_in_any_thread_counts() -> None:
         wait_until(lambda: beat[0] > 0.0 or sum(range(10_000)) < 0)
     finally:
         heartbeat.close()
+
+
+def test_cpu_time_of_other_processes_is_that_of_those_that_live() -> None:
+    assert cpu_seconds([os.getpid()]) > 0.0
+    child = subprocess.Popen(["true"])
+    child.wait()
+    assert cpu_seconds([child.pid]) == 0.0
+    assert cpu_seconds([]) == 0.0

@@ -1,4 +1,4 @@
-"""How long stages of a pipeline have nothing to do, on a virtual clock: the first on the host's own time, as on CPUs."""
+"""How long stages of a pipeline have nothing to do, on a virtual clock; the first uses the host's time, as on CPUs."""
 
 from __future__ import annotations
 

@@ -119,3 +119,32 @@ def test_blocks_of_another_adapter_image_or_tenant_are_not_shared(other: dict[st
         scheduler.add(Request(str(number), list(range(40)), sampling, **fields))
         cached.append(step(scheduler)[0].cached_tokens)
     assert cached == [0, 0, 32, 32]
+
+
+def test_pipeline_stages_divide_what_is_to_be_computed_of_prompts() -> None:
+    """What is in flight counts, so that the parts are equal."""
+    scheduler = scheduler_of(pipeline_stages=2, budget=1000)
+    add(scheduler, "a", 300)
+    assert [spans(plan_of(scheduler)) for _ in range(2)] == [[(0, 150, 0)], [(150, 150, 0)]]
+    several = scheduler_of(pipeline_stages=2, budget=1000)
+    for name in ("a", "b", "c", "d"):
+        add(several, name, 40)
+    assert [list(chunks(plan_of(several))) for _ in range(2)] == [["a", "b"], ["c", "d"]]
+
+
+def test_few_decodes_wait_for_others_while_every_stage_has_a_step() -> None:
+    """Else those of requests that came one by one would stay in steps of their own, each of which reads all weights."""
+    scheduler = scheduler_of(pipeline_stages=2)
+    in_flight = []
+    for name in ("a", "b", "c", "d"):
+        add(scheduler, name, 4)
+        in_flight.append(plan_of(scheduler))
+    first, second, third, fourth = in_flight
+    deliver(scheduler, first)
+    assert scheduler.schedule() is None
+    deliver(scheduler, second)
+    assert list(chunks(plan_of(scheduler))) == ["a", "b"]
+    deliver(scheduler, third)
+    assert scheduler.schedule() is None
+    deliver(scheduler, fourth)
+    assert list(chunks(plan_of(scheduler))) == ["c", "d"]

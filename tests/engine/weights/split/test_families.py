@@ -78,6 +78,17 @@ def test_ranks_compute_the_same_and_join_to_the_same_bytes(name: str, size: int,
     assert tokens[0] == tokens[1]
 
 
+@pytest.mark.parametrize("name", ["qwen2", "mixtral", "deepseek-v3"])
+def test_stages_of_ranks_read_the_same_folders(name: str, tmp_path: Path) -> None:
+    whole, split = saved(name, tmp_path / "whole"), tmp_path / "split"
+    assert main(["--model", str(whole), "-tp", "2", "--output_dir", str(split)]) == 0
+    tokens = []
+    for folder, stages in ((whole, 1), (split, 2)):
+        driver = Driver(thread_ranks(folder, 2, stages, **ROWS[name].runner))  # type: ignore[arg-type]
+        tokens.append((driver.generate(0, prompt_of(40), 12), driver.generate(1, prompt_of(9, 1), 12)))
+    assert tokens[0] == tokens[1]
+
+
 @pytest.mark.parametrize("name", ["qwen2", "mixtral", "deepseek-v3", "gpt2", "chatglm", "olmo2"])
 def test_a_rank_has_what_it_reads_and_no_more(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes that it reads of its folder are all that are there, and as many as it reads of a whole one."""

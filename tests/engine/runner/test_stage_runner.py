@@ -1,0 +1,111 @@
+"""Tokens on their way back from the last stage: where they are needed, and where they must not go any more."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from engine_support.thread_ranks import ThreadLink, thread_links
+from engine_support.tiny_models import engine_config, save_model
+
+from blade_llm.models.implementation import read_model_config
+from blade_llm.models.sharding import rank_model
+from blade_llm.parallel.layout import RankLayout
+from blade_llm.runner.stage_runner import AwaitedStep, StageRunner
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.plan import BlockUpdate, NewRequest, ScheduledChunk, StepPlan
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=100, seed=0)
+PROMPT = [5, 6, 7, 8]
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> [tuple[StageRunner, StageRunner]]:
+    folder = tmp_path_factory.mktemp("qwen2")
+    save_model(folder, "qwen2")
+    config = engine_config(folder, max_num_seqs=4, max_model_len=64, pipeline_parallel_size=2)
+    whole, links = read_model_config(folder), thread_links(2)
+
+    def build(link: ThreadLink) -> StageRunner:
+        runner = StageRunner(config, rank_model(whole, RankLayout(pipeline=2), link.stage), None, link)
+        runner.warm_up()
+        return runner
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(build, links)
+    return first, second
+
+
+def enters(slot: int, step: int, tokens: list[int]) -> StepPlan:
+    name = f"{slot} {step}"
+    return StepPlan(
+        step,
+        [ScheduledChunk(slot, 0, len(tokens), True, name)],
+        [NewRequest(slot, name, tokens, len(tokens), GREEDY)],
+        [BlockUpdate(slot, 0, [slot])],
+        pipeline_stages=2,
+    )
+
+
+def decodes(slot: int, step: int, position: int) -> StepPlan:
+    return StepPlan(step, [ScheduledChunk(slot, position, 1, True, f"{slot}")], pipeline_stages=2)
+
+
+def launch(runner: StageRunner, plan: StepPlan) -> AwaitedStep:
+    step = runner.launch_sampling(runner.launch_forward(plan))
+    assert isinstance(step, AwaitedStep) == (runner.model_config.stage is not None and runner.model_config.stage.first)
+    return step  # type: ignore[return-value]
+
+
+def tokens_of(runner: StageRunner, slot: int, count: int) -> list[int]:
+    found: list[int] = runner.tables.token_ids[slot, :count].tolist()
+    return found
+
+
+def test_a_step_is_done_when_the_last_stage_is(stages: tuple[StageRunner, StageRunner]) -> None:
+    first, second = stages
+    steps = [launch(first, enters(slot, slot, [slot + 1, *PROMPT])) for slot in range(2)]
+    assert not steps[0].done()
+    for slot in range(2):
+        launch(second, enters(slot, slot, [slot + 1, *PROMPT]))
+    assert steps[1].done()  # and so are those before it
+    assert [step.received is not None for step in steps] == [True, True]
+    for slot, step in enumerate(steps):
+        ((token,),) = step.result().tokens
+        assert tokens_of(first, slot, 6) == tokens_of(second, slot, 6) == [slot + 1, *PROMPT, token]
+
+
+def test_the_first_stage_takes_the_token_that_it_goes_on_from(stages: tuple[StageRunner, StageRunner]) -> None:
+    """Nobody has read the step's result."""
+    first, second = stages
+    for runner in (first, second):
+        launch(runner, enters(2, 10, PROMPT))
+    steps = [launch(first, decodes(2, 11, 4))]
+    sampled = tokens_of(second, 2, 5)[-1]
+    assert tokens_of(first, 2, 5) == [*PROMPT, sampled]
+    launch(second, decodes(2, 11, 4))
+    assert steps[0].result().tokens == [tokens_of(second, 2, 6)[-1:]]
+
+
+def test_a_late_token_does_not_go_to_the_next_request_of_its_slot(stages: tuple[StageRunner, StageRunner]) -> None:
+    first, second = stages
+    late = launch(first, enters(3, 20, PROMPT))
+    longer = [9] * 12
+    after = launch(first, enters(3, 21, longer))
+    launch(second, enters(3, 20, PROMPT))
+    launch(second, enters(3, 21, longer))
+    (token,) = after.result().tokens
+    assert len(late.result().tokens) == 1
+    assert tokens_of(first, 3, 13) == tokens_of(second, 3, 13) == [*longer, *token]
+
+
+def test_each_stage_has_its_layers_alone(stages: tuple[StageRunner, StageRunner]) -> None:
+    first, second = stages
+    whole = first.model_config.stage
+    assert whole is not None
+    held = [len(runner._kv_cache) for runner in stages]
+    assert sum(held) == whole.num_layers
+    assert held == [runner.model_config.num_layers for runner in stages]
+    assert first.num_blocks == second.num_blocks
+    assert torch.equal(first.tables.block_table, second.tables.block_table)
