@@ -120,6 +120,7 @@ bench-engine: install ## the engine's parts: host's time a step, scheduling, API
 	$(BIN)/python -m benchmarks.engine.collectives
 	$(BIN)/python -m benchmarks.engine.rank_host_time
 	$(BIN)/python -m benchmarks.engine.tensor_parallel
+	$(BIN)/python -m benchmarks.engine.pipeline_parallel
 	$(BIN)/python -m benchmarks.engine.latent_attention
 	$(BIN)/python -m benchmarks.engine.cpu_ops
 	$(BIN)/python -m benchmarks.engine.decode_attention
