@@ -52,7 +52,7 @@ class StageLink(Protocol):
 def send_tensor(link: StageLink, x: Tensor) -> None:
     """Send ``x``, which nobody changes afterwards; from a GPU through the host's memory."""
     host = x.detach().cpu().contiguous()
-    link.send(memoryview(host.view(-1).view(torch.uint8).numpy()))
+    link.send(host.view(-1).view(torch.uint8).numpy().data)
 
 
 def receive_tensor(link: StageLink, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -66,7 +66,7 @@ def receive_tensor(link: StageLink, shape: tuple[int, ...], dtype: torch.dtype, 
     x = torch.empty(shape, dtype=dtype)
     if payload.nbytes != x.nbytes:
         raise CollectiveError(f"the stage before {link.stage} has sent {payload.nbytes} bytes instead of {x.nbytes}")
-    memoryview(x.view(-1).view(torch.uint8).numpy())[:] = payload
+    x.view(-1).view(torch.uint8).numpy().data[:] = payload
     return x.to(device)
 
 

@@ -106,6 +106,6 @@ class SocketLink:
     def _require_before(self) -> None:
         """Take the first message, which says whose it is."""
         payload = self.receive()
-        expected = b"%d of %d" % (self._before, self._stages)
-        if payload != expected:
-            raise CollectiveError(f"stage {self._stage} of {self._stages} meets stage {bytes(payload or b'').decode()}")
+        assert payload is not None
+        if (said := bytes(payload)) != b"%d of %d" % (self._before, self._stages):
+            raise CollectiveError(f"stage {self._stage} of {self._stages} meets stage {said.decode(errors='replace')}")
