@@ -13,8 +13,6 @@ from engine_support.thread_ranks import thread_ranks
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import pipeline_parallel_problem, tensor_parallel_problem
 
-NOT_DIVIDED_BY_RANKS = {"olmo2"}
-"""Rows that no number of tensor ranks computes."""
 CASES = [name for name, row in ROWS.items() if row.through == "blade"]
 THOROUGH = ["qwen2", "mixtral", "deepseek-v3"]
 """Rows in every kind of step also where the long tests are not run."""
@@ -52,9 +50,7 @@ def _every_scenario(name: str, size: int, stages: int, folder: Path) -> None:
     row = ROWS[name]
     reference = save_row(folder, row)
     config = read_model_config(folder)
-    if problem := tensor_parallel_problem(config, size):
-        assert name in NOT_DIVIDED_BY_RANKS, problem
-        pytest.skip(problem)
+    assert tensor_parallel_problem(config, size) is None
     if problem := pipeline_parallel_problem(config, stages):
         assert config.num_layers < stages, problem
         pytest.skip(problem)
