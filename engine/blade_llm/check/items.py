@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from blade_llm.check.flops_diff import check_flops_diff
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.check.model import Wanted, check_model
 from blade_llm.check.pb_env import check_pb_env
+from blade_llm.check.ranks.local import check_ranks
 from blade_llm.check.shm import check_shm
 from blade_llm.config import EngineConfig
 from blade_llm.models.errors import ModelFilesError
@@ -23,6 +24,27 @@ ENVIRONMENT_ITEMS: Final = {
 """What is checked without options: name to the short form that an ``LLMService`` uses."""
 MODEL_ITEMS: Final = {"check_memory_fit": "memoryFit", "check_model": "model"}
 """What is added with ``--model``."""
+RANK_ITEMS: Final = {"check_ranks": "ranks"}
+"""What is added with several ranks on this machine."""
+NODE_ITEMS: Final = {
+    "check_nodes": "nodes",
+    "check_versions": "versions",
+    "check_clocks": "clocks",
+    "check_allreduce": "allReduce",
+}
+"""What is added with several machines, in any case: each needs the others."""
+ITEMS: Final = {**ENVIRONMENT_ITEMS, **MODEL_ITEMS, **RANK_ITEMS, **NODE_ITEMS}
+
+
+class Ranks(Protocol):
+    """The ranks of an engine, as this machine checks them."""
+
+    @property
+    def here(self) -> int:
+        """How many are on this machine."""
+
+    def machines(self) -> Sequence[CheckItem]:
+        """``NODE_ITEMS``, from a meeting with the other machines at the first call."""
 
 
 def parse_items(text: str) -> tuple[str, ...]:
@@ -30,9 +52,7 @@ def parse_items(text: str) -> tuple[str, ...]:
 
     Raises ``ValueError`` for an empty list, and for an unknown name with the nearest known one.
     """
-    known = {
-        alias.lower(): name for name, short in {**ENVIRONMENT_ITEMS, **MODEL_ITEMS}.items() for alias in (name, short)
-    }
+    known = {alias.lower(): name for name, short in ITEMS.items() for alias in (name, short)}
     found: dict[str, None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         if part.lower() not in known:
@@ -46,12 +66,17 @@ def parse_items(text: str) -> tuple[str, ...]:
 
 
 def run_items(
-    names: Sequence[str], config: Callable[[], EngineConfig], wanted: Wanted, report: Callable[[CheckItem], None]
+    names: Sequence[str],
+    config: Callable[[], EngineConfig],
+    wanted: Wanted,
+    report: Callable[[CheckItem], None],
+    ranks: Ranks | None = None,
 ) -> list[CheckItem]:
     """Run the items ``names`` and hand each result to ``report`` as soon as it is there.
 
     ``config`` gives the engine's configuration, its model as a folder, and is called for the items that need it; what
-    it raises fails them. ``wanted`` is what the service needs of the model's text side.
+    it raises fails them. ``wanted`` is what the service needs of the model's text side, ``ranks`` what the items about
+    several ranks need.
     """
     checks: dict[str, Callable[[], CheckItem]] = {
         "check_shm": check_shm,
@@ -67,6 +92,9 @@ def run_items(
             config().pipeline_parallel_size,
         ),
     }
+    if ranks is not None:
+        checks["check_ranks"] = lambda: check_ranks(ranks.here)
+        checks |= {name: lambda name=name: _named(ranks.machines(), name) for name in NODE_ITEMS}  # type: ignore[misc]
     items = []
     for name in names:
         try:
@@ -78,3 +106,7 @@ def run_items(
         report(item)
         items.append(item)
     return items
+
+
+def _named(items: Sequence[CheckItem], name: str) -> CheckItem:
+    return next(item for item in items if item.name == name)

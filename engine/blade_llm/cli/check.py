@@ -5,17 +5,17 @@ The flags about memory and text are the server's own, so that both make the same
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from blade_llm.check.items import ENVIRONMENT_ITEMS, MODEL_ITEMS, parse_items, run_items
+from blade_llm.check.items import run_items
 from blade_llm.check.model import Wanted
 from blade_llm.check.report import encode_report, format_item, format_totals, summarize
-from blade_llm.cli.flags import Flag, FlagParser
+from blade_llm.cli.check_flags import NODE_FLAGS, OWN_FLAGS, names_of, ranks_of
+from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, TEXT_FIELDS, memory_fields, text_fields
 from blade_llm.cli.termination import write_termination_log
@@ -33,17 +33,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the check and return the status: 0 or 1 by the items and ``--mode``; wrong flags exit with 2."""
     parser = _parser()
     flags = parser.parse(argv)
-    names = flags["items"] or (*ENVIRONMENT_ITEMS, *(MODEL_ITEMS if flags["model"] else ()))
-    without_model = [name for name in names if name in MODEL_ITEMS and not flags["model"]]
-    if without_model:
-        parser.error(f"{', '.join(without_model)} needs --model DIR")
+    try:
+        ranks = ranks_of(flags)
+        names = names_of(flags, ranks)
+    except ValueError as error:
+        parser.error(str(error))
     # Planning logs its remarks; here they stand in the report, which nothing may interrupt.
     logging.getLogger("blade_llm").addHandler(logging.NullHandler())
 
     def show(item: CheckItem) -> None:
         print(format_item(item), flush=True)
 
-    report = summarize(run_items(names, _engine_config(flags), _wanted(flags), show))
+    report = summarize(run_items(names, _engine_config(flags), _wanted(flags), show, ranks))
     print(f"\n{format_totals(report)}", flush=True)
     write_termination_log(encode_report(report, TERMINATION_LOG_MAX_BYTES))
     return 1 if report.failed or (report.warnings and flags["mode"] == "enforce") else 0
@@ -81,32 +82,17 @@ def _wanted(flags: Mapping[str, Any]) -> Wanted:
 
 
 def _parser() -> FlagParser:
-    listed = ", ".join(f"{name} ({short})" for name, short in {**ENVIRONMENT_ITEMS, **MODEL_ITEMS}.items())
-    own = (
-        Flag(
-            name="items",
-            help=f"what to check, by full or short name: {listed} (default: the first three, with --model all)",
-            kind=_items,
-            metavar="NAME,...",
-        ),
-        Flag(name="model", help="model folder (or hub id) to check", metavar="DIR"),
-        Flag(
-            name="mode",
-            help="enforce: a WARNING exits 1 too; warn: only a FAILED does",
-            default="enforce",
-            choices=("enforce", "warn"),
-        ),
-    )
     server = [flag for group in GROUPS.values() for flag in group]
-    memory = tuple(
-        flag for flag in server if flag.name in (*MEMORY_FIELDS, *SPECULATIVE_FLAGS) and flag.name not in TEXT_FIELDS
-    )
+    of_memory = {*MEMORY_FIELDS, *SPECULATIVE_FLAGS, "pipeline_parallel_size"} - {*TEXT_FIELDS}
+    of_memory -= {flag.name for flag in NODE_FLAGS}
+    memory = tuple(flag for flag in server if flag.name in of_memory)
     text = tuple(flag for flag in server if flag.name in (*TEXT_FIELDS, "enable_json_warmup"))
     parser = FlagParser(
         PROGRAM,
         "Judge an environment, and with --model a model in it, before anything is served.",
         [
-            ("check", own),
+            ("check", OWN_FLAGS),
+            ("several machines", NODE_FLAGS),
             ("the server's flags, for check_memory_fit", memory),
             ("the server's flags, for check_model", text),
         ],
@@ -117,13 +103,6 @@ def _parser() -> FlagParser:
         f"The result also goes, as JSON, to the file named by {TERMINATION_LOG}."
     )
     return parser
-
-
-def _items(text: str) -> tuple[str, ...]:
-    try:
-        return parse_items(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":
