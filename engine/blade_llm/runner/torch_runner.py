@@ -59,8 +59,9 @@ from blade_llm.runner.startup.gpu_profile import capture_all, out_of_memory, pro
 from blade_llm.runner.startup.host_memory import give_back_free_memory
 from blade_llm.runner.startup.kernels import warm_all
 from blade_llm.runner.startup.memory_plan import activation_peak, memory_plan, plan_kv_cache
+from blade_llm.runner.startup.numa import rank_cores
 from blade_llm.runner.startup.step_times import measure_steps
-from blade_llm.runner.startup.threads import requested_threads, usable_cores
+from blade_llm.runner.startup.threads import requested_threads
 from blade_llm.runner.startup.warm_up import warm_up
 from blade_llm.runner.supported import assert_supported
 from blade_llm.runner.tables import SlotTables
@@ -129,7 +130,7 @@ class TorchRunner:
             of_adapters = self.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
             self.adapters = RunnerAdapters(Targets.of(model_config), config, of_adapters, self.device)
         if self.device.type == "cpu":
-            cores = max(1, usable_cores() // config.num_ranks)
+            cores = rank_cores(config.num_ranks // config.nnodes)
             torch.set_num_threads(requested_threads(config.num_threads) or cores)
             start = time.perf_counter()
             backend_of(torch.empty(0))  # loads the native operators; compiles them at a user's very first start

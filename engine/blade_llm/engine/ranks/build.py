@@ -50,6 +50,7 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
         from blade_llm.runner.device import require_devices
 
         require_devices(layout.size)
+        _bind(layout, 0)  # the others are processes by now, which do not inherit it
         with _meeting_place(layout) as address, ranks.naming_the_rank():
             ranks.start(config, group=address)
             joined = _join_first(address, layout, ranks)
@@ -68,7 +69,18 @@ def build_rank(start: RankStart) -> LoadedRunner:
     model_config = read_model_config(config.model_dir, config.model_impl, config.task)
     layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
     own = rank_model(model_config, layout, start.rank)
+    preload()
+    _bind(layout, start.rank)
     return build_runner(config, own, *_join(start.group, layout, start.rank))
+
+
+def _bind(layout: RankLayout, rank: int) -> None:
+    """On CPUs each rank keeps to its part of the host."""
+    from blade_llm.runner.device import choose_device
+    from blade_llm.runner.startup.numa import bind_rank
+
+    if choose_device(rank).type == "cpu":
+        bind_rank(layout.local_rank_of(rank), layout.ranks_per_node)
 
 
 def _join_first(address: str, layout: RankLayout, ranks: RankProcesses) -> _Joined:

@@ -169,7 +169,7 @@ def test_a_small_model_keeps_to_one_thread_unless_more_are_requested(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("blade_llm.runner.torch_runner.usable_cores", lambda: 2)
+    monkeypatch.setattr("blade_llm.runner.torch_runner.rank_cores", lambda ranks: 2)
     monkeypatch.setattr("blade_llm.runner.startup.autotune.SHORT_STEP_SECONDS", short)
     before = torch.get_num_threads()
     try:
