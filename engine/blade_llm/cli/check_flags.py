@@ -63,7 +63,7 @@ NODE_FLAGS: Final = (
         metavar="HOST:PORT",
     ),
     Flag(
-        name="node_timeout",
+        name="dist_timeout",
         help="how long machines wait for each other",
         kind=seconds,
         default=WAIT_SECONDS,
@@ -102,7 +102,7 @@ def ranks_of(flags: Mapping[str, Any]) -> Ranks:
     if address is None:
         raise ValueError(f"--nnodes {nnodes} needs --dist_init_addr HOST:PORT, where the machines meet")
     host, port = address
-    return Ranks(layout, node_rank, Place(host=host, port=port, seconds=flags["node_timeout"]))
+    return Ranks(layout, node_rank, Place(host=host, port=port, seconds=flags["dist_timeout"]))
 
 
 def names_of(flags: Mapping[str, Any], ranks: Ranks) -> tuple[str, ...]:

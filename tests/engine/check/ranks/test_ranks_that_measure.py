@@ -63,7 +63,7 @@ def test_an_address_that_is_none_is_a_problem() -> None:
 def test_two_machines_check_each_other() -> None:
     with socket.create_server(("", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    flags = ["--items", "shm", "-tp", "2", "--nnodes", "2", "--dist_init_addr", address, "--node_timeout", "120"]
+    flags = ["--items", "shm", "-tp", "2", "--nnodes", "2", "--dist_init_addr", address, "--dist_timeout", "120"]
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "blade_llm.cli.check", *flags, "--node_rank", str(rank)],
