@@ -25,10 +25,12 @@ def _items(text: str) -> tuple[str, ...]:
 def _address(text: str) -> tuple[str, int]:
     """``host:port``, ``[IPv6]:port``."""
     host, separator, number = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    if not (separator and host and number.isdigit() and 1 <= int(number) <= 65535) or (":" in host and "[" not in text):
+    bracketed = host.startswith("[") and host.endswith("]")
+    name = host[1:-1] if bracketed else host
+    is_port = number.isascii() and number.isdigit() and 1 <= int(number) <= 65535
+    if not (separator and name and is_port) or (":" in name and not bracketed):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT, like 10.0.0.1:29500")
-    return host, int(number)
+    return name, int(number)
 
 
 _LISTED: Final = ", ".join(f"{name} ({short})" for name, short in ITEMS.items())

@@ -61,7 +61,7 @@ class Place:
         return f"nc -vz {self.host} {self.port}"
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,3 +63,8 @@ def test_the_cause_is_named_and_not_who_missed_it() -> None:
     item = judged(machine(0, lost), machine(1, Measured(problem="RuntimeError: no interface")))[3]
     assert item.status == "FAILED"
     assert "on machine 1 (pod-1): RuntimeError: no interface; let them reach each other" in item.detail
+
+
+def test_addresses_are_written_as_they_are_given() -> None:
+    place = Place(host="fd00::1", port=29500, seconds=1.0)
+    assert (str(place), place.test) == ("[fd00::1]:29500", "nc -vz fd00::1 29500")

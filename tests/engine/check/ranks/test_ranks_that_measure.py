@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +15,6 @@ import pytest
 from blade_llm.check.ranks.all_reduce import Task, measure
 from blade_llm.check.ranks.local import SEGMENT_BYTES, check_ranks
 from blade_llm.cli.check import main
-
-Report = Callable[[], str]
 
 
 def test_ranks_of_this_machine_add_up_and_leave_nothing(tmp_path: Path) -> None:
@@ -90,6 +87,7 @@ def test_two_machines_check_each_other() -> None:
         (["--nnodes", "2", "--dist_init_addr", "x:1"], "1 ranks cannot be divided among 2 machines"),
         (["--nnodes", "2", "-tp", "2", "--dist_init_addr", "29500"], "is not of the form HOST:PORT"),
         (["--nnodes", "2", "-tp", "2", "--dist_init_addr", "::1:29500"], "is not of the form HOST:PORT"),
+        (["--nnodes", "2", "-tp", "2", "--dist_init_addr", "[::1:29500"], "is not of the form HOST:PORT"),
         (["--nnodes", "2", "-tp", "2", "--dist_init_addr", "x:0"], "is not of the form HOST:PORT"),
         (["--items", "clocks"], "check_clocks needs --nnodes N of at least 2"),
     ],
