@@ -247,7 +247,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         together = f"does not go together with {size} yet; leave one of them out"
         if staged and self.speculative is not None:
             raise ValueError(f"speculative decoding (decode_algo {self.speculative.method}) {together}")
-        if self.enable_lora:
+        if staged and self.enable_lora:
             raise ValueError(f"enable_lora {together}")
 
     def _check_micro_batch(self, count: int) -> None:

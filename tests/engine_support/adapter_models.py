@@ -16,7 +16,6 @@ from engine_support.tiny_models import engine_config, save_model
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
-from blade_llm.lora.reader import AdapterReader
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
@@ -54,8 +53,7 @@ def build_with_runner(config: EngineConfig) -> tuple[EngineCore, TorchRunner]:
     runner = build_runner(config)
     core = core_for(config, runner, step_seconds=None if config.speculative is None else free_drafts())
     if runner.adapters is not None:
-        reader = AdapterReader(runner.adapters.targets, config.max_lora_rank, runner.dtype, runner.adapters.prepare)
-        core.serve_adapters(config, reader, cast("Any", runner.adapters.loaded))
+        core.serve_adapters(config, runner.adapters.reader(), cast("Any", runner.adapters.loaded))
     return core, runner
 
 

@@ -78,6 +78,8 @@ def received(folder: Path, rank: int) -> list[bytes]:
 class RecordingRunner:
     """Runner of a rank that writes down what it is to run."""
 
+    adapters = None
+
     def __init__(self, start: RankStart) -> None:
         self._rank = start.rank
         self._folder = start.config.model_dir

@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.engine.ranks.adapters import AdapterRanks
 from blade_llm.engine.ranks.build import build_rank, build_with_ranks
 from blade_llm.models.implementation import log_implementation, read_model_config
 from blade_llm.runner import preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
-
-if TYPE_CHECKING:
-    from blade_llm.runner.lora.adapters import RunnerAdapters
 
 __all__ = ["build_core", "build_rank", "preload"]
 
@@ -61,18 +59,10 @@ def build_core(config: EngineConfig) -> EngineCore:
     )
     core.ranks = ranks
     if runner.adapters is not None:
-        _serve_adapters(core, config, runner.adapters)
+        loaded = cast("dict[int, LoadedAdapter]", runner.adapters.loaded)
+        others = None if ranks is None else AdapterRanks(ranks, config.num_ranks)
+        core.serve_adapters(config, runner.adapters.reader(), loaded, others)
     return core
-
-
-def _serve_adapters(core: EngineCore, config: EngineConfig, adapters: RunnerAdapters) -> None:
-    from blade_llm.lora.reader import AdapterReader
-
-    core.serve_adapters(
-        config,
-        AdapterReader(adapters.targets, config.max_lora_rank, adapters.dtype, adapters.prepare),
-        cast("dict[int, LoadedAdapter]", adapters.loaded),
-    )
 
 
 def _grammars(

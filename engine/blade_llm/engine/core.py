@@ -40,6 +40,7 @@ from blade_llm.engine.messages import (
     RequestOutput,
     UnloadAdapter,
 )
+from blade_llm.engine.ranks.adapters import AdapterRanks
 from blade_llm.engine.ranks.lost import RankWatch
 from blade_llm.lora.memory import host_adapters
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, PrefillBudget
@@ -181,16 +182,23 @@ class EngineCore:
             allow_priority=config.allow_client_priority,
         )
 
-    def serve_adapters(self, config: EngineConfig, reader: AdapterReader, loaded: dict[int, LoadedAdapter]) -> None:
+    def serve_adapters(
+        self,
+        config: EngineConfig,
+        reader: AdapterReader,
+        loaded: dict[int, LoadedAdapter],
+        ranks: AdapterRanks | None = None,
+    ) -> None:
         """Serve LoRA adapters, those of ``lora_modules`` from now on.
 
-        ``reader``: reads folders, on threads; ``loaded``: where the runner finds what was read, by number. Raises
-        ``ModelFilesError`` for one of ``lora_modules`` that cannot be served.
+        ``reader``: reads folders, on threads; ``loaded``: where the runner finds what was read, by number; ``ranks``:
+        others that read their parts. Raises ``ModelFilesError`` for one of ``lora_modules`` that cannot be served.
         """
         self.adapters = AdapterManager(
             self.scheduler,
             reader,
             loaded,
+            ranks,
             most=host_adapters(config),
             submit=self._submit,
             base_names=config.served_names,

@@ -16,7 +16,7 @@ def host_adapters(config: EngineConfig) -> int:
 
 def adapter_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, *, on_gpu: bool) -> int:
     """Bytes on the device where adapters of the largest rank for all layers fill its slots; on CPU in host memory, that
-    is the device's. 0 where none are served."""
+    is the device's. ``model``: of several ranks, what one has of it. 0 where none are served."""
     if not config.enable_lora:
         return 0
     itemsize = DTYPE_BYTES[dtype if config.lora_dtype == "auto" else config.lora_dtype]
@@ -25,5 +25,5 @@ def adapter_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, *,
         layout, buffers = SlotLayout(linears, config.max_lora_rank), buffers_of(config.max_loras)
         return buffers * layout.buffer_bytes(itemsize) + layout.entries_bytes
     parts = (part for linear in linears.values() for part in linear.parts)
-    one = sum(config.max_lora_rank * (part.inputs + part.wanted) for part in parts) * itemsize
+    one = sum(config.max_lora_rank * (part.wanted_inputs + part.wanted) for part in parts) * itemsize
     return one * host_adapters(config)

@@ -23,6 +23,7 @@ from blade_llm.lora.packing import PackedAdapter
 from blade_llm.lora.peft_config import PeftConfig, read_peft_config
 from blade_llm.lora.targets import Target, Targets
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.spec.tensors import LinearPart
 from blade_llm.weights.checkpoint import read_tensor_headers
 from blade_llm.weights.tensor_info import TensorInfo
 
@@ -251,6 +252,18 @@ def _digest(config: PeftConfig, modules: dict[str, tuple[Tensor, Tensor]]) -> by
     return digest.digest()
 
 
+def _part(part: LinearPart, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Of an adapter's matrices what belongs to ``part``: B for its outputs, A for its inputs. What ranks make of their
+    parts adds up to what one makes of the whole, as their layers' own results do."""
+    if part.columns is not None:
+        a = a[:, part.columns.start : part.columns.stop]
+    if isinstance(part.rows, range):
+        b = b[part.rows.start : part.rows.stop : part.rows.step]
+    elif part.rows is not None:
+        b = b.index_select(0, torch.tensor(part.rows))
+    return a, b
+
+
 def _factors(
     config: PeftConfig,
     targets: Targets,
@@ -258,7 +271,7 @@ def _factors(
     found: Mapping[str, Target],
     dtype: torch.dtype,
 ) -> dict[str, Factors]:
-    """By place: A of all its modules one under the other, each one's B for its own outputs."""
+    """By place: A of all its modules one under the other, each one's B for its own outputs; copies, not views."""
     by_place: dict[str, list[str]] = {}
     for module, target in found.items():
         by_place.setdefault(target.place, []).append(module)
@@ -267,10 +280,8 @@ def _factors(
         names.sort(key=lambda name: found[name].first_output)
         shrink, slices, rank = [], [], 0
         for name in names:
-            (a, b), target = modules[name], found[name]
-            rows = target.part.rows
-            if rows is not None:
-                b = b.index_select(0, torch.tensor(rows))
+            target = found[name]
+            a, b = _part(target.part, *modules[name])
             scaled = (b.float() * config.scale(name)).t().to(dtype).contiguous()
             shrink.append(a.to(dtype))
             slices.append(Slice(target.first_output, rank, scaled))

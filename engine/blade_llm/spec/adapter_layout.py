@@ -48,7 +48,7 @@ class SlotLayout:
         """``linears``: the layers that take adapters, by place."""
         self.max_rank = max_rank
         self.places = {
-            place: Place(index, linear.parts[0].inputs, tuple(part.wanted for part in linear.parts))
+            place: Place(index, linear.parts[0].wanted_inputs, tuple(part.wanted for part in linear.parts))
             for index, (place, linear) in enumerate(linears.items())
         }
         self.entry = ENTRY_HEAD + ENTRY_PART * max((len(place.outputs) for place in self.places.values()), default=0)

@@ -150,7 +150,7 @@ def serve(runner: TorchRunner, folder: Path) -> dict[str, list[int]]:
     core = whole_engine(runner)
     assert runner.adapters is not None
     loaded = cast("dict[int, LoadedAdapter]", runner.adapters.loaded)
-    reader = AdapterReader(runner.adapters.targets, 32, runner.dtype, runner.adapters.prepare)
+    reader = runner.adapters.reader()
     core.serve_adapters(runner.config, reader, loaded)
     requests = [
         GenerateRequest(

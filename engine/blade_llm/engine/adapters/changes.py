@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blade_llm.engine.adapters.entry import Adapter, LoadedAdapter
-from blade_llm.engine.adapters.files import is_local
+from blade_llm.engine.adapters.files import AdapterFiles, is_local
 from blade_llm.engine.adapters.host_memory import HostMemory
 from blade_llm.engine.adapters.names import MOST_NAMES, AdapterNames
 from blade_llm.engine.adapters.paths import normalized
@@ -19,10 +19,13 @@ from blade_llm.engine.messages import AdapterReply, LoadAdapter, RequestError, U
 class AdapterChanges:
     """Changes of the set of adapters of one engine."""
 
-    def __init__(self, names: AdapterNames, host: HostMemory, pipeline: AdapterPipeline) -> None:
+    def __init__(
+        self, names: AdapterNames, host: HostMemory, pipeline: AdapterPipeline, files: AdapterFiles
+    ) -> None:
         self._names = names
         self._host = host
         self._pipeline = pipeline
+        self._files = files
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -139,6 +142,7 @@ class AdapterChanges:
         """The weights of ``adapter`` were read: it is in host memory, and has its name now if it replaces another."""
         old = self._replaced_by(adapter)
         if old is not None and old.number and old.digest == weights.digest:
+            self._files.forget(adapter.coming)
             self._rename(old, adapter)
             return
         if old is not None:

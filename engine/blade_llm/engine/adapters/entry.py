@@ -54,6 +54,8 @@ class Adapter:
     """Where its files are on this machine; None: not found yet."""
     number: int = 0
     """In host memory under this number; 0: it is not."""
+    coming: int = 0
+    """The number under which it is read, or was last."""
     digest: bytes = b""
     """Of what was loaded last."""
     rank: int = 0

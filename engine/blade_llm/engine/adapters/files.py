@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -19,6 +19,8 @@ RECENT: Final = 0.2
 """Share of the last one in what reading takes."""
 DOWNLOADS: Final = 2
 """Adapters that are downloaded at once."""
+POLL_S: Final = 0.01
+"""How often other ranks are asked while nothing else is done."""
 
 
 class AdapterReader(Protocol):
@@ -33,11 +35,30 @@ class AdapterReader(Protocol):
         ...
 
 
-class AdapterFiles:
-    """The threads that deal with files."""
+class OtherRanks(Protocol):
+    """Ranks that read their own parts of all adapters; see :class:`blade_llm.engine.ranks.adapters.AdapterRanks`."""
 
-    def __init__(self, reader: AdapterReader) -> None:
+    def read(self, number: int, folder: Path, own: Future[LoadedAdapter]) -> Future[LoadedAdapter]:
+        """Let them read ``folder``; the result is that of ``own`` once they have the same."""
+
+    def forget(self, number: int) -> None:
+        """Let them free an adapter's memory."""
+
+    def poll(self) -> None:
+        """Settle what :meth:`read` returned. Raises what a lost rank raises."""
+
+
+class AdapterFiles:
+    """The threads that deal with files. The engine's thread calls everything.
+
+    Args:
+        ranks: others that read what is read here.
+    """
+
+    def __init__(self, reader: AdapterReader, ranks: OtherRanks | None = None) -> None:
         self._reader = reader
+        self._ranks = ranks
+        self._numbers = 0
         self._downloads = DaemonThreads(DOWNLOADS, "adapter-downloads")
         self._reads = DaemonThreads(1, "adapters")
         self._checks = DaemonThreads(1, "adapter-checks")
@@ -51,12 +72,31 @@ class AdapterFiles:
         return threads.submit(self._prepare, adapter.path, adapter.register_only)
 
     def read(self, adapter: Adapter) -> Future[LoadedAdapter]:
-        """Read the weights of ``adapter``."""
-        return self._reads.submit(self._read, adapter.folder, adapter.path)
+        """Read the weights of ``adapter``, under a number that no other has."""
+        self._numbers += 1
+        adapter.coming = self._numbers
+        own = self._reads.submit(self._read, adapter.folder, adapter.path)
+        if self._ranks is None:
+            return own
+        return self._ranks.read(adapter.coming, adapter.folder or Path(normalized(adapter.path)), own)
 
-    def read_now(self, path: str) -> LoadedAdapter:
-        """Read them on this thread. Raises ``ModelFilesError``."""
-        return self._timed(find_folder(path))
+    def read_now(self, adapter: Adapter) -> LoadedAdapter:
+        """Find them, read them and wait for that. Raises ``ModelFilesError``, and what lost ranks raise."""
+        adapter.folder = find_folder(adapter.path)
+        reading = self.read(adapter)
+        while not wait([reading], POLL_S).done:
+            self.poll()
+        return reading.result()
+
+    def poll(self) -> None:
+        """Settle what was read by all ranks. Raises what lost ranks raise."""
+        if self._ranks is not None:
+            self._ranks.poll()
+
+    def forget(self, number: int) -> None:
+        """What was read under ``number`` is not kept."""
+        if self._ranks is not None:
+            self._ranks.forget(number)
 
     def _prepare(self, path: str, check: bool) -> CheckedFiles:
         folder = find_folder(path)

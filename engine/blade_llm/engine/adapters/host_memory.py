@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from blade_llm.cache.adapters import AdapterResidency
 from blade_llm.engine.adapters.entry import Adapter, LoadedAdapter
 from blade_protocol.adapters import AdapterTier
@@ -12,17 +14,24 @@ class HostMemory:
 
     Args:
         loaded: where the runner finds weights, by number.
+        forget: called with the number of each adapter that leaves.
     """
 
-    def __init__(self, residency: AdapterResidency, loaded: dict[int, LoadedAdapter], capacity: int) -> None:
+    def __init__(
+        self,
+        residency: AdapterResidency,
+        loaded: dict[int, LoadedAdapter],
+        capacity: int,
+        forget: Callable[[int], None],
+    ) -> None:
         self.capacity = capacity
         self._residency = residency
         self._loaded = loaded
+        self._forget = forget
         self._held: dict[int, Adapter] = {}
         """The least recently used first."""
         self._leaving: list[Adapter] = []
         """Of these, those without a name: they go with their last request."""
-        self._numbers = 0
         self.changes = 0
         """Grows with whatever comes or goes."""
         self.loads = 0
@@ -46,9 +55,8 @@ class HostMemory:
         return bool(self._leaving)
 
     def put(self, adapter: Adapter, weights: LoadedAdapter) -> None:
-        """Keep the weights of ``adapter``, for which there is room."""
-        self._numbers += 1
-        adapter.number = self._numbers
+        """Keep the weights of ``adapter``, for which there is room, under the number they were read."""
+        adapter.number = adapter.coming
         adapter.digest, adapter.rank, adapter.nbytes = weights.digest, weights.rank, weights.nbytes
         adapter.state, adapter.reason = "loaded", ""
         self._loaded[adapter.number] = weights
@@ -85,6 +93,7 @@ class HostMemory:
         """Free the memory of ``adapter``, which no request uses."""
         self._residency.forget(adapter.number)
         del self._held[adapter.number], self._loaded[adapter.number]
+        self._forget(adapter.number)
         adapter.number = 0
         self.changes += 1
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from blade_llm.engine.adapters.changes import AdapterChanges
 from blade_llm.engine.adapters.entry import Adapter, LoadedAdapter
-from blade_llm.engine.adapters.files import AdapterFiles, AdapterReader
+from blade_llm.engine.adapters.files import AdapterFiles, AdapterReader, OtherRanks
 from blade_llm.engine.adapters.host_memory import HostMemory
 from blade_llm.engine.adapters.names import AdapterNames
 from blade_llm.engine.adapters.paths import normalized
@@ -39,6 +39,7 @@ class AdapterManager:
     Args:
         reader: reads folders, on threads.
         loaded: where to put what it read, by number; the runner reads it there.
+        ranks: read their parts of the same adapters; None: there are no others.
         most: adapters in host memory.
         submit: schedules requests, whose adapter is in host memory.
         base_names: of the base model, which no adapter may have.
@@ -49,6 +50,7 @@ class AdapterManager:
         scheduler: Scheduler,
         reader: AdapterReader,
         loaded: dict[int, LoadedAdapter],
+        ranks: OtherRanks | None = None,
         *,
         most: int,
         submit: Callable[[list[Request]], None],
@@ -57,11 +59,11 @@ class AdapterManager:
     ) -> None:
         self._residency = scheduler.adapters
         self._submit = submit
-        self._files = AdapterFiles(reader)
-        self._host = HostMemory(scheduler.adapters, loaded, most)
+        self._files = AdapterFiles(reader, ranks)
+        self._host = HostMemory(scheduler.adapters, loaded, most, self._files.forget)
         self._names = AdapterNames(self._host, base_names, allowed_roots)
         self._pipeline = AdapterPipeline(self._files, self._host)
-        self._changes = AdapterChanges(self._names, self._host, self._pipeline)
+        self._changes = AdapterChanges(self._names, self._host, self._pipeline, self._files)
         self._held: list[tuple[Adapter, list[Request]]] = []
         """Requests whose adapter is there, but that would pass one that has waited too long."""
         self._overtaken = 0
@@ -194,7 +196,7 @@ class AdapterManager:
             )
         adapter = Adapter(name, path, pinned=True)
         try:
-            self._host.put(adapter, self._files.read_now(path))
+            self._host.put(adapter, self._files.read_now(adapter))
         except ModelFilesError as error:
             raise ModelFilesError(f"--lora_modules {name}={path}: {error}") from None
         self._names.put(adapter)
@@ -223,6 +225,7 @@ class AdapterManager:
         assert adapter.weights is not None
         future, adapter.weights = adapter.weights, None
         if not self._is_wanted(adapter):
+            self._files.forget(adapter.coming)
             return []
         if (error := future.exception()) is not None:
             return self._failed(adapter, error)

@@ -67,7 +67,9 @@ class AdapterPipeline:
         return done
 
     def take_read(self) -> list[Adapter]:
-        """Those that were read, or could not be."""
+        """Those that were read, or could not be. Raises what lost ranks raise."""
+        if self._reading:
+            self._files.poll()
         done = [adapter for adapter in self._reading if adapter.weights is not None and adapter.weights.done()]
         for adapter in done:
             self._reading.remove(adapter)

@@ -12,6 +12,7 @@ import numpy as np
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure
+from blade_llm.engine.ranks.adapter_messages import AdapterMessage
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.scheduling.plan import StepPlan
 
@@ -75,7 +76,7 @@ class SamplingMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, ta
     masks: MaskBits | None
 
 
-RankMessage = ForwardMessage | SamplingMessage
+RankMessage = ForwardMessage | SamplingMessage | AdapterMessage
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder[RankMessage](RankMessage)
 
@@ -95,7 +96,7 @@ def encode_sampling(masks: TokenMasks | None) -> bytes:
 
 
 def decode(payload: bytes) -> RankMessage:
-    """Either message. Raises ``msgspec.DecodeError``."""
+    """Any message. Raises ``msgspec.DecodeError``."""
     message: RankMessage = _DECODER.decode(payload)
     return message
 

@@ -6,6 +6,7 @@ behind its subscription, so that a rank that is ready misses nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -124,6 +125,15 @@ class RankProcesses:
     def send(self, payload: bytes) -> None:
         """Send a message (:mod:`blade_llm.engine.ranks.messages`) to all ranks. It never waits."""
         self._socket.send(payload, copy=False)
+
+    def receive(self) -> bytes | None:
+        """What a rank has sent since it is ready; None: there is nothing now."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                payload = self._socket.recv(zmq.NOBLOCK)
+                if payload[0] not in _SUBSCRIPTIONS:
+                    return payload
+        return None
 
     def watch(self, on_lost: OnLost) -> None:
         """Call ``on_lost(rank, failure)`` as soon as the first rank is lost, from another thread, or now if one is lost

@@ -11,22 +11,26 @@ import contextlib
 import logging
 import os
 import sys
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import zmq
 
+from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.child_process import begin, failure_of, load_build, report_failure
+from blade_llm.engine.ranks.adapter_reads import RankAdapters
 from blade_llm.engine.ranks.messages import (
     ForwardMessage,
     RankFailure,
     RankReady,
     RankStart,
+    SamplingMessage,
     decode,
     masks_of,
 )
 from blade_llm.engine.ranks.monitor import is_collective_error
 from blade_llm.engine.ranks.ready import other_version
+from blade_llm.engine.ranks.runner import LoadedRunner
 from blade_llm.engine.start import LOG_FORMAT, freeze_gc_heap
 from blade_llm.engine.version import package_version
 from blade_llm.scheduling.plan import PendingForward, Runner
@@ -37,13 +41,18 @@ _SUBSCRIBE_TO_ALL: Final = b"\x01"
 class RankProcess:
     """Runs what ``socket`` brings until ``parent_pipe`` (a file descriptor) reaches end of file."""
 
-    def __init__(self, runner: Runner, socket: zmq.Socket[bytes], parent_pipe: int) -> None:
+    def __init__(
+        self, runner: Runner, socket: zmq.Socket[bytes], parent_pipe: int, adapters: RankAdapters | None = None
+    ) -> None:
         self._runner = runner
         self._socket = socket
         self._parent_pipe = parent_pipe
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(parent_pipe, zmq.POLLIN)
+        self._adapters = adapters
+        if adapters is not None:
+            self._poller.register(adapters.descriptor, zmq.POLLIN)
         self._forward: PendingForward | None = None
         """The forward pass whose sampling is to come."""
 
@@ -53,6 +62,9 @@ class RankProcess:
             ready = dict(self._poller.poll())
             if self._parent_pipe in ready and not os.read(self._parent_pipe, 1):
                 return
+            if self._adapters is not None and self._adapters.descriptor in ready:
+                for reply in self._adapters.take_replies():
+                    self._socket.send(reply)
             with contextlib.suppress(zmq.Again):
                 self._handle(self._socket.recv(zmq.NOBLOCK))
 
@@ -60,6 +72,10 @@ class RankProcess:
         message = decode(payload)
         if isinstance(message, ForwardMessage):
             self._forward = self._runner.launch_forward(message.plan)
+            return
+        if not isinstance(message, SamplingMessage):
+            assert self._adapters is not None, "an adapter for a runner that serves none"
+            self._adapters.handle(message)
             return
         forward, self._forward = self._forward, None
         assert forward is not None, "a sampling without its forward pass"
@@ -80,10 +96,14 @@ def connect(context: zmq.Context[Any], start: RankStart) -> zmq.Socket[bytes]:
 def _serve(start: RankStart, parent_pipe: int) -> None:
     if start.version != (own := package_version()):
         raise other_version(start.rank, own, start.version)
-    runner: Runner = load_build(start.build)(start)
+    runner: LoadedRunner = load_build(start.build)(start)
+    adapters: RankAdapters | None = None
+    if runner.adapters is not None:
+        loaded = cast("dict[int, LoadedAdapter]", runner.adapters.loaded)
+        adapters = RankAdapters(start.rank, runner.adapters.reader(), loaded)
     freeze_gc_heap()
     context: zmq.Context[Any] = zmq.Context()
-    RankProcess(runner, connect(context, start), parent_pipe).run()
+    RankProcess(runner, connect(context, start), parent_pipe, adapters).run()
     context.destroy()
 
 

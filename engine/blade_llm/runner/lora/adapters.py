@@ -14,7 +14,7 @@ from blade_llm.kernels.lora import groups_on_device
 from blade_llm.lora.device_slots import DeviceSlots
 from blade_llm.lora.linear import AdapterSlots
 from blade_llm.lora.packing import PackedAdapter, pack
-from blade_llm.lora.reader import AdapterWeights
+from blade_llm.lora.reader import AdapterReader, AdapterWeights
 from blade_llm.lora.targets import Targets
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.linear_method import LinearMethod
@@ -67,6 +67,10 @@ class RunnerAdapters:
     def allocated_bytes(self) -> int:
         """What the slots have taken from the device's memory for good; 0 where adapters are allocated one by one."""
         return 0 if self._slots.on_device is None else self._slots.on_device.nbytes
+
+    def reader(self) -> AdapterReader:
+        """Reads what ``loaded`` is to have: of several ranks, this one's part of an adapter."""
+        return AdapterReader(self.targets, self._config.max_lora_rank, self.dtype, self.prepare)
 
     def prepare(self, weights: AdapterWeights) -> AdapterWeights:
         """``weights`` in the form in which they are copied to the device. For the thread that has read them."""

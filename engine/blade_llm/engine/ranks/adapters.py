@@ -1,0 +1,128 @@
+"""Adapters of all ranks: rank 0 uses one when all have read their parts of the same content.
+
+All read at once, each on a thread of its own process. Folders change, and machines may have different ones: so every
+rank says the digest of what it has read, of which it keeps its part. One that could not read it, or read something else,
+fails the load for all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from blade_llm.engine.adapters import LoadedAdapter
+from blade_llm.engine.ranks.adapter_messages import (
+    AdapterReadMessage,
+    ForgetAdapterMessage,
+    ReadAdapterMessage,
+    decode_read,
+    encode_adapter,
+)
+from blade_llm.lora.errors import AdapterError
+
+READ_SECONDS: Final = 300.0
+"""A rank that has not read an adapter so long after rank 0 has does not get any further."""
+
+
+class RankMessages(Protocol):
+    """The other ranks; :class:`~blade_llm.engine.ranks.processes.RankProcesses` has their processes."""
+
+    def send(self, payload: bytes) -> None:
+        """Send a message to all of them without waiting."""
+
+    def receive(self) -> bytes | None:
+        """A message of one of them; None: there is none now."""
+
+    def raise_if_lost(self) -> None:
+        """Raise :class:`~blade_llm.engine.ranks.lost.RankFailedError` if one is lost."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """An adapter that is being read."""
+
+    own: Future[LoadedAdapter]
+    """By rank 0."""
+    result: Future[LoadedAdapter] = field(default_factory=Future)
+    replies: dict[int, AdapterReadMessage] = field(default_factory=dict)
+    """By rank."""
+    alone_since: float | None = None
+    """When rank 0 was seen to have read it."""
+
+
+class AdapterRanks:
+    """Implements :class:`~blade_llm.engine.adapters.files.OtherRanks` for the further of ``size`` ranks.
+
+    Args:
+        seconds: see :data:`READ_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        ranks: RankMessages,
+        size: int,
+        *,
+        seconds: float = READ_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ranks = ranks
+        self._size = size
+        self._seconds = seconds
+        self._clock = clock
+        self._reading: dict[int, _Reading] = {}
+
+    def read(self, number: int, folder: Path, own: Future[LoadedAdapter]) -> Future[LoadedAdapter]:
+        """Let the others read what rank 0 reads as ``own``. The result is that of ``own`` once all have the same, and
+        :class:`AdapterError`, which names the rank, when one has not; :meth:`poll` settles it."""
+        self._ranks.send(encode_adapter(ReadAdapterMessage(number, str(folder.absolute()))))
+        reading = self._reading[number] = _Reading(own)
+        return reading.result
+
+    def forget(self, number: int) -> None:
+        """Let the others free its memory; no plan that is launched from now on uses it."""
+        self._ranks.send(encode_adapter(ForgetAdapterMessage(number)))
+
+    def poll(self) -> None:
+        """Take what the others have said meanwhile. Raises :class:`~blade_llm.engine.ranks.lost.RankFailedError`."""
+        self._ranks.raise_if_lost()
+        while (payload := self._ranks.receive()) is not None:
+            reply = decode_read(payload)
+            if (reading := self._reading.get(reply.number)) is not None:  # else it has failed already
+                reading.replies[reply.rank] = reply
+        for number, reading in list(self._reading.items()):
+            if not reading.own.done():
+                continue
+            error = reading.own.exception() or self._problem(reading)
+            if error is not None:
+                del self._reading[number]
+                self.forget(number)
+                reading.result.set_exception(error)
+            elif len(reading.replies) == self._size - 1:
+                del self._reading[number]
+                reading.result.set_result(reading.own.result())
+
+    def _problem(self, reading: _Reading) -> AdapterError | None:
+        """Why it cannot be used, of what rank 0 has read."""
+        digest = reading.own.result().digest
+        for rank, reply in sorted(reading.replies.items()):
+            if reply.error:
+                return AdapterError(f"rank {rank}: {reply.error}")
+            if reply.digest != digest:
+                return AdapterError(
+                    f"rank {rank} has read other weights than rank 0: the folder was changed meanwhile, or the machines "
+                    "have different ones; load the adapter again when all have the same"
+                )
+        now = self._clock()
+        if reading.alone_since is None:
+            reading.alone_since = now
+        missing = [rank for rank in range(1, self._size) if rank not in reading.replies]
+        if missing and now - reading.alone_since > self._seconds:
+            return AdapterError(
+                f"rank {missing[0]} has not read the adapter {self._seconds:g} s after rank 0 did; see whether it can "
+                "reach the folder, and load the adapter again"
+            )
+        return None
