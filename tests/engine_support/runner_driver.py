@@ -100,6 +100,10 @@ class Driver:
         assert self.runner.adapters is not None
         number = len(self.runner.adapters.loaded) + 1
         self.runner.adapters.loaded[number] = weights
+        self.place_loaded(slot, number)
+
+    def place_loaded(self, slot: int, number: int) -> None:
+        """The same with what was loaded under ``number`` already."""
         self._adapters.append(AdapterUpdate(slot, number))
 
     def leave(self, slot: int, *, keep_blocks: bool = False) -> None:

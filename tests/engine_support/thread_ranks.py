@@ -196,7 +196,7 @@ class ThreadRanks:
         self.runners = self._all([lambda rank=rank: build(rank) for rank in range(layout.size)])
         first = self.runners[0]
         self.num_blocks, self.max_model_len, self.device = first.num_blocks, first.max_model_len, first.device
-        self.draft, self.adapters, self.tables = first.draft, None, first.tables
+        self.draft, self.adapters, self.tables = first.draft, first.adapters, first.tables
         self.memory_plan = first.memory_plan
 
     @property

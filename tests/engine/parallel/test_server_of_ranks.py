@@ -98,7 +98,6 @@ def test_shared_memory_has_no_name_once_the_ranks_have_joined(folder: Path, text
     [
         (["-tp", "3"], "--tensor_parallel_size 3 does not divide the model's"),
         (["-tp", "65"], "give 1 to 64 ranks"),
-        (["-tp", "2", "--enable_lora"], "enable_lora does not go together with tensor_parallel_size yet"),
         (["-tp", "2", "--decode_algo", "mtp"], "has no layers for multi-token prediction that are known here"),
         (["-tp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"], "raise --kv_cache_bytes to"),
     ],

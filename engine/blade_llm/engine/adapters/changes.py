@@ -19,9 +19,7 @@ from blade_llm.engine.messages import AdapterReply, LoadAdapter, RequestError, U
 class AdapterChanges:
     """Changes of the set of adapters of one engine."""
 
-    def __init__(
-        self, names: AdapterNames, host: HostMemory, pipeline: AdapterPipeline, files: AdapterFiles
-    ) -> None:
+    def __init__(self, names: AdapterNames, host: HostMemory, pipeline: AdapterPipeline, files: AdapterFiles) -> None:
         self._names = names
         self._host = host
         self._pipeline = pipeline

@@ -1,0 +1,124 @@
+"""A real server whose engine is two processes serves adapters as one does, also those that come while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from engine_support.adapters import targets_of, write_adapter
+from engine_support.server_process import ServerProcess, running_server, wait_until
+
+FLAGS = (
+    "--kv_cache_bytes",
+    "32MiB",
+    "--max_num_seqs",
+    "8",
+    "--enable_lora",
+    "--max_loras",
+    "1",
+    "--max_cpu_loras",
+    "2",
+)
+FIELDS = {"prompt": "hello world", "temperature": 0, "ignore_eos": True, "max_tokens": 8}
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, text_model: Path) -> Path:
+    root: Path = tmp_path_factory.mktemp("lora")
+    for seed, name in enumerate(NAMES):
+        write_adapter(root / name, targets_of(text_model), seed=seed, size=3.0)
+    return root
+
+
+def served(folder: Path, model: Path, root: Path, *flags: str) -> tuple[Path, Path, tuple[str, ...]]:
+    ours = ("--lora_modules", f"first={root}/a", "--lora_allowed_roots", str(root), *FLAGS, *flags)
+    return folder, model, (*ours, "--allow_runtime_lora_updating")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, text_model: Path, root: Path) -> dict[str, str]:
+    """What one rank says, without adapter and with each."""
+    folder, model, flags = served(tmp_path_factory.mktemp("o"), text_model, root, "--dtype", "float32")
+    with running_server(folder, model, *flags, engine="real") as server:
+        return {"": text(server), **{name: text(server, str(root / name)) for name in NAMES}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, text_model: Path, root: Path) -> Iterator[ServerProcess]:
+    folder, model, flags = served(tmp_path_factory.mktemp("s"), text_model, root, "-tp", "2", "--dtype", "float32")
+    with running_server(folder, model, *flags, engine="real") as running:
+        yield running
+
+
+def text(server: ServerProcess, model: str = "") -> str:
+    response = server.post("/v1/completions", **FIELDS, **({"model": model} if model else {}))
+    assert response.status_code == 200, response.text
+    return str(response.json()["choices"][0]["text"])
+
+
+def test_by_name_and_by_path(server: ServerProcess, root: Path, expected: dict[str, str]) -> None:
+    """One slot, and room for one beside the pinned one: each request needs another adapter than the last."""
+    assert len(set(expected.values())) == 4
+    for _ in range(2):
+        assert text(server) == expected[""]
+        assert text(server, "first") == expected["a"]
+        assert text(server, str(root / "b")) == expected["b"]
+        assert text(server, str(root / "c")) == expected["c"]
+    assert server.state()["adapter_counts"]["host_evictions"] > 0
+
+
+def test_clients_load_and_unload(server: ServerProcess, root: Path, expected: dict[str, str]) -> None:
+    for name in ("b", "c", "b"):
+        load = server.post("/v1/load_lora_adapter", lora_name="mine", lora_path=str(root / name))
+        assert load.status_code == 200, load.text
+        assert text(server, "mine") == expected[name]
+        assert server.post("/v1/unload_lora_adapter", lora_name="mine").status_code == 200
+        assert server.post("/v1/completions", **FIELDS, model="mine").status_code == 404
+    assert text(server, "first") == expected["a"]
+
+
+def test_what_cannot_be_read_harms_nothing(
+    server: ServerProcess, root: Path, text_model: Path, expected: dict[str, str]
+) -> None:
+    broken = write_adapter(root / "broken", targets_of(text_model))
+    (broken / "adapter_model.safetensors").write_bytes(b"short")
+    load = server.post("/v1/load_lora_adapter", lora_name="broken", lora_path=str(broken))
+    assert load.status_code == 404
+    assert "adapter_model.safetensors" in load.json()["error"]["message"]
+    write_adapter(broken, targets_of(text_model), seed=1, size=3.0)
+    assert server.post("/v1/load_lora_adapter", lora_name="broken", lora_path=str(broken)).status_code == 200
+    assert text(server, "broken") == expected["b"]
+    assert server.post("/v1/unload_lora_adapter", lora_name="broken").status_code == 200
+
+
+def test_replacing_what_is_served(server: ServerProcess, root: Path, expected: dict[str, str]) -> None:
+    def load(name: str) -> None:
+        body = {"lora_name": "mine", "lora_path": str(root / name), "replace": True}
+        response = httpx.post(f"{server.internal_url}/internal/adapters/load", json=body, timeout=60)
+        assert response.status_code == 200, response.text
+
+    load("c")
+    assert text(server, "mine") == expected["c"]
+    assert server.post("/v1/unload_lora_adapter", lora_name="mine").status_code == 200
+
+
+def test_a_rank_that_does_not_answer_stalls_no_other_request(
+    server: ServerProcess, root: Path, expected: dict[str, str]
+) -> None:
+    """Requests for an adapter wait until the rank goes on, which no step of it could hurry."""
+    (rank,) = psutil.Process(server.engine_pid).children()
+    rank.suspend()
+    try:
+        body = {"lora_name": "late", "lora_path": str(root / "b"), "wait": False}
+        response = httpx.post(f"{server.internal_url}/internal/adapters/load", json=body, timeout=60)
+        assert response.status_code == 202
+        wait_until(lambda: server.state()["adapters"] == ["first"])
+    finally:
+        rank.resume()
+    wait_until(lambda: "late" in server.state()["adapters"])
+    assert text(server, "late") == expected["b"]
+    assert server.post("/v1/unload_lora_adapter", lora_name="late").status_code == 200
