@@ -47,6 +47,24 @@ def test_on_cpu_every_rank_has_its_part_and_their_sum_has_to_fit(tmp_path: Path)
     assert figure(item.detail, "(0.75 GiB) =") == 2 * of_rank + runtime
 
 
+@pytest.mark.parametrize("gpu", [None, Gpu(GIB, GIB)], ids=["cpu", "gpu"])
+def test_a_rank_has_its_part_of_the_adapters(tmp_path: Path, gpu: Gpu | None) -> None:
+    """Half of one of the two matrices of each layer, and the other whole."""
+    model, limit = make_model(tmp_path), None if gpu else 4 * GIB
+
+    def adapters(ranks: int) -> int:
+        flags = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 64}
+        return figure(check(model, limit, gpu, ranks, **flags).detail, "adapters")
+
+    assert adapters(1) / 2 < adapters(2) < adapters(1)
+    if gpu is None:
+        # q, k, v, o, gate, up, down of two layers: inputs and outputs of each, of which a rank has half of either.
+        whole = [(16, 16), (16, 8), (16, 8), (16, 16), (16, 24), (16, 24), (24, 16)]
+        parts = [(16, 8), (16, 4), (16, 4), (8, 16), (16, 12), (16, 12), (12, 16)]
+        for ranks, layers in ((1, whole), (2, parts)):
+            assert adapters(ranks) == 8 * 4 * 64 * 2 * sum(map(sum, layers))
+
+
 def test_the_cache_that_is_named_for_all_ranks_passes(tmp_path: Path) -> None:
     model, fixed = make_model(tmp_path), RUNTIME_BYTES + RANK_RUNTIME_BYTES
     flags = {"max_num_seqs": 32768}

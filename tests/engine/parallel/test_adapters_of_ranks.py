@@ -17,10 +17,12 @@ from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, save_model
 
 from blade_llm.config import SpeculativeConfig, SpeculativeMethod
+from blade_llm.engine.messages import GenerateRequest
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.runner import build_runner
+from blade_llm.sampling.parameters import SamplingParams
 
 CASES = [name for name, row in ROWS.items() if row.through == "blade"]
 THOROUGH = ["qwen2", "mixtral", "deepseek-v3"]
@@ -67,6 +69,16 @@ RANKS = {"a": 8, "b": 16, "c": 3}
 REQUESTS = [
     msgspec.structs.replace(request, adapter=["a", "", "b", "c", "a"][number % 5])
     for number, request in enumerate(requests_of(24))
+]
+REQUESTS += [
+    GenerateRequest(
+        request_id=f"beams {name}",
+        sibling_ids=[f"beams {name} {beam}" for beam in (1, 2)],
+        prompt_token_ids=list(range(20, 60)),
+        sampling=SamplingParams(temperature=0.0, max_tokens=20, beam_width=3, seed=1),
+        adapter=name,
+    )
+    for name in ("a", "b")
 ]
 SETTINGS: dict[str, Any] = {"max_num_seqs": 24, "max_model_len": 256, "enable_lora": True, "max_cpu_loras": 3}
 
@@ -127,11 +139,8 @@ def test_each_feature_as_one_rank_has_it(folder: Path, of_one_rank: dict[str, Re
 @pytest.mark.parametrize("method", ["ngram", "look_ahead", "draft"])
 def test_draft_tokens_are_verified_with_adapters(folder: Path, of_one_rank: dict[str, Result], method: str) -> None:
     """A draft model is whole on every rank, and has no adapters."""
-    speculative = SpeculativeConfig(
-        method=cast("SpeculativeMethod", method),
-        gamma=3,
-        draft_model=str(folder / "draft") if method == "draft" else "",
-    )
+    drafts = str(folder / "draft") if method == "draft" else ""
+    speculative = SpeculativeConfig(method=cast("SpeculativeMethod", method), gamma=3, draft_model=drafts)
     options = settings(folder, tensor_parallel_size=2, max_kv_blocks=40, speculative=speculative)
     core, _ = ranked_core(engine_config(folder / "base", **options), step_seconds=free_drafts())
     check_all(run(core, REQUESTS, stagger=1), of_one_rank)

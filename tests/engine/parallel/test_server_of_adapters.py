@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -11,17 +12,9 @@ import pytest
 from engine_support.adapters import targets_of, write_adapter
 from engine_support.server_process import ServerProcess, running_server, wait_until
 
-FLAGS = (
-    "--kv_cache_bytes",
-    "32MiB",
-    "--max_num_seqs",
-    "8",
-    "--enable_lora",
-    "--max_loras",
-    "1",
-    "--max_cpu_loras",
-    "2",
-)
+from blade_llm import LLM, LoRARequest, SamplingParams
+
+FLAGS = "--kv_cache_bytes 32MiB --max_num_seqs 8 --enable_lora --max_loras 1 --max_cpu_loras 2".split()
 FIELDS = {"prompt": "hello world", "temperature": 0, "ignore_eos": True, "max_tokens": 8}
 NAMES = ("a", "b", "c")
 
@@ -101,24 +94,34 @@ def test_replacing_what_is_served(server: ServerProcess, root: Path, expected: d
         response = httpx.post(f"{server.internal_url}/internal/adapters/load", json=body, timeout=60)
         assert response.status_code == 200, response.text
 
-    load("c")
-    assert text(server, "mine") == expected["c"]
+    for name in ("b", "c"):
+        load(name)
+        assert text(server, "mine") == expected[name]
     assert server.post("/v1/unload_lora_adapter", lora_name="mine").status_code == 200
 
 
-def test_a_rank_that_does_not_answer_stalls_no_other_request(
-    server: ServerProcess, root: Path, expected: dict[str, str]
-) -> None:
-    """Requests for an adapter wait until the rank goes on, which no step of it could hurry."""
+def test_a_rank_that_is_late_is_waited_for(server: ServerProcess, root: Path, expected: dict[str, str]) -> None:
+    """Rank 0 does not say that it has an adapter before the others have it."""
     (rank,) = psutil.Process(server.engine_pid).children()
     rank.suspend()
     try:
         body = {"lora_name": "late", "lora_path": str(root / "b"), "wait": False}
         response = httpx.post(f"{server.internal_url}/internal/adapters/load", json=body, timeout=60)
         assert response.status_code == 202
-        wait_until(lambda: server.state()["adapters"] == ["first"])
+        begun = server.state()["sequence"]
+        wait_until(lambda: server.state()["sequence"] >= begun + 5)
+        assert "late" not in server.state()["adapters"]
     finally:
         rank.resume()
     wait_until(lambda: "late" in server.state()["adapters"])
     assert text(server, "late") == expected["b"]
     assert server.post("/v1/unload_lora_adapter", lora_name="late").status_code == 200
+
+
+def test_offline(text_model: Path, root: Path, expected: dict[str, str]) -> None:
+    options: dict[str, Any] = {"load_format": "dummy", "dtype": "float32", "kv_cache_bytes": 32 << 20, "num_threads": 1}
+    llm = LLM(text_model, enable_lora=True, tensor_parallel_size=2, **options)
+    params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=8)
+    adapters = [LoRARequest(name, number, str(root / name)) for number, name in enumerate(NAMES, 1)]
+    results = llm.generate(["hello world"] * 4, params, lora_request=[*adapters, None])
+    assert [each.outputs[0].text for each in results] == [*(expected[name] for name in NAMES), expected[""]]

@@ -20,7 +20,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.lora.memory import adapter_bytes
-from blade_llm.lora.reader import AdapterReader, AdapterWeights, read_adapter
+from blade_llm.lora.reader import AdapterWeights, read_adapter
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner

@@ -1,4 +1,4 @@
-"""The adapters of a rank other than rank 0: read on a thread when rank 0 says so, so that its steps wait for no disk."""
+"""The adapters of a rank other than rank 0: read on a thread when rank 0 says so; its steps wait for no disk."""
 
 from __future__ import annotations
 

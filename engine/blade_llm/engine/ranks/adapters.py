@@ -1,8 +1,8 @@
 """Adapters of all ranks: rank 0 uses one when all have read their parts of the same content.
 
 All read at once, each on a thread of its own process. Folders change, and machines may have different ones: so every
-rank says the digest of what it has read, of which it keeps its part. One that could not read it, or read something else,
-fails the load for all.
+rank says the digest of what it has read, of which it keeps its part. One that could not read it, or has read something
+else, fails the load for all.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class AdapterRanks:
                 return AdapterError(f"rank {rank}: {reply.error}")
             if reply.digest != digest:
                 return AdapterError(
-                    f"rank {rank} has read other weights than rank 0: the folder was changed meanwhile, or the machines "
+                    f"rank {rank} has read other weights than rank 0: the folder was changed meanwhile, or machines "
                     "have different ones; load the adapter again when all have the same"
                 )
         now = self._clock()

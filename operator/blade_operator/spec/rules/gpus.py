@@ -28,11 +28,6 @@ def _has_shared_memory(spec: LLMServiceSpec) -> bool:
     return spec.engine.gpus.ranks == 1 or parse_quantity(spec.engine.shm_size) >= parse_quantity(_LEAST_SHM)
 
 
-def _is_plain(spec: LLMServiceSpec) -> bool:
-    """Whether the engine has no feature that does not go together with several ranks yet."""
-    return spec.engine.gpus.ranks == 1 or spec.engine.lora is None
-
-
 GPU_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
@@ -64,13 +59,5 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
         holds=lambda name, spec: _has_shared_memory(spec),
         message=f"must be at least {_LEAST_SHM} with several ranks (gpus.tensorParallel), which exchange what they "
         "compute through it",
-    ),
-    Rule(
-        at=("spec", "engine"),
-        field=_FIELD,
-        cel=f"{_ONE_RANK} || !has(self.lora)",
-        holds=lambda name, spec: _is_plain(spec),
-        message="several ranks (tensorParallel) do not go with lora yet: remove it, or set count and tensorParallel to "
-        "at most 1",
     ),
 )

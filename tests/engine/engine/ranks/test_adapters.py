@@ -146,7 +146,7 @@ def test_a_failure_of_one_rank_is_that_of_all(
     engine.check_same()
     at_start = Engine(tmp_path, modules=("a",))
     at_start.ranks.disks[1].instead["a"] = instead
-    with pytest.raises(ModelFilesError, match="--lora_modules a=.*rank 2"):
+    with pytest.raises(ModelFilesError, match=r"--lora_modules a=.*rank 2"):
         at_start.serve()
 
 
