@@ -182,3 +182,8 @@ def test_ranks_share_the_memory_of_an_adapter(folder: Path, size: int) -> None:
         assert adapter_bytes(config, shard_model(model, rank, size), "float32", on_gpu=True) < adapter_bytes(
             config, model, "float32", on_gpu=True
         )
+
+
+def test_stages_take_none_yet(folder: Path) -> None:
+    with pytest.raises(ValueError, match="enable_lora does not go together with pipeline_parallel_size yet"):
+        engine_config(folder / "base", enable_lora=True, pipeline_parallel_size=2)
