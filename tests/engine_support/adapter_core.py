@@ -19,6 +19,7 @@ from blade_llm.engine.messages import (
     LoadAdapter,
     UnloadAdapter,
 )
+from blade_llm.engine.ranks.adapters import AdapterRanks
 from blade_llm.lora.errors import AdapterError
 from blade_llm.sampling.parameters import SamplingParams
 
@@ -56,7 +57,9 @@ class Disk:
         return 4
 
 
-def core_of(disk: Disk, root: Path, *, slots: int = 2, host: int = 3, seqs: int = 4) -> EngineCore:
+def core_of(
+    disk: Disk, root: Path, *, slots: int = 2, host: int = 3, seqs: int = 4, ranks: AdapterRanks | None = None
+) -> EngineCore:
     for name in [*"abcdefgh", "broken", "odd"]:
         (root / "adapters" / name).mkdir(parents=True, exist_ok=True)
     config = EngineConfig(
@@ -70,7 +73,7 @@ def core_of(disk: Disk, root: Path, *, slots: int = 2, host: int = 3, seqs: int 
     )
     runner = FakeRunner(max_num_seqs=seqs)
     core = make_core(runner, max_adapters=slots)
-    core.serve_adapters(config, disk, {})
+    core.serve_adapters(config, disk, {}, ranks)
     return core
 
 

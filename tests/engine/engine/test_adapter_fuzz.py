@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 from engine_support.adapter_core import Disk, core_of, request
+from engine_support.disk_ranks import DiskRanks, other_weights
 
+from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import AdapterReply, LoadAdapter, UnloadAdapter
+from blade_llm.engine.ranks.adapters import AdapterRanks
+from blade_llm.sampling.masks import DraftMasks
+from blade_llm.scheduling.plan import PendingForward, StepPlan
 from blade_llm.scheduling.request import RequestRefusedError
 
 HOST = 3
@@ -21,10 +26,14 @@ FOLDERS = ("a", "b", "c", "d", "broken", "nowhere", "a-copy")
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_comes(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To one rank, or to three, of which others have slow and broken disks."""
     rng = random.Random(seed)
+    others = DiskRanks() if seed % 2 else None
     disk = Disk()
     monkeypatch.setattr("blade_llm.engine.adapters.paths.resolve_model", lambda path: tmp_path / "adapters" / path[-1])
-    core = core_of(disk, tmp_path, slots=2, host=HOST)
+    ranks = None if others is None else AdapterRanks(others, 3)
+    core = core_of(disk, tmp_path, slots=2, host=HOST, ranks=ranks)
+    _check_plans(core, others)
     (tmp_path / "adapters/a-copy").mkdir()
     assert core.adapters is not None
     calls, replies, sent, ends = 0, Counter[int](), set[str](), Counter[str]()
@@ -42,7 +51,7 @@ def test_whatever_comes(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPat
         return core.adapters._host._held
 
     for number in range(300):
-        match rng.choice("llluurrrrraosss"):
+        match rng.choice("llluurrrrraobsss"):
             case "l":
                 path = f"s3://bucket/{rng.choice('abc')}"
                 if rng.random() < 0.8:
@@ -65,10 +74,18 @@ def test_whatever_comes(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPat
                 core.abort([gone])
                 sent.discard(gone)
             case "o":
-                (disk.open.clear if disk.open.is_set() else disk.open.set)()
+                gate = rng.choice([disk, *(others.disks if others else ())]).open
+                (gate.clear if gate.is_set() else gate.set)()
+            case "b" if others:
+                instead = rng.choice(others.disks).instead
+                if instead:
+                    instead.clear()
+                else:
+                    instead[rng.choice("abcd")] = other_weights
             case _ if core.has_work:
                 step()
-    disk.open.set()
+    for each in (disk, *(others.disks if others else ())):
+        each.open.set()
     for _ in range(20_000):
         if not core.has_work:
             break
@@ -83,3 +100,18 @@ def test_whatever_comes(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPat
     assert not any(info.requests for info in infos.values())
     assert not any(info.state == "loading" for info in infos.values())
     assert sum(info.tier != "disk" for info in infos.values()) == len(held())
+    if others is not None:
+        for loaded in others.loaded:
+            assert set(loaded) == set(held())
+
+
+def _check_plans(core: EngineCore, others: DiskRanks | None) -> None:
+    """Every rank has what a plan names when it is sent."""
+    launch = core._runner.launch_forward
+
+    def checked(plan: StepPlan, draft_masks: DraftMasks | None = None) -> PendingForward:
+        for loaded in () if others is None else others.loaded:
+            assert {update.adapter for update in plan.adapter_updates} <= set(loaded)
+        return launch(plan, draft_masks)
+
+    core._runner.launch_forward = checked  # type: ignore[method-assign]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_support.adapter_core import Disk, Weights, change, finish, load, request, tiers
+from engine_support.adapter_core import Weights, change, finish, load, request, tiers
+from engine_support.disk_ranks import DiskRanks, RankDisk, other_weights
 from engine_support.fake_core import make_core
 from engine_support.fake_runner import FakeRunner
-from engine_support.rank_adapters import LocalRanks
 from engine_support.server_process import wait_until
 
 from blade_llm.config import EngineConfig
@@ -27,40 +27,13 @@ from blade_llm.lora.errors import AdapterError
 from blade_llm.models.errors import ModelFilesError
 
 
-class RankDisk(Disk):
-    """What one rank reads; ``instead`` is called in place of reading a folder of this name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.instead: dict[str, Callable[[], Weights]] = {}
-
-    def read(self, folder: Path) -> Weights:
-        weights = super().read(folder)
-        return self.instead.get(folder.name, lambda: weights)()
-
-
-class Ranks(LocalRanks):
-    """Two ranks beside rank 0, each with its own view of the disk."""
-
-    def __init__(self) -> None:
-        self.disks = RankDisk(), RankDisk()
-        self.loaded: tuple[dict[int, LoadedAdapter], ...] = ({}, {})
-        self.lost: RankFailedError | None = None
-        pairs = zip(self.disks, self.loaded, strict=True)
-        super().__init__([RankAdapters(rank, *pair) for rank, pair in enumerate(pairs, 1)])
-
-    def raise_if_lost(self) -> None:
-        if self.lost is not None:
-            raise self.lost
-
-
 class Engine:
     """A core whose rank 0 reads what the others read."""
 
     def __init__(self, root: Path, *, modules: tuple[str, ...] = (), host: int = 2, seconds: float = 60.0) -> None:
         for name in [*"abcd", "a-copy"]:
             (root / "adapters" / name).mkdir(parents=True, exist_ok=True)
-        self.root, self.ranks, self.disk, self.now = root, Ranks(), RankDisk(), 0.0
+        self.root, self.ranks, self.disk, self.now = root, DiskRanks(), RankDisk(), 0.0
         self.loaded: dict[int, LoadedAdapter] = {}
         self._config = EngineConfig(
             model=str(root),
@@ -92,10 +65,6 @@ class Engine:
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
     return Engine(tmp_path).serve()
-
-
-def other_weights() -> Weights:
-    return Weights(b"other".ljust(32))
 
 
 def fails() -> Weights:
@@ -239,7 +208,7 @@ def test_forgetting_before_it_is_read() -> None:
 def test_folders_are_sent_in_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A rank may have another working directory."""
     sent: list[bytes] = []
-    ranks = Ranks()
+    ranks = DiskRanks()
     monkeypatch.setattr(ranks, "send", sent.append)
     monkeypatch.chdir(tmp_path)
     AdapterRanks(ranks, 3).read(1, Path("a"), Future())
