@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,14 @@ def test_by_name_and_by_path(server: ServerProcess, root: Path, expected: dict[s
         assert text(server, str(root / "b")) == expected["b"]
         assert text(server, str(root / "c")) == expected["c"]
     assert server.state()["adapter_counts"]["host_evictions"] > 0
+
+
+def test_requests_at_once(server: ServerProcess, root: Path, expected: dict[str, str]) -> None:
+    """Steps go on while adapters come and go; each request gets its own adapter's answer."""
+    models = [("", ""), ("a", "first"), ("b", str(root / "b")), ("c", str(root / "c"))] * 12
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda each: text(server, each[1]), models))
+    assert found == [expected[name] for name, _ in models]
 
 
 def test_clients_load_and_unload(server: ServerProcess, root: Path, expected: dict[str, str]) -> None:
