@@ -240,15 +240,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.pipeline_micro_batch is not None:
             self._check_micro_batch(self.pipeline_micro_batch)
-        if self.num_ranks == 1:
-            return
-        staged = self.pipeline_parallel_size > 1
-        size = "pipeline_parallel_size" if staged else "tensor_parallel_size"
-        together = f"does not go together with {size} yet; leave one of them out"
-        if staged and self.speculative is not None:
-            raise ValueError(f"speculative decoding (decode_algo {self.speculative.method}) {together}")
-        if staged and self.enable_lora:
-            raise ValueError(f"enable_lora {together}")
+        if self.pipeline_parallel_size > 1 and self.speculative is not None:
+            raise ValueError(
+                f"speculative decoding (decode_algo {self.speculative.method}) does not go together with "
+                "pipeline_parallel_size yet; leave one of them out"
+            )
 
     def _check_micro_batch(self, count: int) -> None:
         stages = self.pipeline_parallel_size

@@ -53,7 +53,7 @@ def ranked_core(config: EngineConfig, **options: Any) -> tuple[EngineCore, Threa
         ]
     )
     core = core_for(config, ranks, **options)  # type: ignore[arg-type]
-    messages = AdapterRanks(local, config.tensor_parallel_size)
+    messages = AdapterRanks(local, config.num_ranks)
     core.serve_adapters(config, own.reader(), cast("Any", own.loaded), messages)
     return core, ranks
 

@@ -271,9 +271,11 @@ def _factors(
     found: Mapping[str, Target],
     dtype: torch.dtype,
 ) -> dict[str, Factors]:
-    """By place: A of all its modules one under the other, each one's B for its own outputs; copies, not views."""
+    """By place here: A of all its modules one under the other, each one's B for its own outputs; copies, not views."""
     by_place: dict[str, list[str]] = {}
     for module, target in found.items():
+        if not target.here:
+            continue
         by_place.setdefault(target.place, []).append(module)
     result: dict[str, Factors] = {}
     for place, names in by_place.items():

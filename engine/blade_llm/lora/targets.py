@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,29 +24,43 @@ class Target:
     part: LinearPart
     first_output: int
     """Where its outputs begin among the layer's."""
+    here: bool = True
+    """False: another pipeline stage has the layer, by whose ``place`` it is not known here."""
 
 
 class Targets:
-    """The modules of one model that an adapter may have weights for."""
+    """The modules of one model that an adapter may have weights for.
 
-    def __init__(self, tensors: TensorMap) -> None:
+    Args:
+        tensors: of the model, or what one rank has of it.
+        whole: of the whole model, where ``tensors`` is that of a pipeline stage: what other stages have is found, too.
+    """
+
+    def __init__(self, tensors: TensorMap, whole: TensorMap | None = None) -> None:
         self._prefix = tensors.optional_prefix
         self.linears: dict[str, LinearMap] = {
             place: linear for place, linear in tensors.linears.items() if _is_served(place)
         }
+        """The layers that take adapters here, by place."""
         self._by_module: dict[str, Target] = {}
+        if whole is not None:
+            self._add({place: linear for place, linear in whole.linears.items() if _is_served(place)}, here=False)
+            tensors = whole
         self._others = {part.module for linear in tensors.linears.values() for part in linear.parts}
         self._others |= {part.name.removesuffix(".weight") for part in tensors.tensors.values()}
-        for place, linear in self.linears.items():
+        self._add(self.linears, here=True)
+
+    def _add(self, linears: Mapping[str, LinearMap], *, here: bool) -> None:
+        for place, linear in linears.items():
             first = 0
             for part in linear.parts:
-                self._by_module[part.module] = Target(place, part, first)
+                self._by_module[part.module] = Target(place, part, first, here)
                 first += part.wanted
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Targets:
-        """Of the model that ``config`` describes."""
-        return cls(config.tensors)
+    def of(cls, config: ModelConfig, whole: ModelConfig | None = None) -> Targets:
+        """Of the model that ``config`` describes; ``whole``: of which that is a stage."""
+        return cls(config.tensors, None if whole is None else whole.tensors)
 
     @property
     def modules(self) -> list[str]:

@@ -27,7 +27,6 @@ from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.paged_attention import RaggedBatch, most_split_queries
 from blade_llm.layers.step import KVCache
 from blade_llm.lora.memory import adapter_bytes
-from blade_llm.lora.targets import Targets
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
@@ -50,7 +49,7 @@ from blade_llm.runner.graphs.mixed import MixedGraphs
 from blade_llm.runner.graphs.sets import StepGraphs, create_graphs, in_capture_order
 from blade_llm.runner.inputs import StepInputs, send_inputs
 from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks, copy_tokens
-from blade_llm.runner.lora.adapters import RunnerAdapters
+from blade_llm.runner.lora.adapters import RunnerAdapters, targets_of
 from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
 from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
@@ -128,7 +127,7 @@ class TorchRunner:
         self.adapters: RunnerAdapters | None = None
         if config.enable_lora:
             of_adapters = self.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
-            self.adapters = RunnerAdapters(Targets.of(model_config), config, of_adapters, self.device)
+            self.adapters = RunnerAdapters(targets_of(config, model_config), config, of_adapters, self.device)
         if self.device.type == "cpu":
             cores = rank_cores(config.num_ranks // config.nnodes)
             torch.set_num_threads(requested_threads(config.num_threads) or cores)

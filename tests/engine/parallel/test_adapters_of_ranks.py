@@ -12,6 +12,7 @@ from engine_support.adapters import ThroughRunner, merge, targets_of, write_adap
 from engine_support.families import ROWS, save_row
 from engine_support.family_proof import SCENARIOS, Comparison
 from engine_support.feature_load import Result, check_equal, free_drafts, requests_of, run
+from engine_support.heads import save_eagle3
 from engine_support.rank_adapters import load_everywhere, ranked_core
 from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, save_model
@@ -20,42 +21,45 @@ from blade_llm.config import SpeculativeConfig, SpeculativeMethod
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.sharding import shard_model, tensor_parallel_problem
+from blade_llm.models.sharding import pipeline_parallel_problem, shard_model, tensor_parallel_problem
 from blade_llm.runner import build_runner
 from blade_llm.sampling.parameters import SamplingParams
 
 CASES = [name for name, row in ROWS.items() if row.through == "blade"]
 THOROUGH = ["qwen2", "mixtral", "deepseek-v3"]
 """Rows in every kind of step also where the long tests are not run."""
+LAYOUTS = [(2, 1), (4, 1), (1, 2), (2, 2)]
+"""Tensor ranks of each stage, stages."""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_family_in_a_batch(name: str, tmp_path: Path) -> None:
-    _compare(name, 2, tmp_path, ["prefix_hit", "batch_of_eight"])
+    _compare(name, 2, 1, tmp_path, ["prefix_hit", "batch_of_eight"])
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "stages"), LAYOUTS)
 @pytest.mark.parametrize("name", THOROUGH)
-def test_every_kind_of_step(name: str, size: int, tmp_path: Path) -> None:
-    _compare(name, size, tmp_path, list(SCENARIOS))
+def test_every_kind_of_step(name: str, size: int, stages: int, tmp_path: Path) -> None:
+    _compare(name, size, stages, tmp_path, list(SCENARIOS))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(("size", "stages"), [*LAYOUTS, (1, 3)])
 @pytest.mark.parametrize("name", CASES)
-def test_every_kind_of_step_of_every_family(name: str, size: int, tmp_path: Path) -> None:
-    _compare(name, size, tmp_path, list(SCENARIOS))
+def test_every_kind_of_step_of_every_family(name: str, size: int, stages: int, tmp_path: Path) -> None:
+    _compare(name, size, stages, tmp_path, list(SCENARIOS))
 
 
-def _compare(name: str, size: int, root: Path, scenarios: list[str]) -> None:
+def _compare(name: str, size: int, stages: int, root: Path, scenarios: list[str]) -> None:
     row, folder = ROWS[name], root / "base"
     folder.mkdir()
     save_row(folder, row)
-    if problem := tensor_parallel_problem(read_model_config(folder), size):
+    model = read_model_config(folder)
+    if problem := tensor_parallel_problem(model, size) or pipeline_parallel_problem(model, stages):
         pytest.skip(problem)
     adapter = write_adapter(root / "adapter", targets_of(folder))
     merged = ThroughRunner(build_runner(engine_config(merge(folder, adapter, root / "merged"), **row.runner)))
-    ranks = thread_ranks(folder, size, enable_lora=True, **row.runner)
+    ranks = thread_ranks(folder, size, stages, enable_lora=True, **row.runner)
     compare = Comparison(ranks, merged)  # type: ignore[arg-type]
     load_everywhere(ranks, adapter, 1)
     compare.driver.place_loaded(2, 1)
@@ -85,10 +89,11 @@ SETTINGS: dict[str, Any] = {"max_num_seqs": 24, "max_model_len": 256, "enable_lo
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in ``base``, adapters of it in ``a``, ``b``, ``c``, and a smaller model in ``draft``."""
+    """The model ``base``, its adapters ``a``, ``b`` and ``c``; a smaller model in ``draft``, a head in ``eagle3``."""
     root: Path = tmp_path_factory.mktemp("models")
     save_model(root / "base", "qwen2")
     save_model(root / "draft", "llama", num_hidden_layers=1)
+    save_eagle3(root / "eagle3", eagle_aux_hidden_state_layer_ids=[0, 1, 1])
     for seed, (name, rank) in enumerate(RANKS.items()):
         write_adapter(root / name, targets_of(root / "base"), rank=rank, seed=seed)
     return root
@@ -118,16 +123,21 @@ def test_adapters_make_a_difference(folder: Path, of_one_rank: dict[str, Result]
 
 
 @pytest.mark.parametrize("engine", ["room", "preempting", "few slots", "no prefix cache"])
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.soak)])
-def test_each_feature_as_one_rank_has_it(folder: Path, of_one_rank: dict[str, Result], size: int, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "stages"), [(2, 1), (1, 2), *(pytest.param(*each, marks=pytest.mark.soak) for each in [(4, 1), (2, 2)])]
+)
+def test_each_feature_as_one_rank_has_it(
+    folder: Path, of_one_rank: dict[str, Result], size: int, stages: int, engine: str
+) -> None:
     """Three adapters and the base model in the same batches."""
     options: dict[str, dict[str, Any]] = {
         "room": {},
-        "preempting": {"max_kv_blocks": 32},
+        "preempting": {"max_kv_blocks": 20},
         "few slots": {"max_loras": 1},
         "no prefix cache": {"enable_prompt_cache": False},
     }
-    config = engine_config(folder / "base", **settings(folder, tensor_parallel_size=size, **options[engine]))
+    layout = {"tensor_parallel_size": size, "pipeline_parallel_size": stages}
+    config = engine_config(folder / "base", **settings(folder, **layout, **options[engine]))
     core, ranks = ranked_core(config)
     check_all(run(core, REQUESTS, stagger=1), of_one_rank)
     assert (core.state(epoch="", sequence=0, draining=False).preemptions_total > 0) == (engine == "preempting")
@@ -136,10 +146,10 @@ def test_each_feature_as_one_rank_has_it(folder: Path, of_one_rank: dict[str, Re
     assert (core.adapters.counts.device_loads > config.max_loras) == (engine == "few slots")
 
 
-@pytest.mark.parametrize("method", ["ngram", "look_ahead", "draft"])
+@pytest.mark.parametrize("method", ["ngram", "look_ahead", "draft", "eagle3"])
 def test_draft_tokens_are_verified_with_adapters(folder: Path, of_one_rank: dict[str, Result], method: str) -> None:
-    """A draft model is whole on every rank, and has no adapters."""
-    drafts = str(folder / "draft") if method == "draft" else ""
+    """Neither a draft model, which is whole on every rank, nor a head, which is divided, has adapters."""
+    drafts = str(folder / method) if method in ("draft", "eagle3") else ""
     speculative = SpeculativeConfig(method=cast("SpeculativeMethod", method), gamma=3, draft_model=drafts)
     options = settings(folder, tensor_parallel_size=2, max_kv_blocks=40, speculative=speculative)
     core, _ = ranked_core(engine_config(folder / "base", **options), step_seconds=free_drafts())
@@ -182,8 +192,3 @@ def test_ranks_share_the_memory_of_an_adapter(folder: Path, size: int) -> None:
         assert adapter_bytes(config, shard_model(model, rank, size), "float32", on_gpu=True) < adapter_bytes(
             config, model, "float32", on_gpu=True
         )
-
-
-def test_stages_take_none_yet(folder: Path) -> None:
-    with pytest.raises(ValueError, match="enable_lora does not go together with pipeline_parallel_size yet"):
-        engine_config(folder / "base", enable_lora=True, pipeline_parallel_size=2)

@@ -41,9 +41,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory, text_model: Path, root: P
         return {"": text(server), **{name: text(server, str(root / name)) for name in NAMES}}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, text_model: Path, root: Path) -> Iterator[ServerProcess]:
-    folder, model, flags = served(tmp_path_factory.mktemp("s"), text_model, root, "-tp", "2", "--dtype", "float32")
+@pytest.fixture(scope="module", params=["-tp", "-pp"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, text_model: Path, root: Path
+) -> Iterator[ServerProcess]:
+    ranks = request.param, "2"
+    folder, model, flags = served(tmp_path_factory.mktemp("s"), text_model, root, *ranks, "--dtype", "float32")
     with running_server(folder, model, *flags, engine="real") as running:
         yield running
 

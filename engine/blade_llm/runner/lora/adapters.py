@@ -16,7 +16,9 @@ from blade_llm.lora.linear import AdapterSlots
 from blade_llm.lora.packing import PackedAdapter, pack
 from blade_llm.lora.reader import AdapterReader, AdapterWeights
 from blade_llm.lora.targets import Targets
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import NotEnoughMemoryError
+from blade_llm.models.implementation import read_model_config
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.runner.lora.slot_copies import CudaStreams, NoStreams, SlotCopies
 from blade_llm.runner.lora.step import DeviceAdapters, StagedAdapters, StagedRows
@@ -24,6 +26,14 @@ from blade_llm.runner.staging import Staging
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.spec.adapter_layout import SlotLayout, buffers_of
 from blade_llm.spec.tensors import TensorMap
+
+
+def targets_of(config: EngineConfig, model_config: ModelConfig) -> Targets:
+    """What adapters may have weights for. Of a stage, whose ``model_config`` does not know the others' layers, these
+    are known, too: an adapter of the whole model is one of each stage."""
+    if model_config.stage is None:
+        return Targets.of(model_config)
+    return Targets.of(model_config, read_model_config(config.model_dir, config.model_impl, config.task))
 
 
 class RunnerAdapters:
