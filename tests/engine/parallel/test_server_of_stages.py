@@ -98,7 +98,6 @@ def test_nothing_outlives_the_server(server: ServerProcess) -> None:
     [
         (["-pp", "9"], "--pipeline_parallel_size 9 is more than the model's"),
         (["-pp", "2", "-tp", "33"], "give 1 stage or more, and at most 64 ranks"),
-        (["-pp", "2", "--enable_lora"], "enable_lora does not go together with pipeline_parallel_size yet"),
         (["-pp", "2", "--decode_algo", "ngram"], "speculative decoding (decode_algo ngram) does not go together with"),
         (["-pp", "2", "--pipeline_micro_batch", "1"], "pipeline_micro_batch is 1; give 2, one for each stage, to 64"),
         (["--pipeline_micro_batch", "2"], "pipeline_micro_batch is 2, and there is one stage; leave it out"),
