@@ -11,6 +11,7 @@ from torch import Tensor
 
 from blade_llm.parallel.group import RankGroup
 from blade_llm.parallel.shared_memory import SharedMemoryGroup
+from blade_llm.parallel.shares import share_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -71,6 +72,9 @@ def many_small_sums(group: RankGroup, rounds: int, pause: float = 0.0) -> int:
         if index % 100 == 7:
             gathered = group.all_gather(torch.tensor([group.rank, index]))
             wrong += gathered.tolist() != [number for rank in range(group.size) for number in (rank, index)]
+        if index % 10 == 9:
+            exchanged = group.all_to_all(torch.tensor([[group.rank * row, index] for row in range(group.size)]))
+            wrong += exchanged.tolist() != [[each for rank in range(group.size) for each in (rank * group.rank, index)]]
     return wrong
 
 
@@ -86,6 +90,21 @@ def gathered(group: RankGroup, rows: int) -> list[bytes]:
         assert torch.equal(result[..., group.rank * width : (group.rank + 1) * width], x)
         found.append(bits(result))
     return found
+
+
+def exchanged(group: RankGroup, rows: int) -> list[bytes]:
+    """What an all-to-all gives this rank, which is its share of what a gathering gives all: of several types and
+    widths, of nothing, and of fewer rows than there are ranks."""
+    generator = torch.Generator().manual_seed(group.rank)
+    bytes_of = torch.randint(0, 256, (rows, 3), generator=generator, dtype=torch.uint8)
+    wide = bytes_of.T.contiguous()
+    own_bytes = []
+    for x in (bytes_of, wide, bytes_of > 100, bytes_of.bfloat16(), wide[:1].long(), bytes_of[:0], bytes_of[:, :0]):
+        own = share_of(len(x), group.rank, group.size)
+        found = group.all_to_all(x.contiguous())
+        assert torch.equal(found, group.all_gather(x.contiguous())[own.start : own.stop])
+        own_bytes.append(bits(found))
+    return own_bytes
 
 
 def leasts(group: RankGroup) -> list[int]:

@@ -18,6 +18,7 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import rank_model
 from blade_llm.parallel.group import RankGroup
 from blade_llm.parallel.layout import RankLayout
+from blade_llm.parallel.shares import share_of
 from blade_llm.runner.stage_runner import StageRunner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
@@ -56,6 +57,11 @@ class ThreadGroup:
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         assert x.is_contiguous()
         return torch.cat(self._exchange(x.clone()), dim=-1)
+
+    def all_to_all(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.is_contiguous()
+        own = share_of(len(x), self.rank, self.size)
+        return torch.cat([each[own.start : own.stop] for each in self._exchange(x.clone())], dim=-1)
 
     def least(self, value: int) -> int:
         return min(self._exchange(value))
@@ -120,11 +126,9 @@ class RankedForward:
 
     def __init__(self, forwards: Sequence[Any], size: int) -> None:
         self.forwards = forwards
-        sampling = forwards[-size:]
-        self.logits: torch.Tensor | None = sampling[0].logits
-        for other in sampling[1:]:
-            assert (other.logits is None) == (self.logits is None)
-            assert self.logits is None or torch.equal(other.logits, self.logits), "ranks have different logits"
+        parts = [each.logits for each in forwards[-size:]]
+        assert len({part is None for part in parts}) == 1
+        self.logits: torch.Tensor | None = None if parts[0] is None else torch.cat(parts, dim=1)
         assert all(each.logits is None for each in forwards[:-size])
 
 

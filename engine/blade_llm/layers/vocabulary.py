@@ -22,6 +22,16 @@ def embed(token_ids: Tensor, table: Tensor, vocab_size: int, group: RankGroup | 
 
 def gather_logits(logits: Tensor, vocab_size: int, group: RankGroup) -> Tensor:
     """Logits of the whole vocabulary, [tokens, vocabulary], from those of this rank's rows, [tokens, rows]."""
+    return group.all_gather(_padded(logits, vocab_size, group))[:, :vocab_size].contiguous()
+
+
+def exchange_logits(logits: Tensor, vocab_size: int, group: RankGroup) -> Tensor:
+    """As :func:`gather_logits`, of this rank's share of the tokens alone: [share, vocabulary]."""
+    return group.all_to_all(_padded(logits, vocab_size, group))[:, :vocab_size].contiguous()
+
+
+def _padded(logits: Tensor, vocab_size: int, group: RankGroup) -> Tensor:
+    """[tokens, rows], as wide as those of the other ranks."""
     width = vocabulary_width(vocab_size, group.size)
     padded = F.pad(logits, (0, width - logits.shape[1])) if logits.shape[1] < width else logits
-    return group.all_gather(padded.contiguous())[:, :vocab_size].contiguous()
+    return padded.contiguous()

@@ -175,10 +175,13 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] to [tokens, vocabulary]; not of a model without output matrix."""
+        logits = self.own_logits(hidden)
+        return logits if self.group is None else gather_logits(logits, self.spec.vocab_size, self.group)
+
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """As :meth:`logits`; of several ranks those of this one's part of the vocabulary."""
         assert self.head is not None, "this model was loaded without its output matrix"
         logits = self.head(hidden)
-        if self.group is not None:
-            logits = gather_logits(logits, self.spec.vocab_size, self.group)
         if self.spec.logits_scale != 1.0:
             logits = logits.mul_(self.spec.logits_scale)
         cap = self.spec.logits_softcap

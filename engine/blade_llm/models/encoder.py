@@ -91,3 +91,7 @@ class Encoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """There are none. Raises AssertionError: requests for them are refused before."""
         raise AssertionError("an encoder has no logits")
+
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """As :meth:`logits`."""
+        return self.logits(hidden)

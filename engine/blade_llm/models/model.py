@@ -29,3 +29,7 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] to [tokens, vocabulary]."""
+
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """As :meth:`logits`; of several ranks those of this one's part of the vocabulary
+        (:func:`~blade_llm.spec.vocabulary.vocabulary_rows`)."""

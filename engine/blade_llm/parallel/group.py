@@ -42,6 +42,13 @@ class RankGroup(Protocol):
         Raises :class:`RankLostError`.
         """
 
+    def all_to_all(self, x: Tensor) -> Tensor:
+        """This rank's share (:func:`~blade_llm.parallel.shares.share_of`) of the rows of the ranks' ``x``
+        ([rows, width], any type, contiguous), those of the ranks beside each other: [share, size * width].
+
+        Raises :class:`RankLostError`.
+        """
+
     def least(self, value: int) -> int:
         """The least of the ranks' ``value``. Raises :class:`RankLostError`."""
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from blade_llm.kernels.collectives import MAX_RANKS, is_available
 from blade_llm.parallel.group import RankLostError
+from blade_llm.parallel.shares import share_of
 
 MEMORY_FOLDER: Final = Path("/dev/shm")
 
@@ -62,6 +63,9 @@ class SharedMemoryGroup:
 
     def all_gather(self, x: Tensor) -> Tensor:
         return self._group.all_gather(x)
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        return self._group.all_to_all(x, len(share_of(len(x), self._rank, self._size)))
 
     def least(self, value: int) -> int:
         return self._group.least(value)

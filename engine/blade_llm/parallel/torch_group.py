@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from blade_llm.parallel.group import RankLostError
+from blade_llm.parallel.shares import share_of
 
 
 class TorchGroup:
@@ -63,6 +64,17 @@ class TorchGroup:
         with _failures("all_gather"):
             dist.all_gather_into_tensor(_bytes(out), _bytes(x))
         return out.movedim(0, -2).reshape(*x.shape[:-1], self._size * x.shape[-1])
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        rows, width = x.shape
+        shares = [len(share_of(rows, rank, self._size)) for rank in range(self._size)]
+        own, row_bytes = shares[self._rank], width * x.itemsize
+        out = x.new_empty(self._size, own, width)
+        with _failures("all_to_all"):
+            dist.all_to_all_single(
+                _bytes(out), _bytes(x), [own * row_bytes] * self._size, [share * row_bytes for share in shares]
+            )
+        return out.transpose(0, 1).reshape(own, self._size * width)
 
     def least(self, value: int) -> int:
         number = torch.tensor([value], dtype=torch.int64, device=self._device)

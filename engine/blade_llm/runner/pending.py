@@ -20,7 +20,8 @@ class LaunchedForward:
 
     sampled: SampledSlots
     logits: Tensor | None
-    """[sampled, vocabulary] in the model's type; None when no slot samples."""
+    """[sampled, vocabulary] in the model's type, of several ranks this one's part of the vocabulary; None when no slot
+    samples."""
     prompt_results: PromptOutputResults | None = None
     drafts: Drafts | None = None
     written_slots: Tensor | None = None

@@ -65,6 +65,7 @@ from blade_llm.runner.startup.warm_up import warm_up
 from blade_llm.runner.supported import assert_supported
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
+from blade_llm.sampling.ranks import sample_by_ranks
 from blade_llm.sampling.sampler import Sampler
 from blade_llm.scheduling.plan import PendingForward, StepPlan
 from blade_llm.spec.branching import branching_problem
@@ -174,7 +175,7 @@ class TorchRunner:
                 draft_invalid = self.draft.launch(plan, draft_masks)
             hidden = self._hidden(inputs)
             num_sampled = len(inputs.sampled.slots)
-            logits = self.model.logits(hidden[:num_sampled]) if num_sampled and self._ends else None
+            logits = self.model.own_logits(hidden[:num_sampled]) if num_sampled and self._ends else None
             prompt_results = self._prompt_results(inputs, hidden[num_sampled:])
             drafts = self._drafts(inputs, draft_invalid)
             return LaunchedForward(inputs.sampled, logits, prompt_results, drafts, inputs.trees.written_slots)
@@ -187,9 +188,9 @@ class TorchRunner:
         launched = cast(LaunchedForward, forward)
         if launched.logits is None:
             return LaunchedStep(None, self.device, launched.prompt_results)
-        slots = launched.sampled
+        slots, of_ranks = launched.sampled, (self.group, self.model_config.vocab_size)
         try:
-            sampled = self._sampler.sample(launched.logits, slots, masks)
+            sampled = sample_by_ranks(self._sampler, *of_ranks, launched.logits, slots, masks)
         except torch.OutOfMemoryError as error:
             raise out_of_memory("a step", self.config, error) from error
         written = slots.slot_index if launched.written_slots is None else launched.written_slots

@@ -3,6 +3,7 @@ torch."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +26,11 @@ class TokenMasks:
     words: np.ndarray
     """[len(indices), mask_words(vocabulary)] int32, contiguous: the lowest bit of the first word is token 0, and a bit
     of 1 allows its token. May be overwritten once the sampling is launched."""
+
+    def of(self, rows: range) -> TokenMasks:
+        """Those of a range of the sampled positions, which are counted from its start."""
+        first, end = bisect_left(self.indices, rows.start), bisect_left(self.indices, rows.stop)
+        return TokenMasks([index - rows.start for index in self.indices[first:end]], self.words[first:end])
 
 
 class DraftMasks(Protocol):

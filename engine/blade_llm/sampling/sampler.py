@@ -22,7 +22,7 @@ from blade_llm.kernels.penalties import apply_penalties
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
 from blade_llm.sampling.masks import TokenMasks, mask_words
 from blade_llm.sampling.stages import SampledSlots, Stages, stages_of
-from blade_llm.sampling.table import BIASED, FILTERED, GREEDY_BELOW, PENALISED, RANDOM, SamplingTable
+from blade_llm.sampling.table import BIASED, FILTERED, GREEDY, GREEDY_BELOW, LOGPROBS, PENALISED, RANDOM, SamplingTable
 
 __all__ = ["SampledLogprobs", "SampledSlots", "Sampler", "SamplerOutput"]
 
@@ -63,8 +63,18 @@ class Sampler:
         self._table = table
         self._token_ids = token_ids
 
-    def sample(self, logits: Tensor, sampled: SampledSlots, masks: TokenMasks | None = None) -> SamplerOutput:
-        """``logits``: [rows, vocabulary] of the model's type, contiguous, one for each of ``sampled``."""
+    def sample(
+        self,
+        logits: Tensor,
+        sampled: SampledSlots,
+        masks: TokenMasks | None = None,
+        most_likely: int | None = None,
+    ) -> SamplerOutput:
+        """``logits``: [rows, vocabulary] of the model's type, contiguous, one for each of ``sampled``.
+
+        ``most_likely``: how many of the most likely tokens to find where log-probabilities are wanted (which of equally
+        likely ones are found depends on it); None: what the slot among ``sampled`` wants that wants most.
+        """
         if masks is not None:
             expected = len(masks.indices), mask_words(logits.shape[1])
             assert masks.words.shape == expected, f"masks are {masks.words.shape}, the model wants {expected}"
@@ -77,9 +87,18 @@ class Sampler:
             return SamplerOutput(tokens, None, reported)
         counts = [self._table[sampled.slots[i]].params.logprobs or 0 for i in stages.logprobs_indices]
         chosen = raw.gather(1, tokens.index_select(0, with_logprobs).unsqueeze(1)).squeeze(1)
-        best = raw.topk(min(max(counts), raw.shape[1]))
+        best = raw.topk(min(max(counts) if most_likely is None else most_likely, raw.shape[1]))
         logprobs = SampledLogprobs(stages.logprobs_indices, counts, chosen, best.values, best.indices)
         return SamplerOutput(tokens, logprobs, reported)
+
+    def takes_the_likeliest(self, slots: list[int]) -> bool:
+        """Whether all of ``slots`` sample the likeliest token of the logits as they are, and want nothing else."""
+        return bool((self._table.flags[slots] == GREEDY).all())
+
+    def wanted_logprobs(self, slots: list[int]) -> dict[int, int]:
+        """Indices among ``slots`` of those that want log-probabilities → of how many of the most likely tokens."""
+        wanting = np.flatnonzero(self._table.flags[slots] & LOGPROBS).tolist()
+        return {index: self._table[slots[index]].params.logprobs or 0 for index in wanting}
 
     def changed(self, logits: Tensor, sampled: SampledSlots, stages: Stages) -> Tensor:
         """Logits after penalties, bias and masks, fp32; the input itself when no slot has any."""

@@ -26,6 +26,11 @@ class SampledSlots:
     position_index: Tensor
     """[rows] int64."""
 
+    def of(self, rows: range) -> SampledSlots:
+        """Those of a range of the rows."""
+        part = slice(rows.start, rows.stop)
+        return SampledSlots(self.slots[part], self.positions[part], self.slot_index[part], self.position_index[part])
+
 
 @dataclass(frozen=True, slots=True)
 class Stages:

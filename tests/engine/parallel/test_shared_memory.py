@@ -117,6 +117,11 @@ def test_gathers_bytes_of_any_kind(rows: int) -> None:
     assert others == [first] * 2
 
 
+@pytest.mark.parametrize(("size", "rows"), [(2, 1), (2, 400_001), (3, 2), (3, 400_001), (5, 12)])
+def test_exchanges_shares_of_rows(size: int, rows: int) -> None:
+    results_of(address(size), size, rank_work.exchanged, rows)
+
+
 def test_the_least() -> None:
     assert results_of(address(3), 3, rank_work.leasts) == [[-(2**62), 5, 0, -2, 2**62]] * 3
 
@@ -128,6 +133,7 @@ def test_a_group_of_one() -> None:
     x = torch.randn(100_000)
     assert torch.equal(group.all_reduce(x.clone()), x)
     assert torch.equal(group.all_gather(x), x)
+    assert torch.equal(group.all_to_all(x.view(10, -1)), x.view(10, -1))
     assert group.least(-3) == -3
     group.close()
 
@@ -238,4 +244,6 @@ def test_tensors_that_are_not_served() -> None:
             group.all_reduce(x)
     with pytest.raises(ValueError, match="expected contiguous"):
         group.all_gather(torch.zeros(4, 4).T)
+    with pytest.raises(ValueError, match="expected contiguous"):
+        group.all_to_all(torch.zeros(4, 4).T)
     group.close()

@@ -35,6 +35,13 @@ def test_gathers_and_the_least(tmp_path: Path) -> None:
         assert found[0] == found[1]
 
 
+@pytest.mark.parametrize(("size", "rows"), [(2, 5), (3, 2)])
+def test_exchanges_shares_of_rows(size: int, rows: int, tmp_path: Path) -> None:
+    found = results_of(f"file:{tmp_path / 'store'}", size, rank_work.exchanged, rows)
+    if is_available():
+        assert found == results_of(f"shm:{create_segment(size)}", size, rank_work.exchanged, rows)
+
+
 def test_ranks_meet_at_a_port(unused_tcp_port: int) -> None:
     found = results_of(f"tcp://127.0.0.1:{unused_tcp_port}", 2, rank_work.leasts)
     assert found == [[-(2**62), 6, 0, -1, 2**62]] * 2

@@ -15,6 +15,7 @@ from engine_support.tiny_models import engine_config, reference_greedy, referenc
 from safetensors.torch import load_file, save_file
 
 from blade_llm.models.config import load_model_config
+from blade_llm.models.decoder import Decoder
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.memory import SCORED_AT_ONCE
 from blade_llm.runner import build_runner
@@ -136,13 +137,15 @@ def test_a_prompt_is_scored_as_the_same_output_was(model: tuple[Path, Any], dtyp
 
 def test_few_rows_of_logits_exist_at_once(driver: Driver, runner: TorchRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    logits = runner.model.logits
+    assert isinstance(runner.model, Decoder)
+    head = runner.model.head
+    assert head is not None
 
     def recorded(hidden: torch.Tensor) -> torch.Tensor:
         sizes.append(len(hidden))
-        return logits(hidden)
+        return head(hidden)
 
-    monkeypatch.setattr(runner.model, "logits", recorded)
+    monkeypatch.setattr(runner.model, "head", recorded)
     driver.enter(0, prompt_of(200), prompt_logprobs_of(20))
     driver.step({0: 200})
     assert sum(sizes) == 200

@@ -16,7 +16,7 @@ constexpr int PAUSES = 16;                         // about a microsecond betwee
 // What collectives return; the numbers are those of native.py.
 enum Status : int { OK = 0, LOST = 1, MISMATCH = 2, INVALID = 3 };
 
-enum Operation : int32_t { ALL_REDUCE = 1, ALL_GATHER = 2, LEAST = 3 };
+enum Operation : int32_t { ALL_REDUCE = 1, ALL_GATHER = 2, LEAST = 3, ALL_TO_ALL = 4 };
 
 struct Group {
     std::mutex calling;   // held during a collective
@@ -52,8 +52,9 @@ struct Text {
 };
 
 inline void describe(Text& text, const Call& call) {
-    constexpr const char* names[] = {"nothing", "all_reduce", "all_gather", "least"};
-    text.add("%s of %lld bytes", names[call.operation & 3], static_cast<long long>(call.bytes));
+    constexpr const char* names[] = {"nothing", "all_reduce", "all_gather", "least", "all_to_all"};
+    const int32_t known = call.operation <= ALL_TO_ALL ? call.operation : 0;
+    text.add("%s of %lld bytes", names[known], static_cast<long long>(call.bytes));
     if (call.operation == ALL_REDUCE)
         text.add(" of %s", call.dtype == 0 ? "fp32" : call.dtype == 1 ? "bf16" : "fp16");
 }

@@ -109,6 +109,16 @@ int reduce_in_steps(Group& group, DType dtype, char* data, int64_t count) {
     return OK;
 }
 
+// Puts the bytes from `begin` to before `end` of the rows of `rank`, each of `width` bytes, where they belong in `out`,
+// [rows, size, width].
+void put_beside(const Group& group, int rank, int64_t width, const char* from, int64_t begin, int64_t end, char* out) {
+    for (int64_t at = begin, run; at < end; at += run) {
+        const int64_t row = at / width, column = at % width;
+        run = std::min(width - column, end - at);
+        memcpy(out + (row * group.size + rank) * width + column, from + (at - begin), run);
+    }
+}
+
 // Rows of `width` bytes, those of all ranks beside each other: `out` is [bytes / width, size, width].
 int gather(Group& group, const char* x, int64_t bytes, int64_t width, char* out) {
     int64_t done = 0;
@@ -116,17 +126,41 @@ int gather(Group& group, const char* x, int64_t bytes, int64_t width, char* out)
         const int64_t some = std::min(SLOT_BYTES, bytes - done);
         memcpy(group.slot(group.rank), x + done, some);
         if (const int status = barrier(group, done == 0)) return status;
-        for (int rank = 0; rank < group.size; rank++) {
-            const char* slot = group.slot(rank);
-            for (int64_t at = done, run; at < done + some; at += run) {
-                const int64_t row = at / width, column = at % width;
-                run = std::min(width - column, done + some - at);
-                memcpy(out + (row * group.size + rank) * width + column, slot + (at - done), run);
-            }
-        }
+        for (int rank = 0; rank < group.size; rank++)
+            put_beside(group, rank, width, group.slot(rank), done, done + some, out);
         group.phase++;
         done += some;
     } while (done < bytes);
+    return OK;
+}
+
+// Of the bytes of `rows` rows of `width`, those that `rank` gets in an all-to-all.
+Range rows_of(const Group& group, int rank, int64_t rows, int64_t width) {
+    return {rows * rank / group.size * width, rows * (rank + 1) / group.size * width};
+}
+
+// Each rank gets its share of everybody's `rows` rows of `width` bytes: `out` is [own rows, size, width]. A slot has room
+// for each of the others.
+int exchange(Group& group, const char* x, int64_t rows, int64_t width, char* out) {
+    const int64_t room = group.size == 1 ? SLOT_BYTES : SLOT_BYTES / (group.size - 1) / ALIGNED * ALIGNED;
+    const auto from_to = [&](int from, int to) { return group.slot(from) + (to - (to > from)) * room; };
+    const Range own = rows_of(group, group.rank, rows, width);
+    const int64_t most = (rows + group.size - 1) / group.size * width;
+    put_beside(group, group.rank, width, x + own.begin, 0, own.length(), out);
+    int64_t done = 0;
+    do {  // once even for nothing, so that all meet
+        for (int rank = 0; rank < group.size; rank++) {
+            const Range theirs = rows_of(group, rank, rows, width);
+            const int64_t some = std::min(room, theirs.length() - done);
+            if (rank != group.rank && some > 0) memcpy(from_to(group.rank, rank), x + theirs.begin + done, some);
+        }
+        if (const int status = barrier(group, done == 0)) return status;
+        const int64_t end = std::min(done + room, own.length());
+        for (int rank = 0; rank < group.size; rank++)
+            if (rank != group.rank) put_beside(group, rank, width, from_to(rank, group.rank), done, end, out);
+        group.phase++;
+        done += room;
+    } while (done < most);
     return OK;
 }
 
@@ -203,6 +237,13 @@ BLADE_EXPORT int blade_group_all_gather(Group* group, const void* x, int64_t byt
     const std::lock_guard<std::mutex> lock(group->calling);
     if (const int status = start(*group, {ALL_GATHER, 0, bytes})) return status;
     return gather(*group, static_cast<const char*>(x), bytes, width, static_cast<char*>(out));
+}
+
+// `x`: `rows` rows of `width` bytes; `out`: [own rows, size, width].
+BLADE_EXPORT int blade_group_all_to_all(Group* group, const void* x, int64_t rows, int64_t width, void* out) {
+    const std::lock_guard<std::mutex> lock(group->calling);
+    if (const int status = start(*group, {ALL_TO_ALL, 0, rows * width})) return status;
+    return exchange(*group, static_cast<const char*>(x), rows, width, static_cast<char*>(out));
 }
 
 BLADE_EXPORT int blade_group_least(Group* group, int64_t* value) {

@@ -55,6 +55,15 @@ class NativeGroup:
         )
         return out
 
+    def all_to_all(self, x: Tensor, own_rows: int) -> Tensor:
+        """As :meth:`all_gather`; ``own_rows``: of ``x`` ([rows, width]), as many as this rank's share has."""
+        if not x.is_contiguous() or x.device.type != "cpu":
+            raise ValueError(f"expected contiguous numbers on CPU, got {x.stride()} on {x.device}")
+        rows, width = x.shape
+        out = torch.empty(own_rows, self.size * width, dtype=x.dtype)
+        self._check(self._functions.all_to_all(self.address, x.data_ptr(), rows, width * x.itemsize, out.data_ptr()))
+        return out
+
     def least(self, value: int) -> int:
         """As :meth:`all_reduce`; of 64 bits."""
         number = ctypes.c_int64(value)
@@ -102,6 +111,7 @@ class _Functions(NamedTuple):
     message: Any
     all_reduce: Any
     all_gather: Any
+    all_to_all: Any
     least: Any
     abort: Any
     leave: Any
@@ -118,6 +128,7 @@ def _bound() -> _Functions:
         message=bind("group_message", "p", "p"),
         all_reduce=bind("group_all_reduce", "pipn", "i"),
         all_gather=bind("group_all_gather", "ppnnp", "i"),
+        all_to_all=bind("group_all_to_all", "ppnnp", "i"),
         least=bind("group_least", "pp", "i"),
         abort=bind("group_abort", "pi", "i"),
         leave=bind("group_leave", "p"),

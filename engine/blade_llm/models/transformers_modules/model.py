@@ -54,6 +54,10 @@ class TransformersModel:
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits[0]
         return logits
 
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """The same: there is one rank."""
+        return self.logits(hidden)
+
     def _fill(self, model: Any, parameters: Parameters, device: torch.device, method: LinearMethod) -> None:
         """Give modules their tensors; linear layers become :class:`Projection`."""
         first = {id(parameter): name for name, parameter in model.named_parameters()}
