@@ -206,6 +206,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """This machine's number; that of rank 0 is 0."""
     dist_init_addr: str = ""
     """``host:port`` of machine 0, where the others find it; empty: there is one machine."""
+    dist_timeout: float = 300.0
+    """Seconds that machines wait for each other at the start."""
     revision: str = ""
     extra_eos_token_ids: tuple[int, ...] = ()
     """End-of-sequence ids beyond those of the model's configuration (the tokenizer's ``eos_token``)."""
@@ -222,6 +224,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.speculative is not None and self.task != "generate":
             raise ValueError(f"speculative decoding speeds up generating text; leave it out with task {self.task}")
         self._check_ranks()
+        self._check_machines()
         if min(self.max_loras, self.max_lora_rank) < 1:
             raise ValueError("max_loras and max_lora_rank must be at least 1")
         if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
@@ -253,6 +256,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not stages <= count <= MAX_RANKS:
             raise ValueError(f"pipeline_micro_batch is {count}; give {stages}, one for each stage, to {MAX_RANKS}")
 
+    def _check_machines(self) -> None:
+        if self.nnodes < 1 or self.num_ranks % self.nnodes:
+            raise ValueError(
+                f"nnodes is {self.nnodes}, which does not divide the {self.num_ranks} rank(s) (tensor_parallel_size x "
+                "pipeline_parallel_size); each machine has as many: change one of them"
+            )
+        if not 0 <= self.node_rank < self.nnodes:
+            raise ValueError(
+                f"node_rank is {self.node_rank}; with nnodes {self.nnodes} machines are 0 to {self.nnodes - 1}"
+            )
+        if self.nnodes > 1 and self.pipeline_parallel_size > 1:
+            raise ValueError("nnodes does not go together with pipeline_parallel_size yet; leave one of them out")
+        if self.nnodes > 1 and not self.dist_init_addr:
+            raise ValueError(
+                f"nnodes {self.nnodes} needs dist_init_addr: HOST:PORT of the machine with node_rank 0, like "
+                "10.0.0.1:29500"
+            )
+
     @property
     def batches_in_flight(self) -> int:
         """Steps in flight among which the decodes are divided."""
@@ -262,6 +283,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def num_ranks(self) -> int:
         """Ranks of the engine, on all machines."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks of each machine."""
+        return self.num_ranks // self.nnodes
 
     @property
     def branch_depth(self) -> int:

@@ -149,6 +149,8 @@ class LLM:
         values["speculative"] = speculative_of(speculative or speculative_config, resolve_model)
         if draft := draft_tokenizer_folder(values["speculative"]):
             require_same_tokens(self.tokenizer.vocabulary, Tokenizer(draft).vocabulary, draft)
+        if values.get("nnodes", 1) != 1:
+            raise ValueError("LLM is of one machine; leave nnodes out, or start blade_llm_server on each machine")
         self._core = _build_core(EngineConfig(model=str(folder), **values))
         self._vocab_size = model_config.vocab_size
         self._numbers = itertools.count()

@@ -29,6 +29,11 @@ def print_ready(ready: EngineReady, public: socket.socket, internal: socket.sock
     print(f"Entrypoint API ready at {_address(public)}", flush=True)
 
 
+def print_probes(public: socket.socket) -> None:
+    """Where a machine that serves no requests answers probes."""
+    print(f"Probes answered at {_address(public)}", flush=True)
+
+
 def _address(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

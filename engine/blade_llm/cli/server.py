@@ -26,6 +26,7 @@ from blade_llm.cli.vllm_flags import ServerFlagParser
 from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
+from blade_llm.engine.nodes.address import parse_address
 from blade_llm.engine.start import LOG_FORMAT
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.server.http.internal_token import InternalToken
@@ -74,7 +75,10 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     _check_adapter_flags(flags)
+    _check_machine_flags(flags)
     token_file = _token_file()
+    if flags["node_rank"]:
+        return _follow(flags, token_file)
     public, internal = _bind_ports(flags, loopback_only=token_file is None)
     engine = EngineHandle(
         build=build, log_level=flags["log_level"], socket_dir=_socket_dir(flags["worker_socket_path"])
@@ -118,6 +122,46 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     if failure.traceback:
         print(failure.traceback, file=sys.stderr)
     raise StartError(failure.message)
+
+
+def _follow(flags: Mapping[str, Any], token_file: str | None) -> int:
+    """Run the ranks of a machine that is not machine 0, and answer probes."""
+    public = _bind(_host(flags), flags["port"], "--port")
+    folder, model_config = _find_model(flags)
+    import uvloop
+
+    from blade_llm.api.common.served_model import load_served_model
+    from blade_llm.cli.report import print_arguments, print_probes
+    from blade_llm.server.follower import run_follower
+    from blade_llm.server.http.limits import http_limits
+    from blade_llm.server.supervisor import PortTakenError, ServerOptions
+
+    try:
+        config = _engine_config(flags, folder, load_served_model(_model_source(flags, folder, model_config)))
+    except ValueError as error:
+        raise StartError(str(error)) from None
+    print_arguments(flags)
+    print_probes(public)
+    options = ServerOptions(drain_timeout=flags["drain_timeout"], log_level=flags["log_level"])
+    limits = http_limits(flags["max_connections"], flags["max_body_bytes"])
+    rules, _ = _access_rules(flags, token_file, public, public)
+    try:
+        failure = uvloop.run(run_follower(config, public, rules, limits, options))
+    except PortTakenError as error:
+        raise StartError(f"{error}; give another --port") from None
+    if failure is not None:
+        raise StartError(failure)
+    return 0
+
+
+def _check_machine_flags(flags: Mapping[str, Any]) -> None:
+    if flags["nnodes"] == 1 and flags["node_rank"]:
+        raise StartError(f"--node_rank {flags['node_rank']} needs --nnodes, the number of machines")
+    if flags["nnodes"] > 1 and flags["dist_init_addr"]:
+        try:
+            parse_address(flags["dist_init_addr"])
+        except ValueError as error:
+            raise StartError(f"--{error}") from None
 
 
 def _check_adapter_flags(flags: Mapping[str, Any]) -> None:
@@ -312,6 +356,10 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         lora_modules=tuple(flags["lora_modules"] or ()),
         lora_allowed_roots=tuple(flags["lora_allowed_roots"] or ()),
         speculative=_speculative(flags, model),
+        nnodes=flags["nnodes"],
+        node_rank=flags["node_rank"],
+        dist_init_addr=flags["dist_init_addr"] or "",
+        dist_timeout=flags["dist_timeout"],
     )
 
 

@@ -187,9 +187,12 @@ _PARALLEL = (
          "stages", kind=positive),
     Flag(name="attention_dp_size", help="data-parallel attention groups", kind=positive, default=1, accepts=(1,)),
     _off("enable_custom_allreduce", "own all-reduce kernels"),
-    Flag(name="nnodes", help="machines", kind=positive, default=1, accepts=(1,)),
-    Flag(name="node_rank", help="this machine's number", kind=int, default=0, accepts=(0,)),
-    _later("dist_init_addr", "ip:port where the machines meet"),
+    Flag(name="nnodes", help="machines that the ranks are divided among", kind=positive, default=1),
+    Flag(name="node_rank", help="this machine's number; 0 is the one that serves requests", kind=count, default=0),
+    Flag(name="dist_init_addr", help="with nnodes: where the machines find machine 0, which listens there",
+         metavar="HOST:PORT"),
+    Flag(name="dist_timeout", help="with nnodes: how long machines wait for each other at the start", kind=seconds,
+         default=300.0),
 )  # fmt: skip
 _DECODING = (
     Flag(name="decode_algo", help="sps: speculative with a draft model, ngram: speculative with what followed equal "

@@ -21,7 +21,7 @@ import msgspec
 import zmq
 
 from blade_llm.cache.events import KVChanges
-from blade_llm.engine.child_process import begin, failure_of, load_build, report_failure
+from blade_llm.engine.child_process import ChildFailedError, begin, failure_of, load_build, report_failure
 from blade_llm.engine.heartbeat import Heartbeat, cpu_seconds, open_heartbeat
 from blade_llm.engine.messages import (
     AbortRequest,
@@ -268,6 +268,9 @@ def main() -> int:
         context.destroy()
     except BaseException as error:
         report_failure(start.failure_pipe, failure_of(error))
+        if isinstance(error, ChildFailedError):
+            logging.shutdown()
+            os._exit(1)  # a destructor of what is broken may wait for the rank that is lost
         return 1
     return 0
 

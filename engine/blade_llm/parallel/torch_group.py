@@ -5,9 +5,10 @@ It defines what :mod:`blade_llm.parallel.shared_memory` has to compute.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,9 @@ from torch import Tensor
 
 from blade_llm.parallel.group import RankLostError
 from blade_llm.parallel.shares import share_of
+
+_CHECK: Final = timedelta(seconds=0.5)
+"""How often who waits for gloo looks whether a rank is known to be lost."""
 
 
 class TorchGroup:
@@ -27,6 +31,7 @@ class TorchGroup:
         collective. Raises :class:`RankLostError`.
         """
         self._rank, self._size = rank, size
+        self._lost = False
         on_gpu = device_type == "cuda"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         with _failures("join the group"):
@@ -55,14 +60,12 @@ class TorchGroup:
         """See the protocol. The order of the sum is the backend's, and all get the result of the rank that added."""
         # The backends round each partial sum to the type that they get.
         total = x if x.dtype == torch.float32 else x.float()
-        with _failures("all_reduce"):
-            dist.all_reduce(total)
+        self._run("all_reduce", lambda wait: dist.all_reduce(total, async_op=not wait))
         return x if total is x else x.copy_(total)
 
     def all_gather(self, x: Tensor) -> Tensor:
         out = x.new_empty((self._size, *x.shape))
-        with _failures("all_gather"):
-            dist.all_gather_into_tensor(_bytes(out), _bytes(x))
+        self._run("all_gather", lambda wait: dist.all_gather_into_tensor(_bytes(out), _bytes(x), async_op=not wait))
         return out.movedim(0, -2).reshape(*x.shape[:-1], self._size * x.shape[-1])
 
     def all_to_all(self, x: Tensor) -> Tensor:
@@ -78,18 +81,39 @@ class TorchGroup:
 
     def least(self, value: int) -> int:
         number = torch.tensor([value], dtype=torch.int64, device=self._device)
-        with _failures("least"):
-            dist.all_reduce(number, dist.ReduceOp.MIN)
+        self._run("least", lambda wait: dist.all_reduce(number, dist.ReduceOp.MIN, async_op=not wait))
         return int(number)
 
     def abort(self, lost_rank: int) -> None:
-        """See the protocol. gloo notices by itself when a process is gone, NCCL does not."""
+        """See the protocol. gloo notices when a process is gone, but not one that hangs; NCCL neither."""
+        self._lost = True
         if self._device.type == "cuda":
             dist.distributed_c10d._abort_process_group()
+
+    def _run(self, operation: str, collective: Callable[[bool], dist.Work | None]) -> None:
+        """Compute a collective, which is given whether it has to wait itself: on a GPU it does so in its stream."""
+        with _failures(operation):
+            work = collective(self._device.type == "cuda")
+            if work is None:
+                return
+            while not _ended(work):  # gloo cannot be interrupted
+                if self._lost:
+                    raise RuntimeError("it was given up")
 
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _ended(work: dist.Work) -> bool:
+    """Whether the collective has ended within :data:`_CHECK`; raises RuntimeError, its own where it failed."""
+    try:
+        work.wait(_CHECK)
+    except RuntimeError:
+        if work.is_completed():
+            raise
+        return False
+    return True
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -25,13 +25,17 @@ TORCH_DTYPES: Final[dict[str, torch.dtype]] = {
 
 
 def choose_device(rank: int = 0) -> torch.device:
-    """The GPU of this rank where there are GPUs, which becomes the current one; else the CPU."""
+    """The GPU of this rank where there are GPUs, which becomes the current one; else the CPU.
+
+    Ranks of a machine follow each other, so the remainder is another GPU for each of them.
+    """
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if not rank:
         return torch.device("cuda")
-    torch.cuda.set_device(rank)
-    return torch.device("cuda", rank)
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def require_devices(ranks: int) -> None:

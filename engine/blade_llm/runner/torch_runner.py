@@ -130,7 +130,7 @@ class TorchRunner:
             of_adapters = self.dtype if config.lora_dtype == "auto" else TORCH_DTYPES[config.lora_dtype]
             self.adapters = RunnerAdapters(targets_of(config, model_config), config, of_adapters, self.device)
         if self.device.type == "cpu":
-            cores = rank_cores(config.num_ranks // config.nnodes)
+            cores = rank_cores(config.ranks_per_node)
             torch.set_num_threads(requested_threads(config.num_threads) or cores)
             start = time.perf_counter()
             backend_of(torch.empty(0))  # loads the native operators; compiles them at a user's very first start
@@ -368,7 +368,7 @@ class TorchRunner:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
         config, model_config = self.config, self.model_config
         of_all = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
-        share = share_of_rank(model_config)
+        share = share_of_rank(model_config) * config.nnodes  # the bytes are of one machine
         kv = plan_kv_cache(
             config,
             model_config,

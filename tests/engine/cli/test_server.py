@@ -85,7 +85,7 @@ def test_values_that_request_nothing_are_fine(harmless: str) -> None:
 
 @pytest.mark.parametrize(
     "unbuilt",
-    [["--draft.chat_template", "x"], ["--nnodes", "2"], ["--kv_cache_quant", "int8"],
+    [["--draft.chat_template", "x"], ["--kv_cache_quant", "int8"],
      ["--preempt_strategy", "SWAP"], ["--enable_disagg"]],
 )  # fmt: skip
 def test_a_flag_without_its_feature_is_refused(unbuilt: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The runner of an engine: of one rank, or of several that are started here."""
+"""The runner of an engine: of one rank, or of several that are started here and on other machines."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from blade_llm.config import EngineConfig
+from blade_llm.engine.nodes.address import choose_interface, free_port, parse_address
+from blade_llm.engine.nodes.identity import identity_of, shared_token
+from blade_llm.engine.nodes.leader import Leader
+from blade_llm.engine.nodes.messages import Welcome
+from blade_llm.engine.ranks.lost import rank_failed
 from blade_llm.engine.ranks.messages import RankStart
 from blade_llm.engine.ranks.processes import RankProcesses
 from blade_llm.engine.ranks.runner import LoadedRunner, RankedRunner
@@ -38,20 +43,25 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
 
     Raises what :func:`~blade_llm.runner.build_runner` raises, whatever rank it comes from,
     :class:`~blade_llm.models.errors.UnsupportedModelError` for a number of ranks that does not divide the model, and
-    :class:`~blade_llm.engine.ranks.lost.RankFailedError`.
+    :class:`~blade_llm.engine.ranks.lost.RankFailedError`, and
+    :class:`~blade_llm.models.errors.UnsupportedSettingError` for machines that do not join.
     """
-    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
+    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
     if layout.size == 1:
         return build_runner(config, model_config), None
     own = rank_model(model_config, layout, 0)
-    ranks = RankProcesses(layout.size, log_level="ERROR")  # what else they have to say, rank 0 says as well
+    leader = _lead(config, layout) if layout.nodes > 1 else None
+    # What else the others have to say, rank 0 says as well.
+    ranks = RankProcesses(layout.size, log_level="ERROR", local=layout.ranks_per_node, leader=leader)
     try:
         preload()
         from blade_llm.runner.device import require_devices
 
-        require_devices(layout.size)
+        require_devices(layout.ranks_per_node)
         _bind(layout, 0)  # the others are processes by now, which do not inherit it
-        with _meeting_place(layout) as address, ranks.naming_the_rank():
+        with _meeting_place(config, layout) as address, ranks.naming_the_rank():
+            if leader is not None:
+                _admit(leader, config, ranks, address)
             ranks.start(config, group=address)
             joined = _join_first(address, layout, ranks)
             ranks.watch(lambda rank, failure: _abort(joined, rank))
@@ -66,8 +76,9 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
 def build_rank(start: RankStart) -> LoadedRunner:
     """The runner of another rank, in its own process."""
     config = start.config
+    _require_devices(start)
     model_config = read_model_config(config.model_dir, config.model_impl, config.task)
-    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
+    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
     own = rank_model(model_config, layout, start.rank)
     preload()
     _bind(layout, start.rank)
@@ -81,6 +92,42 @@ def _bind(layout: RankLayout, rank: int) -> None:
 
     if choose_device(rank).type == "cpu":
         bind_rank(layout.local_rank_of(rank), layout.ranks_per_node)
+
+
+def _lead(config: EngineConfig, layout: RankLayout) -> Leader:
+    """Listen for the other machines, first of all: a port that is taken is known at once."""
+    address = parse_address(config.dist_init_addr)
+    choose_interface(address)
+    return Leader(address, layout, identity_of(config.model_dir), shared_token())
+
+
+def _admit(leader: Leader, config: EngineConfig, ranks: RankProcesses, group: str) -> None:
+    """Wait for the other machines, which then start their ranks."""
+    from blade_llm.runner.device import choose_device
+
+    welcome = Welcome(
+        config=config,
+        plans_port=ranks.plans_port,
+        group_port=parse_address(group.removeprefix("tcp://")).port,
+        session_key=ranks.session_key,
+        device_type=choose_device().type,
+    )
+    leader.admit(welcome, config.dist_timeout, ranks.raise_if_lost)
+
+
+def _require_devices(start: RankStart) -> None:
+    """On another machine than rank 0's: its devices are enough, and of the same kind."""
+    if not start.device_type:
+        return
+    preload()
+    from blade_llm.runner.device import choose_device, require_devices
+
+    require_devices(start.config.ranks_per_node)
+    if (own := choose_device(start.rank).type) != start.device_type:
+        raise rank_failed(
+            start.rank,
+            f"finds device type {own} on its machine, rank 0 {start.device_type}: give all machines the same devices",
+        )
 
 
 def _join_first(address: str, layout: RankLayout, ranks: RankProcesses) -> _Joined:
@@ -115,8 +162,11 @@ def _abort(joined: _Joined, lost_rank: int) -> None:
 
 
 @contextlib.contextmanager
-def _meeting_place(layout: RankLayout) -> Iterator[str]:
-    """An address for the ranks, which are on this host; all have joined when the block ends."""
+def _meeting_place(config: EngineConfig, layout: RankLayout) -> Iterator[str]:
+    """An address for all ranks, which have all joined when the block ends."""
+    if layout.nodes > 1:
+        yield f"tcp://{parse_address(config.dist_init_addr).with_port(free_port())}"
+        return
     from blade_llm.parallel.build import stage_place
     from blade_llm.parallel.shared_memory import MAX_RANKS, MEMORY_FOLDER, create_segment, is_available
     from blade_llm.runner.device import choose_device

@@ -36,6 +36,10 @@ class RankStart(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Rank 0's version; another one plans and computes differently."""
     log_level: str = "INFO"
+    session_key: str = ""
+    """Public key (CURVE, in Z85) of the socket at ``plans``; empty: one host, whose sockets nobody else reaches."""
+    device_type: str = ""
+    """Rank 0's: cpu or cuda; empty: it is on the same machine."""
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,6 +87,11 @@ def connect(context: zmq.Context[Any], start: RankStart) -> zmq.Socket[bytes]:
     socket: zmq.Socket[bytes] = context.socket(zmq.XSUB)
     socket.set_hwm(0)
     socket.linger = 0
+    if start.session_key:
+        public, secret = zmq.curve_keypair()
+        socket.curve_publickey, socket.curve_secretkey = public, secret
+        socket.curve_serverkey = start.session_key.encode()
+        socket.ipv6 = True
     socket.connect(start.plans)
     socket.send(_SUBSCRIBE_TO_ALL)
     socket.send(msgspec.msgpack.encode(RankReady(rank=start.rank, size=start.size, version=package_version())))

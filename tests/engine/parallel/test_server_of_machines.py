@@ -1,0 +1,205 @@
+"""Real servers, each with a rank of its own, as two machines of one engine: they answer as one, and end as one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from engine_support.server_process import ServerProcess, gone, running_server, server_command, wait_until
+
+from blade_llm.engine.nodes.address import free_port
+
+REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
+MODEL_FLAGS = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
+
+
+class Machine:
+    """A machine behind machine 0: a server process that answers probes."""
+
+    def __init__(self, folder: Path, model: Path, *flags: str) -> None:
+        self.log = folder / "machine.log"
+        command = [*server_command("real"), "--model", str(model), "--load_format", "dummy", "--host", "127.0.0.1"]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, "--port", "0", *flags],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        wait_until(lambda: "Probes answered at" in self.output or self.process.poll() is not None, 60)
+        match = re.search(r"Probes answered at (.+)", self.output)
+        assert match, self.output
+        self.url = f"http://{match[1]}"
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", timeout=30)
+
+    def status(self, path: str) -> int:
+        with contextlib.suppress(httpx.TransportError):  # it does not listen yet
+            return self.get(path).status_code
+        return 0
+
+    @property
+    def rank_pid(self) -> int:
+        (rank,) = psutil.Process(self.process.pid).children()
+        assert "blade_llm.engine.ranks.worker" in rank.cmdline()
+        return rank.pid
+
+    @property
+    def errors(self) -> list[str]:
+        return [line for line in self.output.splitlines() if line.startswith("blade_llm_server: error:")]
+
+
+@pytest.fixture
+def flags() -> tuple[str, ...]:
+    return (*MODEL_FLAGS, "-tp", "2", "--nnodes", "2", "--dist_init_addr", f"127.0.0.1:{free_port()}")
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a short name, as the paths of sockets are short."""
+    return tmp_path_factory.mktemp("s")
+
+
+@pytest.fixture
+def machine(folder: Path, text_model: Path, flags: tuple[str, ...]) -> Iterator[Machine]:
+    """Machine 1, which is there before machine 0."""
+    made = Machine(folder, text_model, *flags, "--node_rank", "1")
+    yield made
+    with contextlib.suppress(ProcessLookupError):
+        made.process.send_signal(signal.SIGCONT)
+    made.process.kill()
+    made.process.wait()
+
+
+@pytest.fixture
+def server(folder: Path, text_model: Path, flags: tuple[str, ...], machine: Machine) -> Iterator[ServerProcess]:
+    wait_until(lambda: machine.status("/live") == 200)
+    assert machine.status("/health") == 503
+    with running_server(folder, text_model, *flags, engine="real") as process:
+        wait_until(lambda: machine.status("/health") == 200)
+        yield process
+
+
+def failure_of(server: ServerProcess) -> str:
+    """The one message with which it has ended."""
+    assert server.process.wait(60) == 1
+    (failure,) = [line for line in server.output.splitlines() if "the engine failed" in line]
+    assert gone(server.engine_pid)
+    return failure
+
+
+def test_two_machines_are_one_engine(server: ServerProcess, machine: Machine, folder: Path, text_model: Path) -> None:
+    with running_server(folder / "o", text_model, *MODEL_FLAGS, engine="real") as other:
+        expected = other.post("/v1/completions", **REQUEST).json()["choices"]
+    assert server.post("/v1/completions", **REQUEST).json()["choices"][0]["text"] == expected[0]["text"]
+
+    assert machine.status("/ready") == 200
+    assert machine.get("/version").json() == httpx.get(f"{server.url}/version").json()
+    for path in ("/v1/models", "/v1/completions", "/docs"):
+        refused = machine.get(path)
+        assert refused.status_code == 404
+        assert "machine 0 at 127.0.0.1, the leader, which serves requests" in refused.json()["error"]["message"]
+
+    rank = machine.rank_pid
+    os.kill(rank, signal.SIGKILL)
+    failure = failure_of(server)
+    assert "machine 1 at 127.0.0.1: rank 1 was ended by SIGKILL" in failure
+    assert machine.process.wait(60) == 1
+    (error,) = machine.errors
+    assert "rank 1 was ended by SIGKILL" in error
+
+
+def test_a_machine_that_hangs_ends_the_replica(server: ServerProcess, machine: Machine) -> None:
+    """In the middle of a step: rank 0 waits for a rank that does not come."""
+    endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        rank = machine.rank_pid
+        for pid in (machine.process.pid, rank):
+            os.kill(pid, signal.SIGSTOP)
+        *_, end = [line for line in lines if line]
+    assert "engine_dead" in end
+    failure = failure_of(server)
+    assert "machine 1 at 127.0.0.1 (rank 1) was not heard of for 3 s" in failure
+    assert failure.rpartition("the engine failed: ")[2] in end.replace("\\", "")
+    machine.process.send_signal(signal.SIGCONT)
+    assert machine.process.wait(60) == 1
+    wait_until(lambda: gone(rank))
+    (error,) = machine.errors
+    assert "the leader" in error
+
+
+def test_a_leader_that_dies_ends_the_other_machines(server: ServerProcess, machine: Machine) -> None:
+    rank = machine.rank_pid
+    server.kill()
+    assert machine.process.wait(60) == 1
+    assert gone(rank)
+    (error,) = machine.errors
+    assert re.search(r"machine 0 at 127\.0\.0\.1:\d+, the leader, is gone: it closed the connection", error)
+
+
+def test_a_signal_waits_for_the_leader(server: ServerProcess, machine: Machine) -> None:
+    """All machines get it at once, and the leader still has requests."""
+    machine.process.send_signal(signal.SIGTERM)
+    assert server.post("/v1/completions", **REQUEST).status_code == 200
+    server.signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0
+    assert machine.process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (
+            ["--nnodes", "2", "--node_rank", "2", "--dist_init_addr", "a:1"],
+            "node_rank is 2; with nnodes 2 machines are 0",
+        ),
+        (["--nnodes", "3", "--node_rank", "1", "--dist_init_addr", "a:1"], "nnodes is 3, which does not divide the 2"),
+        (["--nnodes", "3", "--dist_init_addr", "a:1"], "nnodes is 3, which does not divide the 2 rank(s)"),
+        (["--nnodes", "2"], "nnodes 2 needs dist_init_addr: HOST:PORT of the machine with node_rank 0"),
+        (["--nnodes", "2", "--node_rank", "1"], "nnodes 2 needs dist_init_addr"),
+        (["--nnodes", "2", "--dist_init_addr", "10.0.0.1"], "--dist_init_addr is '10.0.0.1'; give HOST:PORT"),
+        (["--node_rank", "1"], "--node_rank 1 needs --nnodes"),
+        (
+            ["--nnodes", "2", "--node_rank", "1", "--dist_init_addr", "127.0.0.1:9", "--dist_timeout", "0"],
+            "nobody answers at --dist_init_addr 127.0.0.1:9 after 0 s",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(text_model: Path, flags: list[str], says: str) -> None:
+    assert says in ended(text_model, *flags)
+
+
+def test_the_leader_says_what_is_wrong(text_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert f"{address}: the port is in use" in ended(text_model, "--nnodes", "2", "--dist_init_addr", address)
+    missing = ended(text_model, "--nnodes", "2", "--dist_init_addr", address, "--dist_timeout", "0")
+    assert "machine 1 did not join within 0 s" in missing
+    assert f"nc -vz {address.replace(':', ' ')}" in missing
+
+
+def ended(model: Path, *flags: str) -> str:
+    """What a server that cannot be says."""
+    command = [sys.executable, "-m", "blade_llm.cli.server", "--model", str(model), "--host", "127.0.0.1"]
+    command += ["-tp", "2", "--load_format", "dummy", "--port", "0", *flags]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 1
+    assert "Traceback" not in found.stderr
+    return found.stderr
