@@ -11,6 +11,7 @@ import time
 from typing import Any, Final
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from blade_llm.parallel.group import CollectiveError, RankLostError
 
@@ -21,16 +22,21 @@ _RECONNECT_MS: Final = 20
 class SocketLink:
     """Implements :class:`~blade_llm.parallel.link.StageLink`."""
 
-    def __init__(self, listen: str, following: str, stage: int, stages: int, timeout: float = 60.0) -> None:
+    def __init__(
+        self, listen: str, following: str, stage: int, stages: int, timeout: float = 60.0, key: str = ""
+    ) -> None:
         """Returns when the stage before is there.
 
         ``listen``: the ZeroMQ endpoint of this rank, ``following``: that of the next stage's, such as
-        ``ipc:///dev/shm/folder/rank-1``. ``timeout``: seconds that :meth:`receive` waits. Raises :class:`RankLostError`
+        ``ipc:///dev/shm/folder/rank-1``. ``timeout``: seconds that :meth:`receive` waits. ``key``: the secret key
+        (CURVE, in Z85) of all listening sockets; empty: nobody else reaches them. Raises :class:`RankLostError`
         where the stage before does not come in time, :class:`CollectiveError` where another one does, and
         ``zmq.ZMQError`` for an endpoint that cannot serve.
         """
         self._stage, self._stages, self._timeout = stage, stages, timeout
         self._lost = -1
+        self._peers: set[int] = set()
+        """Descriptors of connections that were let in."""
         self._aborted = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[Any] = zmq.Context()
         self._from, self._to = self._context.socket(zmq.PULL), self._context.socket(zmq.PUSH)
@@ -39,8 +45,10 @@ class SocketLink:
                 socket.set_hwm(0)
                 socket.linger = 0
                 socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+            if key:
+                self._let_in(key.encode())
+            self._gone = self._from.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
             self._from.bind(listen)
-            self._gone = self._from.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             self._poller = zmq.Poller()
             for source in (self._from, self._gone, self._aborted):
                 self._poller.register(source, zmq.POLLIN)
@@ -77,7 +85,7 @@ class SocketLink:
             events = dict(self._poller.poll(int(remaining * 1000) + 1))
             if (payload := self._next()) is not None:
                 return payload
-            if self._gone in events:
+            if self._gone in events and self._has_gone():
                 raise RankLostError(f"the rank of stage {self._before} is gone")
 
     def abort(self, lost_rank: int) -> None:
@@ -96,6 +104,23 @@ class SocketLink:
     @property
     def _before(self) -> int:
         return (self._stage - 1) % self._stages
+
+    def _let_in(self, key: bytes) -> None:
+        """Only who has the key, and encrypt."""
+        self._from.curve_server, self._from.curve_secretkey = True, key
+        self._to.curve_publickey, self._to.curve_secretkey = zmq.curve_keypair()
+        self._to.curve_serverkey = zmq.curve_public(key)
+        self._from.ipv6 = self._to.ipv6 = True
+
+    def _has_gone(self) -> bool:
+        """Whether the stage before has closed its connection. Strangers do so too, but were never let in."""
+        while self._gone.poll(0):
+            event = recv_monitor_message(self._gone)
+            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._peers.add(event["value"])
+            elif event["value"] in self._peers:
+                return True
+        return False
 
     def _next(self) -> memoryview | None:
         try:

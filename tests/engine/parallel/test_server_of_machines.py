@@ -17,7 +17,7 @@ import psutil
 import pytest
 from engine_support.server_process import ServerProcess, gone, running_server, server_command, wait_until
 
-from blade_llm.engine.nodes.address import free_port
+from blade_llm.parallel.route import free_port
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
 MODEL_FLAGS = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
@@ -65,8 +65,13 @@ class Machine:
 
 
 @pytest.fixture
-def flags() -> tuple[str, ...]:
-    return (*MODEL_FLAGS, "-tp", "2", "--nnodes", "2", "--dist_init_addr", f"127.0.0.1:{free_port()}")
+def ranks() -> tuple[str, ...]:
+    return "-tp", "2"
+
+
+@pytest.fixture
+def flags(ranks: tuple[str, ...]) -> tuple[str, ...]:
+    return (*MODEL_FLAGS, *ranks, "--nnodes", "2", "--dist_init_addr", f"127.0.0.1:{free_port()}")
 
 
 @pytest.fixture
@@ -122,6 +127,20 @@ def test_two_machines_are_one_engine(server: ServerProcess, machine: Machine, fo
     assert machine.process.wait(60) == 1
     (error,) = machine.errors
     assert "rank 1 was ended by SIGKILL" in error
+
+
+@pytest.mark.parametrize("ranks", [("-pp", "2"), pytest.param(("-pp", "2", "-tp", "2"), marks=pytest.mark.soak)])
+def test_stages_on_two_machines(server: ServerProcess, machine: Machine, folder: Path, text_model: Path) -> None:
+    with running_server(folder / "o", text_model, *MODEL_FLAGS, engine="real") as other:
+        expected = other.post("/v1/completions", **REQUEST).json()["choices"]
+    assert server.post("/v1/completions", **REQUEST).json()["choices"][0]["text"] == expected[0]["text"]
+    for connection in psutil.Process(server.engine_pid).net_connections():  # strangers harm no stage
+        if connection.status == psutil.CONN_LISTEN:
+            with socket.create_connection(connection.laddr[:2], 5) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    assert server.post("/v1/completions", **REQUEST).json()["choices"][0]["text"] == expected[0]["text"]
+    machine.process.kill()
+    assert "machine 1 at 127.0.0.1" in failure_of(server)
 
 
 def test_a_machine_that_hangs_ends_the_replica(server: ServerProcess, machine: Machine) -> None:

@@ -10,6 +10,8 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from blade_llm.parallel.route import own_address
+
 _SIOCGIFADDR: Final = 0x8915
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
 INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -58,7 +60,7 @@ def interface_towards(address: Address) -> str | None:
 
     On the machine of that address it is the interface that has it. Nothing is sent.
     """
-    own = _own_address(address)
+    own = own_address(address.host, address.port)
     if own is None:
         return None
     names = [name for _, name in socket.if_nameindex()]
@@ -72,25 +74,6 @@ def choose_interface(address: Address) -> None:
     if name is not None:
         for variable in INTERFACE_VARIABLES:
             os.environ.setdefault(variable, name)
-
-
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.socket() as sock:
-        sock.bind(("", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-def _own_address(address: Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)
-        family, kind, _, _, target = found[0]
-        with socket.socket(family, kind) as sock:
-            sock.connect(target)  # chooses a route, and sends nothing
-            return ipaddress.ip_address(str(sock.getsockname()[0]).partition("%")[0])
-    except OSError:
-        return None
 
 
 def _ipv4(interface: str) -> ipaddress.IPv4Address | None:

@@ -60,7 +60,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     group_port: int
     """Where ranks meet for their collectives, on the leader's host."""
     session_key: str
-    """Random. Public key (CURVE, in Z85) of the socket that steps come from: whoever does not know it gets none."""
+    """Random. Secret key (CURVE, in Z85) of the sockets that ranks listen on: who does not know it is not let in."""
     device_type: str
     """Of rank 0: cpu or cuda."""
     proof: bytes = b""

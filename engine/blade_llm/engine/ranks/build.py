@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from blade_llm.config import EngineConfig
-from blade_llm.engine.nodes.address import choose_interface, free_port, parse_address
+from blade_llm.engine.nodes.address import choose_interface, parse_address
 from blade_llm.engine.nodes.identity import identity_of, shared_token
 from blade_llm.engine.nodes.leader import Leader
 from blade_llm.engine.nodes.messages import Welcome
@@ -24,6 +24,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import rank_model
 from blade_llm.parallel.layout import RankLayout
+from blade_llm.parallel.route import free_port
 from blade_llm.runner import build_runner, preload
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def build_rank(start: RankStart) -> LoadedRunner:
     own = rank_model(model_config, layout, start.rank)
     preload()
     _bind(layout, start.rank)
-    return build_runner(config, own, *_join(start.group, layout, start.rank))
+    return build_runner(config, own, *_join(start.group, layout, start.rank, start.session_key))
 
 
 def _bind(layout: RankLayout, rank: int) -> None:
@@ -136,7 +137,7 @@ def _join_first(address: str, layout: RankLayout, ranks: RankProcesses) -> _Join
 
     def join() -> None:
         try:
-            joined.set_result(_join(address, layout, 0))
+            joined.set_result(_join(address, layout, 0, ranks.session_key))
         except BaseException as error:
             joined.set_exception(error)
 
@@ -146,12 +147,12 @@ def _join_first(address: str, layout: RankLayout, ranks: RankProcesses) -> _Join
     return joined.result()
 
 
-def _join(address: str, layout: RankLayout, rank: int) -> _Joined:
+def _join(address: str, layout: RankLayout, rank: int, session_key: str) -> _Joined:
     preload()
     from blade_llm.parallel.build import join_ranks
     from blade_llm.runner.device import choose_device
 
-    return join_ranks(address, layout, rank, choose_device(rank).type, COLLECTIVE_SECONDS)
+    return join_ranks(address, layout, rank, choose_device(rank).type, COLLECTIVE_SECONDS, session_key)
 
 
 def _abort(joined: _Joined, lost_rank: int) -> None:

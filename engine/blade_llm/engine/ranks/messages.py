@@ -37,7 +37,8 @@ class RankStart(msgspec.Struct, frozen=True, kw_only=True):
     """Rank 0's version; another one plans and computes differently."""
     log_level: str = "INFO"
     session_key: str = ""
-    """Public key (CURVE, in Z85) of the socket at ``plans``; empty: one host, whose sockets nobody else reaches."""
+    """Secret key (CURVE, in Z85) of the sockets that ranks of several machines listen on, which lets in whoever knows
+    it; empty: one host, whose sockets nobody else reaches."""
     device_type: str = ""
     """Rank 0's: cpu or cuda; empty: it is on the same machine."""
 

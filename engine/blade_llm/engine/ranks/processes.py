@@ -72,7 +72,7 @@ class RankProcesses:
         self._monitor = RankMonitor(CAUSE_SECONDS if leader is None else _REMOTE_CAUSE_SECONDS)
         self._leader = leader
         self.session_key, self.plans_port = "", 0
-        """What the ranks of other machines need to receive steps: the socket's public key, and its TCP port."""
+        """What the ranks of other machines need to receive steps: the socket's key, and its TCP port."""
         self._folder = Path(tempfile.mkdtemp(prefix="blade_llm-", dir=socket_dir))
         self._context: zmq.Context[Any] = zmq.Context()
         self._socket = self._context.socket(zmq.XPUB)
@@ -97,8 +97,8 @@ class RankProcesses:
 
     def _open_to_machines(self, leader: Leader) -> None:
         """Let ranks of other machines in that know the key. A rank that takes nothing must not fill this memory."""
-        public, secret = zmq.curve_keypair()
-        self.session_key = public.decode()
+        _, secret = zmq.curve_keypair()
+        self.session_key = secret.decode()
         self._socket.curve_server, self._socket.curve_secretkey = True, secret
         self._socket.set_hwm(_MOST_WAITING)
         self._socket.setsockopt(zmq.XPUB_NODROP, 1)

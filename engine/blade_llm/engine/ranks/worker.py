@@ -90,7 +90,7 @@ def connect(context: zmq.Context[Any], start: RankStart) -> zmq.Socket[bytes]:
     if start.session_key:
         public, secret = zmq.curve_keypair()
         socket.curve_publickey, socket.curve_secretkey = public, secret
-        socket.curve_serverkey = start.session_key.encode()
+        socket.curve_serverkey = zmq.curve_public(start.session_key.encode())
         socket.ipv6 = True
     socket.connect(start.plans)
     socket.send(_SUBSCRIBE_TO_ALL)

@@ -15,7 +15,7 @@ import pytest
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure
-from blade_llm.engine.nodes.address import Address, free_port
+from blade_llm.engine.nodes.address import Address
 from blade_llm.engine.nodes.connection import Connection, Pace
 from blade_llm.engine.nodes.follower import LeaderLink, LinkError
 from blade_llm.engine.nodes.identity import Identity, identity_of
@@ -23,6 +23,7 @@ from blade_llm.engine.nodes.leader import Leader
 from blade_llm.engine.nodes.messages import PROTOCOL, Beat, Challenge, Join, RankLost, Welcome, proof_of
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.parallel.layout import RankLayout
+from blade_llm.parallel.route import free_port
 
 PACE = Pace(beat=0.05, silence=1.0, loading_silence=5.0, join=0.5)
 IDENTITY = Identity(version="1.2", torch="2.9", model="abc", weights={"model.safetensors": 10})
