@@ -266,6 +266,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"node_rank is {self.node_rank}; with nnodes {self.nnodes} machines are 0 to {self.nnodes - 1}"
             )
+        if self.nnodes > 1 and self.enable_lora:
+            raise ValueError("enable_lora does not go together with nnodes yet; leave one of them out")
         if self.nnodes > 1 and not self.dist_init_addr:
             raise ValueError(
                 f"nnodes {self.nnodes} needs dist_init_addr: HOST:PORT of the machine with node_rank 0, like "

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, and mypy does not see it there
 
 from blade_llm.parallel.group import RankGroup, RankLostError
 from blade_llm.parallel.layout import RankLayout
@@ -45,7 +45,7 @@ def join_stages(
         raise RankLostError(f"rank {rank} has no route to rank 0 at {address}")
     host = f"[{own}]" if own.version == 6 else str(own)
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             place.hostname, place.port, layout.size, rank == 0, timedelta(seconds=timeout), wait_for_workers=False
         )
         group = _join_stage(store, layout, rank, device_type, timeout, host, join_group) if layout.tensor > 1 else None
@@ -63,7 +63,7 @@ def join_stages(
 
 
 def _join_stage(
-    store: dist.TCPStore,
+    store: TCPStore,
     layout: RankLayout,
     rank: int,
     device_type: str,

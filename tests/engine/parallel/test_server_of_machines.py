@@ -195,6 +195,7 @@ def test_a_signal_waits_for_the_leader(server: ServerProcess, machine: Machine) 
         (["--nnodes", "2", "--node_rank", "1"], "nnodes 2 needs dist_init_addr"),
         (["--nnodes", "2", "--dist_init_addr", "10.0.0.1"], "--dist_init_addr is '10.0.0.1'; give HOST:PORT"),
         (["--node_rank", "1"], "--node_rank 1 needs --nnodes"),
+        (["--nnodes", "2", "--enable_lora"], "enable_lora does not go together with nnodes yet"),
         (
             ["--nnodes", "2", "--node_rank", "1", "--dist_init_addr", "127.0.0.1:9", "--dist_timeout", "0"],
             "nobody answers at --dist_init_addr 127.0.0.1:9 after 0 s",
