@@ -215,3 +215,8 @@ def test_the_server_gives_the_same_tokens(llm: LLM, text_model: Path, tmp_path: 
             assert title in server.output
         assert "libtorch" in Path(f"/proc/{server.engine_pid}/maps").read_text()
         assert "libtorch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+
+
+def test_it_is_of_one_machine(text_model: Path) -> None:
+    with pytest.raises(ValueError, match="LLM is of one machine; leave nnodes out, or start blade_llm_server on each"):
+        LLM(str(text_model), load_format="dummy", nnodes=2, tensor_parallel_size=2)
