@@ -182,3 +182,21 @@ def aborted_by_a_thread(group: SharedMemoryGroup, lost: int) -> str:
     except RuntimeError as error:
         return f"{type(error).__name__}: {error}"
     return "it came"
+
+
+def aborting(group: RankGroup, done: Path) -> list[str]:
+    """Rank 1 comes to no collective until rank 0, which is told so, has tried all of them: what that was told."""
+    said: list[str] = []
+    if group.rank:
+        while not done.exists():
+            time.sleep(0.01)
+        return said
+    threading.Timer(0.2, group.abort, (1,)).start()
+    x = torch.ones(2, 4)
+    for collective in (group.all_reduce, group.all_gather, group.all_to_all, lambda _: group.least(1)):
+        try:
+            collective(x)
+        except RuntimeError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    done.touch()
+    return said

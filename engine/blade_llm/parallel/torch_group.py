@@ -73,10 +73,11 @@ class TorchGroup:
         shares = [len(share_of(rows, rank, self._size)) for rank in range(self._size)]
         own, row_bytes = shares[self._rank], width * x.itemsize
         out = x.new_empty(self._size, own, width)
-        with _failures("all_to_all"):
-            dist.all_to_all_single(
-                _bytes(out), _bytes(x), [own * row_bytes] * self._size, [share * row_bytes for share in shares]
-            )
+        given, taken = [share * row_bytes for share in shares], [own * row_bytes] * self._size
+        self._run(
+            "all_to_all",
+            lambda wait: dist.all_to_all_single(_bytes(out), _bytes(x), taken, given, async_op=not wait),
+        )
         return out.transpose(0, 1).reshape(own, self._size * width)
 
     def least(self, value: int) -> int:

@@ -87,3 +87,12 @@ def test_shared_memory_is_for_native_calls() -> None:
     assert group.native
     assert torch.equal(group.all_reduce(torch.ones(2)), torch.ones(2))
     group.close()
+
+
+def test_who_waits_for_a_rank_that_hangs_can_be_freed(tmp_path: Path) -> None:
+    """Rank 1 comes to no collective; the time-out is a minute."""
+    work = results_of(f"file:{tmp_path / 'store'}", 2, rank_work.aborting, tmp_path / "done")
+    assert work[0] == [
+        f"RankLostError: another rank is lost: {name} failed: it was given up"
+        for name in ("all_reduce", "all_gather", "all_to_all", "least")
+    ]
