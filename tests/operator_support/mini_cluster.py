@@ -117,11 +117,12 @@ class MiniCluster:
         of_kind: Callable[[str], tuple[Object, ...]] = lambda kind: tuple(  # noqa: E731
             obj for ref, obj in self.objects.items() if ref.kind == kind
         )
-        known = ("Deployment", "Service", "ConfigMap", "ControllerRevision")
+        known = ("Deployment", "StatefulSet", "Service", "ConfigMap", "ControllerRevision")
         return copy.deepcopy(
             Observed(
                 service=self.service,
                 deployments=of_kind("Deployment"),
+                stateful_sets=of_kind("StatefulSet"),
                 services=of_kind("Service"),
                 config_maps=of_kind("ConfigMap"),
                 revisions=of_kind("ControllerRevision"),
@@ -211,7 +212,12 @@ class MiniCluster:
     # the controllers and kubelets
 
     def run_controllers(self) -> None:
-        """Create and delete pods until every Deployment has its replicas."""
+        """Create and delete pods until every Deployment and StatefulSet has its replicas."""
+        for ref, stateful_set in self.objects.items():
+            if ref.kind == "StatefulSet":
+                names = {pod["metadata"]["name"] for pod in self.of(ref.name)}  # a name is free once its pod is gone
+                wanted = [f"{ref.name}-{index}" for index in range(stateful_set["spec"]["replicas"])]
+                self.pods += [self._make(stateful_set, name) for name in wanted if name not in names]
         for ref, deployment in self.objects.items():
             if ref.kind != "Deployment":
                 continue
@@ -223,9 +229,9 @@ class MiniCluster:
             for pod in sorted(mine, key=_deletion_order)[: max(0, len(mine) - wanted)]:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             self.pods += [self._make(deployment) for _ in range(wanted - len(mine))]
-        # Garbage collection: the pods of a deleted Deployment are deleted, too.
+        # Garbage collection: the pods of what was deleted are deleted, too.
         for pod in self.pods:
-            if Ref("Deployment", "team", pod["owner"]) not in self.objects:
+            if not {Ref(kind, "team", pod["owner"]) for kind in ("Deployment", "StatefulSet")} & {*self.objects}:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
     def _rolled(self, deployment: Object, pods: list[Object]) -> list[Object]:
@@ -319,8 +325,9 @@ class MiniCluster:
             if pod["metadata"]["name"] == applied["metadata"]["name"]:
                 others = {k: v for k, v in pod["metadata"].get("annotations", {}).items() if k not in _MARKS}
                 pod["metadata"]["annotations"] = others | applied["metadata"].get("annotations", {})
+                pod["metadata"]["labels"].update(applied["metadata"].get("labels", {}))
 
-    def _make(self, deployment: Object) -> Object:
+    def _make(self, deployment: Object, stable_name: str = "") -> Object:
         self._made += 1
         template = copy.deepcopy(deployment["spec"]["template"])
         waiting = {"ready": False, "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}
@@ -329,7 +336,12 @@ class MiniCluster:
             "apiVersion": "v1",
             "kind": "Pod",
             "owner": name,
-            "metadata": {**template["metadata"], "name": f"{name}-{self._made}", "namespace": "team"},
+            "metadata": {
+                **template["metadata"],
+                "name": stable_name or f"{name}-{self._made}",
+                "namespace": "team",
+                "uid": f"uid-{self._made}",
+            },
             "spec": template["spec"],
             "status": {
                 "phase": "Pending",
@@ -350,8 +362,8 @@ class MiniCluster:
         before = self.objects.get(Ref.of(obj), {}).get("metadata", {})
         stored["metadata"].setdefault("creationTimestamp", before.get("creationTimestamp", self.now.isoformat()))
         stored["metadata"]["resourceVersion"] = str(int(before.get("resourceVersion", "0")) + 1)
-        if stored["kind"] == "Deployment":
-            stored["spec"]["progressDeadlineSeconds"] = 600
+        if stored["kind"] in ("Deployment", "StatefulSet"):
+            stored["spec"]["progressDeadlineSeconds" if stored["kind"] == "Deployment" else "minReadySeconds"] = 600
             for container in stored["spec"]["template"]["spec"]["containers"]:
                 container["terminationMessagePath"] = "/dev/termination-log"
                 container["imagePullPolicy"] = "IfNotPresent"

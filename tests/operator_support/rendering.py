@@ -11,14 +11,16 @@ from blade_operator.render import (
     Defaults,
     controller_revision,
     engine_deployment,
+    engine_group,
     engine_objects,
+    nodes_of,
     pod_template,
     revision_of,
     router_objects,
     service_objects,
     spec_hash,
 )
-from blade_operator.spec import parse_service
+from blade_operator.spec import LLMService, parse_service
 from operator_support.mini_cluster import service
 
 DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
@@ -218,6 +220,27 @@ CASES: dict[str, dict[str, Any]] = {
         "engine": {"gpus": {"count": 4}, "resources": {"requests": {"memory": "64Gi"}}},
     },
     "cpu_ranks": {"model": {"uri": "file:///models/qwen"}, "engine": {"gpus": {"tensorParallel": 2}}},
+    "pipeline": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"gpus": {"count": 4, "pipelineParallel": 2}},
+    },
+    "nodes": {
+        "model": {"uri": "hf://Qwen/Qwen2.5-72B-Instruct", "cache": {"claimName": "models"}},
+        "replicas": 2,
+        "engine": {
+            "gpus": {
+                "count": 16,
+                "tensorParallel": 8,
+                "pipelineParallel": 2,
+                "nodes": 2,
+                "topologyKey": "topology.kubernetes.io/rack",
+            },
+        },
+    },
+    "cpu_nodes": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"gpus": {"tensorParallel": 2, "nodes": 2}},
+    },
     "embeddings": {
         "model": {"uri": "hf://acme/embedder"},
         "engine": {
@@ -241,8 +264,18 @@ def render(spec: dict[str, Any], defaults: Defaults = DEFAULTS, **metadata: Any)
         *service_objects(typed, defaults),
         *engine_objects(typed),
         controller_revision(typed, template, 1, spec_hash(typed)),
-        engine_deployment(typed, revision_of(template), template, typed.spec.replicas),
+        *_workloads(typed, template),
         *router_objects(typed, defaults),
+    ]
+
+
+def _workloads(service: LLMService, template: Object) -> list[Object]:
+    revision, replicas = revision_of(template), service.spec.replicas
+    if nodes_of(template) == 1:
+        return [engine_deployment(service, revision, template, replicas)]
+    return [
+        engine_group(service, revision, template, number, "0123456789abcdef"[: 16 * number])
+        for number in range(replicas)
     ]
 
 
@@ -257,6 +290,6 @@ def containers(obj: Object) -> Iterator[Object]:
 
 
 def args(objects: list[Object], name: str) -> list[str]:
-    deployments = [obj for obj in objects if obj["kind"] == "Deployment"]
-    [found] = [entry for obj in deployments for entry in containers(obj) if entry["name"] == name]
+    deployments = [obj for obj in objects if obj["kind"] in ("Deployment", "StatefulSet")]
+    found, *_ = [entry for obj in deployments for entry in containers(obj) if entry["name"] == name]
     return list(found["args"])

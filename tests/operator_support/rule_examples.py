@@ -262,6 +262,12 @@ EXAMPLES: tuple[Example, ...] = (
             {"count": 8, "tensorParallel": 8, "pipelineParallel": 1, "nodes": 1},
             {"count": 0, "tensorParallel": 64},
             {"tensorParallel": 3},
+            {"count": 8, "pipelineParallel": 2},
+            {"count": 8, "tensorParallel": 4, "pipelineParallel": 2, "nodes": 2},
+            {"count": 2, "nodes": 2},
+            {"pipelineParallel": 3, "nodes": 3},
+            {"tensorParallel": 2, "nodes": 2},
+            {"tensorParallel": 2, "pipelineParallel": 2, "nodes": 4},
         )
     ),
     *(
@@ -270,13 +276,28 @@ EXAMPLES: tuple[Example, ...] = (
             {"count": 1, "tensorParallel": 2},
             {"count": 4, "tensorParallel": 1},
             {"count": 4, "tensorParallel": 2},
+            {"count": 4, "tensorParallel": 2, "pipelineParallel": 3},
+            {"count": 4, "pipelineParallel": 3},
+            {"count": 1, "pipelineParallel": 2},
         )
     ),
-    Example("spec.engine.gpus.pipelineParallel", "qwen", _gpus(count=2, pipelineParallel=2)),
-    Example("spec.engine.gpus.pipelineParallel", "qwen", _gpus(count=4, tensorParallel=2, pipelineParallel=2)),
-    Example("spec.engine.gpus.pipelineParallel", "qwen", _gpus(pipelineParallel=2)),
-    Example("spec.engine.gpus.nodes", "qwen", _gpus(count=1, nodes=2)),
-    Example("spec.engine.gpus.nodes", "qwen", _gpus(count=4, tensorParallel=4, nodes=2)),
+    *(
+        Example("spec.engine.gpus.nodes", "qwen", _gpus(**gpus))
+        for gpus in (
+            {"count": 1, "nodes": 2},
+            {"count": 4, "tensorParallel": 4, "nodes": 3},
+            {"count": 4, "pipelineParallel": 2, "nodes": 8},
+            {"nodes": 2},
+            {"tensorParallel": 3, "nodes": 2},
+            {"tensorParallel": 2, "pipelineParallel": 2, "nodes": 3},
+        )
+    ),
+    *(
+        Example("spec.engine.gpus.pipelineParallel", "qwen", _spec(engine={"gpus": {"pipelineParallel": 2}, **feature}))
+        for feature in ({"speculative": {"method": "ngram"}}, {"speculative": {"method": "mtp"}})
+    ),
+    Example("", "qwen", _spec(engine={"gpus": {"pipelineParallel": 2}, "lora": {}})),
+    Example("spec.engine.gpus", "qwen", _spec(engine={"gpus": {"tensorParallel": 2, "nodes": 2}, "lora": {}})),
     Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 1}, "shmSize": "64Mi"})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": 1 << 30})),
     Example("spec.engine.shmSize", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": "1023Mi"})),

@@ -17,6 +17,8 @@ class Observed:
 
     service: Object
     deployments: tuple[Object, ...] = ()
+    stateful_sets: tuple[Object, ...] = ()
+    """One for each engine on several machines."""
     pods: tuple[Object, ...] = ()
     services: tuple[Object, ...] = ()
     config_maps: tuple[Object, ...] = ()

@@ -15,6 +15,7 @@ from blade_operator.adapters.object_status import changed, entries
 from blade_operator.adapters.selection import select
 from blade_operator.model import pods as podutil
 from blade_operator.model.deployments import router_replicas
+from blade_operator.model.groups import Group
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan, Prune
@@ -26,15 +27,25 @@ from blade_operator.reconcile.rotation import routers_wait, secrets_to_replace
 from blade_operator.reconcile.router_order import refuses_a_router
 from blade_operator.reconcile.scale_down import scale_down
 from blade_operator.reconcile.sidecars import roles_with_sidecars
+from blade_operator.reconcile.workloads import (
+    Workload,
+    change_workload,
+    find_workloads,
+    groups_of,
+    leader_marks,
+    refs_of,
+    replacement_events,
+    with_groups_as_pods,
+)
 from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete, objects_to_prune
-from blade_operator.render import Defaults, engine_deployment, engine_objects, router_objects, service_objects
+from blade_operator.render import Defaults, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
 from blade_operator.render.storage import adapter_argument, claim_name
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService, parse_service
 from blade_operator.status import StatusInputs, build_status, transitions
 from blade_operator.status.download import is_downloading
-from blade_protocol.labels import REVISION, ROLE, ROLE_ENGINE
+from blade_protocol.labels import REVISION, ROLE_ENGINE
 
 UNREACHABLE_REQUEUE = 10.0
 """Seconds until an engine that did not respond is queried again."""
@@ -55,29 +66,38 @@ def reconcile(observed: Observed, now: datetime, defaults: Defaults | None = Non
 
 
 def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
+    groups = groups_of(observed)
+    observed = with_groups_as_pods(observed, groups)
     try:
         selection = select(parse_service(observed.service), observed.lora_adapters)
     except SpecError as error:
-        return _invalid(observed, error, now, defaults)
+        return _invalid(observed, groups, error, now, defaults)
     service = selection.service
     revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
-    deployments = _engine_deployments(observed)
-    before = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
-    waits = _waits_for_routers(revisions, deployments, observed)
-    lowered = scale_down(_replica_counts(service, revisions, deployments, observed, waits), before, observed, now)
+    workloads = find_workloads(observed, groups)
+    before = {revision: workload.replicas for revision, workload in workloads.items()}
+    waits = _waits_for_routers(revisions, before, observed)
+    lowered = scale_down(_replica_counts(service, revisions, workloads, observed, waits), before, observed, now)
     planned = lowered.replicas
     sidecars = roles_with_sidecars(observed)
-    desired = [*service_objects(service, defaults, sidecars), *engine_objects(service), *revisions.desired]
-    events: list[EventRecord] = []
+    desired = [
+        *service_objects(service, defaults, sidecars, bool(groups)),
+        *engine_objects(service, bool(groups)),
+        *revisions.desired,
+    ]
+    events = replacement_events(workloads)
+    removed = [ref for name, workload in workloads.items() if name not in planned for ref in refs_of(workload)]
     for revision, replicas in planned.items():
+        workload = workloads.get(revision, Workload())
         # A revision whose ControllerRevision someone deleted is still scaled, with the template it runs with.
-        template = revisions.templates.get(revision) or deployments[revision]["spec"]["template"]
-        desired.append(deployment := engine_deployment(service, revision, template, replicas))
-        if Ref.of(deployment) not in observed.rejected:
-            events += _scaling_events(revision, deployments.get(revision), replicas)
+        template = revisions.templates.get(revision) or workload.template
+        change = change_workload(service, revision, template, replicas, workload, groups, observed)
+        desired += change.desired
+        removed += change.delete
+        if not any(Ref.of(obj) in observed.rejected for obj in change.desired):
+            events += _scaling_events(revision, before.get(revision, 0), replicas)
     routers = router_objects(service, defaults, router_replicas(observed.deployments))
     desired += routers[:-1] if routers_wait(observed, revisions.templates, now) else routers
-    removed = [Ref.of(deployments[revision]) for revision in deployments if revision not in planned]
     adapters = _adapters(service, observed)
     inputs = StatusInputs(
         obj=observed.service,
@@ -86,6 +106,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         left_out=selection.left_out,
         invalid=None,
         pods=own_pods(observed),
+        groups=groups,
         router_service=_router_service(observed, router_name(service)),
         engines=observed.engines,
         downloads=observed.downloads,
@@ -108,7 +129,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         inputs,
         now,
         replace=replace,
-        apply=[*apply, *lowered.marks],
+        apply=[*apply, *lowered.marks, *leader_marks(groups, lowered.marks)],
         prune=objects_to_prune(desired, existing, apply),
         lora_adapters=changed(
             service.name, observed.lora_adapters, entries(service.name, selection, adapters.statuses)
@@ -143,7 +164,7 @@ def _adapters(service: LLMService, observed: Observed) -> Decision:
     return decide(declared, known, lists, observed.engines, silent, observed.refused_adapters)
 
 
-def _invalid(observed: Observed, error: SpecError, now: datetime, defaults: Defaults) -> Plan:
+def _invalid(observed: Observed, groups: Sequence[Group], error: SpecError, now: datetime, defaults: Defaults) -> Plan:
     name = observed.service["metadata"]["name"]
     before = (observed.service.get("status") or {}).get("revision", {})
     inputs = StatusInputs(
@@ -151,6 +172,7 @@ def _invalid(observed: Observed, error: SpecError, now: datetime, defaults: Defa
         service=None,
         invalid=error,
         pods=own_pods(observed),
+        groups=groups,
         router_service=_router_service(observed, f"{name}-router"),
         engines=observed.engines,
         deployments=observed.deployments,
@@ -194,28 +216,30 @@ def _plan(
     )
 
 
-def _waits_for_routers(revisions: Revisions, deployments: dict[str, Object], observed: Observed) -> bool:
+def _waits_for_routers(revisions: Revisions, before: Mapping[str, int], observed: Observed) -> bool:
     """Whether engines of the current revision are not started yet, because they would refuse a router that is there."""
-    deployment = deployments.get(revisions.current)
-    started = deployment["spec"].get("replicas", 1) if deployment else 0
+    started = before.get(revisions.current, 0)
     return not started and refuses_a_router(revisions.templates[revisions.current], observed.pods)
 
 
 def _replica_counts(
-    service: LLMService, revisions: Revisions, deployments: dict[str, Object], observed: Observed, waits: bool
+    service: LLMService, revisions: Revisions, workloads: Mapping[str, Workload], observed: Observed, waits: bool
 ) -> dict[str, int]:
-    """The replica count of each engine Deployment by revision; a Deployment that is missing is to be deleted.
+    """The number of engines of each revision; the workload of one that is missing is to be deleted.
 
     ``waits``: the current revision has no engine yet, and gets none now; the newest before it is scaled in its place.
     """
-    counts = {name: deployment["spec"].get("replicas", 1) for name, deployment in deployments.items()}
+    counts = {revision: workload.replicas for revision, workload in workloads.items()}
     current = revisions.current
     if waits:
         earlier = [name for name, count in counts.items() if count and name != current]
         if not earlier:
             return counts | {current: 0}
-        current = max(earlier, key=lambda name: _created(deployments[name]))
+        current = max(earlier, key=lambda name: workloads[name].created)
     pods = [pod for pod in observed.pods if podutil.role(pod) == ROLE_ENGINE and not podutil.is_finished(pod)]
+
+    def created(revision: str) -> str:
+        return workloads[revision].created if revision in workloads else ""
 
     def observe(revision: str) -> RevisionPods:
         mine = [pod for pod in pods if podutil.revision(pod) == revision]
@@ -224,9 +248,9 @@ def _replica_counts(
         ready = sum(map(podutil.is_ready, mine))
         return RevisionPods(revision, count, active=len(mine) - terminating, terminating=terminating, ready=ready)
 
-    # Pods whose Deployment is gone still use resources until they have ended.
-    known = {*deployments, *map(podutil.revision, pods)} - {current}
-    others = [observe(revision) for revision in sorted(known, key=lambda name: _created(deployments.get(name)))]
+    # Pods whose workload is gone still use resources until they have ended.
+    known = {*workloads, *map(podutil.revision, pods)} - {current}
+    others = [observe(revision) for revision in sorted(known, key=created)]
     rollout = service.spec.rollout
     planned = replica_counts(
         service.spec.replicas,
@@ -240,22 +264,11 @@ def _replica_counts(
     return waiting | {
         revision: count
         for revision, count in planned.items()
-        if revision == current or (revision in deployments and revision not in gone)
+        if revision == current or (revision in workloads and revision not in gone)
     }
 
 
-def _engine_deployments(observed: Observed) -> dict[str, Object]:
-    """Engine Deployments by revision, identified by their selectors, which are immutable, unlike their labels."""
-    found = {}
-    for deployment in observed.deployments:
-        labels = deployment["spec"]["selector"].get("matchLabels") or {}
-        if labels.get(ROLE) == ROLE_ENGINE and REVISION in labels:
-            found[labels[REVISION]] = deployment
-    return found
-
-
-def _scaling_events(revision: str, deployment: Object | None, replicas: int) -> list[EventRecord]:
-    before = deployment["spec"].get("replicas", 1) if deployment else 0
+def _scaling_events(revision: str, before: int, replicas: int) -> list[EventRecord]:
     if before == replicas:
         return []
     direction = "up" if replicas > before else "down"
@@ -266,6 +279,7 @@ def _scaling_events(revision: str, deployment: Object | None, replicas: int) -> 
 def _children(observed: Observed) -> Sequence[Object]:
     return (
         *observed.deployments,
+        *observed.stateful_sets,
         *observed.services,
         *observed.config_maps,
         *observed.revisions,
@@ -281,7 +295,3 @@ def _model_claim(service: LLMService, observed: Observed) -> Object | None:
     name = claim_name(service)
     claims = (obj for obj in observed.others if obj["kind"] == "PersistentVolumeClaim")
     return next((obj for obj in claims if obj["metadata"]["name"] == name), None)
-
-
-def _created(obj: Object | None) -> str:
-    return str(obj["metadata"].get("creationTimestamp", "")) if obj else ""

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.groups import is_member
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import DrainPod
-from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, ROLE_ENGINE
+from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, ROLE, ROLE_ENGINE
 from blade_protocol.state import EngineState
 
 DRAIN_REPORT_TIMEOUT = 10.0
@@ -53,13 +54,13 @@ def scale_down(planned: Mapping[str, int], current: Mapping[str, int], observed:
             for pod in observed.pods
             if podutil.role(pod) == ROLE_ENGINE and podutil.revision(pod) == revision and _is_active(pod)
         ]
-        leaving = _leaving(pods, len(pods) - count, observed.engines)
-        names = {pod["metadata"]["name"] for pod in leaving}
+        going = leaving(pods, len(pods) - count, observed.engines)
+        names = {pod["metadata"]["name"] for pod in going}
         for pod in pods:
             if pod["metadata"]["name"] not in names and podutil.draining_since(pod):
                 _take_back(pod, observed, now, result)
         if count < current.get(revision, 0):
-            off = [_is_off(pod, observed, now, result) for pod in leaving]  # a step for each of them
+            off = [_is_off(pod, observed, now, result) for pod in going]  # a step for each of them
             result.replicas[revision] = count if all(off) else current[revision]
     return result
 
@@ -68,7 +69,7 @@ def _is_active(pod: Object) -> bool:
     return not podutil.is_terminating(pod) and not podutil.is_finished(pod)
 
 
-def _leaving(pods: Sequence[Object], surplus: int, engines: Mapping[str, EngineState]) -> list[Object]:
+def leaving(pods: Sequence[Object], surplus: int, engines: Mapping[str, EngineState]) -> list[Object]:
     """The pods a ReplicaSet would delete, were they marked: unready ones, marked ones, then those with few requests."""
 
     def order(pod: Object) -> tuple[bool, bool, int, str]:
@@ -94,7 +95,7 @@ def _is_off(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -
     if not since:
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         cost = LOWEST_COST + _requests(pod, observed.engines)
-        result.marks.append(_marked(pod, {DELETION_COST: str(cost), DRAINING_SINCE: stamp}))
+        result.marks.append(marked(pod, {DELETION_COST: str(cost), DRAINING_SINCE: stamp}))
         return Ref.of(pod) in observed.rejected
     state = observed.engines.get(pod["metadata"]["name"])
     if state is None or state.draining or podutil.age(since, now) > DRAIN_REPORT_TIMEOUT:
@@ -134,7 +135,7 @@ def _take_back(pod: Object, observed: Observed, now: datetime, result: ScaleDown
     """
     state = observed.engines.get(pod["metadata"]["name"])
     if state is not None and not state.draining:
-        result.marks.append(_marked(pod, {}))
+        result.marks.append(marked(pod, {}))
         return
     result.actions.append(DrainPod(pod["metadata"]["name"], draining=False))
     waited = podutil.age(podutil.draining_since(pod), now)
@@ -142,8 +143,11 @@ def _take_back(pod: Object, observed: Observed, now: datetime, result: ScaleDown
     result.requeue.append(min(patience, MAX_DRAIN_REQUEUE))
 
 
-def _marked(pod: Object, annotations: dict[str, str]) -> Object:
+def marked(pod: Object, annotations: dict[str, str]) -> Object:
+    """All that the operator says of ``pod``: an apply takes back what it does not repeat."""
     metadata: Object = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
+    if is_member(pod):
+        metadata["labels"] = {ROLE: ROLE_ENGINE}
     if annotations:
         metadata["annotations"] = annotations
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}

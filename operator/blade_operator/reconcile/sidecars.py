@@ -5,15 +5,16 @@ from __future__ import annotations
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.model.observed import Observed
-from blade_protocol.labels import REVISION, ROLE
+from blade_protocol.labels import REVISION, ROLE, ROLE_ENGINE, ROLE_MEMBER
 
 
 def roles_with_sidecars(observed: Observed) -> frozenset[str]:
-    """The roles of pods that have a container which their Deployment does not."""
+    """The roles of pods that have a container which their Deployment or StatefulSet does not."""
     templates = {}
-    for deployment in observed.deployments:
-        labels = deployment["spec"]["template"]["metadata"].get("labels") or {}
-        templates[labels.get(ROLE), labels.get(REVISION)] = deployment["spec"]["template"]
+    for workload in (*observed.deployments, *observed.stateful_sets):
+        labels = workload["spec"]["template"]["metadata"].get("labels") or {}
+        role = ROLE_ENGINE if labels.get(ROLE) == ROLE_MEMBER else labels.get(ROLE)
+        templates[role, labels.get(REVISION)] = workload["spec"]["template"]
     found = set()
     for pod in observed.pods:
         role = podutil.role(pod)

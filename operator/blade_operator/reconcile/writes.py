@@ -32,13 +32,13 @@ def objects_to_apply(
 ) -> list[Object]:
     """The objects of ``desired`` that must be applied, in its order; none in steady state.
 
-    A Secret is applied together with any Deployment whose pods may mount it, and while a pod seems to lack it: it is
+    A Secret is applied together with any workload whose pods may mount it, and while a pod seems to lack it: it is
     made where it is missing, and else stays as it is (`secrets_to_replace`).
     """
     writes = {
         Ref.of(obj): write for obj in desired if (write := _needed_write(existing.get(Ref.of(obj)), obj)) is not None
     }
-    secrets = any(ref.kind == "Deployment" for ref in writes) or any(
+    secrets = any(ref.kind in ("Deployment", "StatefulSet") for ref in writes) or any(
         podutil.waits_for_volumes(pod, now) for pod in pods
     )
     return [

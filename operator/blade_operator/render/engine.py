@@ -1,12 +1,11 @@
-"""Engine objects: the pod template a revision stands for, its Deployment, and the Service that finds all engines.
+"""Engine objects: the pod template a revision stands for, and the Service that finds all engines.
 
 A pod fetches the model (unless the engine reads it where it is), checks the environment, then serves. The template
-carries no revision yet: the revision is the template's own hash, put in when a Deployment is made of it.
+carries no revision yet: the revision is the template's own hash, put in when a workload is made of it.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from blade_operator.model.objects import Object
@@ -45,13 +44,22 @@ from blade_operator.render.storage import (
     one_machine,
 )
 from blade_operator.render.token_secret import engine_token_env, token_env, token_mounts, token_volumes
+from blade_operator.render.workloads import (
+    any_engine_pod,
+    members_service,
+    pod_annotations,
+    pod_env,
+    pod_flags,
+    pod_ports,
+    role_of_pods,
+)
 from blade_operator.spec.fields import CheckItemName, CudaGraphs
 from blade_operator.spec.parse import LLMService
-from blade_operator.spec.pod_fields import ResourceList
+from blade_operator.spec.pod_fields import Gpus, ResourceList
 from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_operator.spec.speculative_fields import Lookahead
 from blade_protocol import environment, paths
-from blade_protocol.labels import RESTARTED_AT, REVISION, ROLE_ENGINE
+from blade_protocol.labels import RESTARTED_AT, ROLE_ENGINE
 from blade_protocol.ports import ENGINE_PORT
 
 GRACE_MARGIN = 30
@@ -77,8 +85,8 @@ def pod_template(service: LLMService, defaults: Defaults, claim: Object | None =
     init = ([_fetch(service, defaults)] if service.spec.model.downloaded else []) + (
         [_check(service, defaults)] if spec.check.mode != "Off" else []
     )
-    metadata: Object = {"labels": labels(service, ROLE_ENGINE)}
-    annotations = template_annotations(service)
+    metadata: Object = {"labels": labels(service, role_of_pods(service))}
+    annotations = template_annotations(service) | pod_annotations(service)
     if restarted := service.annotations.get(RESTARTED_AT):
         annotations[RESTARTED_AT] = restarted
     if annotations:
@@ -108,32 +116,20 @@ def pod_template(service: LLMService, defaults: Defaults, claim: Object | None =
 
 
 def _placement(service: LLMService, claim: Object | None) -> Object:
+    one_pod = service.spec.engine.gpus.nodes == 1
+    engines = {"matchLabels": selector(service, ROLE_ENGINE)} if one_pod else any_engine_pod(service)
     if not one_machine(service, claim):
-        return {"topologySpreadConstraints": spread(service, ROLE_ENGINE)}
-    together = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": selector(service, ROLE_ENGINE)}}
+        return {"topologySpreadConstraints": spread(engines)}
+    together = {"topologyKey": HOSTNAME, "labelSelector": engines}
     return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [together]}}}
 
 
-def engine_deployment(service: LLMService, revision: str, template: Object, replicas: int) -> Object:
-    """The Deployment that runs ``replicas`` pods of one revision. Only ``replicas`` ever changes."""
-    stamped = copy.deepcopy(template)
-    stamped["metadata"]["labels"][REVISION] = revision
-    for container in stamped["spec"]["containers"]:
-        if container["name"] != ENGINE:
-            continue
-        env = [entry for entry in container.get("env", []) if entry["name"] != environment.REVISION]
-        container["env"] = [*env, {"name": environment.REVISION, "value": revision}]
-    spec = {
-        "replicas": replicas,
-        "revisionHistoryLimit": 0,
-        "selector": {"matchLabels": {**selector(service, ROLE_ENGINE), REVISION: revision}},
-        "template": stamped,
-    }
-    return make(service, "apps/v1", "Deployment", f"{engine_name(service)}-{revision}", ROLE_ENGINE, spec=spec)
+def engine_objects(service: LLMService, groups: bool = False) -> list[Object]:
+    """Objects that all revisions share: the headless Service the router watches, service account, disruption budget.
 
-
-def engine_objects(service: LLMService) -> list[Object]:
-    """Objects that all revisions share: the headless Service the router watches, service account, disruption budget."""
+    ``groups``: engines on several machines are there. A machine that is drained takes one pod with it, and so one
+    engine: the others of its group count as disrupted until it is whole again.
+    """
     name = engine_name(service)
     spec = {
         "clusterIP": "None",
@@ -143,10 +139,13 @@ def engine_objects(service: LLMService) -> list[Object]:
             {"name": "internal", "port": INTERNAL_PORT, "targetPort": "internal"},
         ],
     }
+    groups = groups or service.spec.engine.gpus.nodes > 1
+    engines = any_engine_pod(service) if groups else {"matchLabels": selector(service, ROLE_ENGINE)}
     return [
         service_account(service, name, ROLE_ENGINE),
         make(service, "v1", "Service", name, ROLE_ENGINE, spec=spec),
-        disruption_budget(service, name, ROLE_ENGINE),
+        *([members_service(service)] if groups else []),
+        disruption_budget(service, name, ROLE_ENGINE, engines),
     ]
 
 
@@ -161,6 +160,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args += _text_flags(service)
     args += _flag("max_waiting_requests", engine.max_waiting_requests)
     args += _flag("api_server_count", None if engine.api_servers == 1 else engine.api_servers)
+    args += pod_flags(service)
     args += engine.extra_args
     return _container(
         service,
@@ -172,6 +172,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
             "BLADE_HOST": "0.0.0.0",
             "BLADE_HTTP_PORT": str(ENGINE_PORT),
             "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
+            **pod_env(service),
             **engine_token_env(service, defaults),
             # Its routers bound priorities. Not a flag, so that an older image starts, too.
             environment.ALLOW_CLIENT_PRIORITY: "1",
@@ -182,12 +183,13 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
         ports=[
             {"name": "http", "containerPort": ENGINE_PORT},
             {"name": "internal", "containerPort": INTERNAL_PORT},
+            *pod_ports(service),
         ],
         # Loading and warming up may take half an hour; liveness only starts afterwards.
         startupProbe=http_probe(paths.HEALTH, period=1, failures=1800),
         readinessProbe=http_probe(paths.HEALTH, period=2, failures=2),
         livenessProbe=http_probe(paths.LIVE, period=10, failures=6, timeout=5),
-        **resources(with_requests(engine.resources, _requests(engine.gpus.ranks)), engine.gpus),
+        **resources(with_requests(engine.resources, _requests(engine.gpus.ranks // engine.gpus.nodes)), engine.gpus),
     )
 
 
@@ -292,13 +294,21 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _flag("max_num_seqs", engine.max_num_seqs)
         + _flag("kv_cache_bytes", kv_cache)
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)
-        + _flag("tensor_parallel_size", None if engine.gpus.ranks == 1 else engine.gpus.ranks)
+        + _rank_flags(engine.gpus)
         + _flag("model_impl", None if engine.model_impl == "auto" else engine.model_impl)
         + _flag("quant", None if engine.quant == "none" else engine.quant)
         + _lora_flags(service)
         + _speculative_flags(service)
         + _graph_flags(engine.cuda_graphs or CudaGraphs())
     )
+
+
+def _rank_flags(gpus: Gpus) -> list[str]:
+    return [
+        *_flag("tensor_parallel_size", None if gpus.tensor_ranks == 1 else gpus.tensor_ranks),
+        *_flag("pipeline_parallel_size", None if gpus.pipeline_parallel == 1 else gpus.pipeline_parallel),
+        *_flag("nnodes", None if gpus.nodes == 1 else gpus.nodes),
+    ]
 
 
 def _lora_flags(service: LLMService) -> list[str]:

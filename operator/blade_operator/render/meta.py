@@ -12,7 +12,7 @@ from typing import Any
 from blade_operator.model.objects import Object
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import Gpus, ResourceList, Resources
-from blade_protocol.labels import API_VERSION, HASH, KIND, MANAGED_BY, MANAGER, NAME, ROLE
+from blade_protocol.labels import API_VERSION, COMPONENT, HASH, KIND, MANAGED_BY, MANAGER, NAME, ROLE
 
 USER_ID = 65532
 """Unprivileged user of the images."""
@@ -69,7 +69,7 @@ def labels(service: LLMService, role: str) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": MANAGER,
         "app.kubernetes.io/instance": service.name,
-        "app.kubernetes.io/component": role,
+        COMPONENT: role,
         MANAGED_BY: MANAGER,
         **selector(service, role),
     }
@@ -80,7 +80,15 @@ def selector(service: LLMService, role: str) -> dict[str, str]:
     return {NAME: service.name, ROLE: role}
 
 
-def make(service: LLMService, api_version: str, kind: str, name: str, role: str, **body: Any) -> Object:
+def make(
+    service: LLMService,
+    api_version: str,
+    kind: str,
+    name: str,
+    role: str,
+    annotations: Mapping[str, str] | None = None,
+    **body: Any,
+) -> Object:
     """An object with owner reference and desired hash."""
     obj: Object = {
         "apiVersion": api_version,
@@ -89,6 +97,7 @@ def make(service: LLMService, api_version: str, kind: str, name: str, role: str,
             "name": name,
             "namespace": service.namespace,
             "labels": labels(service, role),
+            **({"annotations": dict(annotations)} if annotations else {}),
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
@@ -146,11 +155,12 @@ def container_security() -> Object:
 
 
 def resources(wanted: Resources | None, gpus: Gpus | None = None) -> Object:
-    """``{"resources": …}`` for a container, or nothing. Devices are limits; their requests follow by themselves."""
+    """``{"resources": …}`` for a container, or nothing. Devices, as many as each of an engine's machines gets, are
+    limits; their requests follow by themselves."""
     body = wanted.model_dump(by_alias=True, exclude_none=True) if wanted else {}
     body = {kind: {name: str(amount) for name, amount in amounts.items()} for kind, amounts in body.items() if amounts}
     if gpus and gpus.count:
-        body["limits"] = {**body.get("limits", {}), gpus.resource: str(gpus.count)}
+        body["limits"] = {**body.get("limits", {}), gpus.resource: str(gpus.count // gpus.nodes)}
     return {"resources": body} if body else {}
 
 
@@ -171,14 +181,14 @@ def with_requests(wanted: Resources | None, least: ResourceList) -> Resources:
     return wanted.model_copy(update={"requests": requests})
 
 
-def spread(service: LLMService, role: str) -> list[Object]:
-    """A topology spread constraint: pods of the role on different machines, where there are any."""
+def spread(pods: Object) -> list[Object]:
+    """A topology spread constraint: the pods of that selector on different machines, where there are any."""
     return [
         {
             "maxSkew": 1,
             "topologyKey": HOSTNAME,
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": selector(service, role)},
+            "labelSelector": pods,
         }
     ]
 
@@ -201,11 +211,11 @@ def service_account(service: LLMService, name: str, role: str) -> Object:
     return make(service, "v1", "ServiceAccount", name, role, automountServiceAccountToken=False)
 
 
-def disruption_budget(service: LLMService, name: str, role: str) -> Object:
-    """A PodDisruptionBudget: node drains evict one pod of the role at a time; an unready pod never blocks them."""
+def disruption_budget(service: LLMService, name: str, role: str, pods: Object) -> Object:
+    """A PodDisruptionBudget: node drains evict one pod of that selector at a time; an unready pod never blocks them."""
     spec = {
         "maxUnavailable": 1,
-        "selector": {"matchLabels": selector(service, role)},
+        "selector": pods,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     return make(service, "policy/v1", "PodDisruptionBudget", name, role, spec=spec)

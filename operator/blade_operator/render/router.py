@@ -56,7 +56,7 @@ def router_objects(service: LLMService, defaults: Defaults, replicas: int | None
         *_access(service, defaults, name, identity),
         make(service, "v1", "ConfigMap", name, ROLE_ROUTER, data={CONFIG_FILE: router_json(service)}),
         make(service, "v1", "Service", name, ROLE_ROUTER, spec=network),
-        disruption_budget(service, name, ROLE_ROUTER),
+        disruption_budget(service, name, ROLE_ROUTER, {"matchLabels": selector(service, ROLE_ROUTER)}),
         deployment,
     ]
 
@@ -143,7 +143,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
             "shareProcessNamespace": True,  # as process 1 a program that still starts would miss its SIGTERM
             "terminationGracePeriodSeconds": drain + GRACE_MARGIN,
             "securityContext": pod_security(defaults),
-            "topologySpreadConstraints": spread(service, ROLE_ROUTER),
+            "topologySpreadConstraints": spread({"matchLabels": selector(service, ROLE_ROUTER)}),
             "containers": [container],
             "volumes": [
                 {"name": "config", "configMap": {"name": name}},

@@ -12,9 +12,12 @@ from blade_operator.render.token_secret import token_secret
 from blade_operator.spec.parse import LLMService
 
 
-def service_objects(service: LLMService, defaults: Defaults, sidecars: Collection[str] = ()) -> list[Object]:
+def service_objects(
+    service: LLMService, defaults: Defaults, sidecars: Collection[str] = (), groups: bool = False
+) -> list[Object]:
     """The internal token, the claim of the model cache, and the network policies; each only where the spec needs it.
 
-    ``sidecars``: the roles of pods into which others put containers.
+    ``sidecars``: the roles of pods into which others put containers. ``groups``: engines on several machines are there.
     """
-    return [*token_secret(service, defaults), *model_claim(service), *network_policies(service, defaults, sidecars)]
+    policies = network_policies(service, defaults, sidecars, groups)
+    return [*token_secret(service, defaults), *model_claim(service), *policies]

@@ -80,6 +80,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "tensorParallel": None,
         "pipelineParallel": 1,
         "nodes": 1,
+        "topologyKey": None,
     },
     "PodTemplate": {"metadata": None, "spec": {}},
     "PodMetadata": {"labels": {}, "annotations": {}},

@@ -37,7 +37,9 @@ class Resources(Record):
 class Gpus(Record):
     """Devices each engine gets, and the ranks that compute its model together."""
 
-    count: int = Field(default=0, ge=0, le=64, description="Devices of one engine; 0: it computes on the CPU.")
+    count: int = Field(
+        default=0, ge=0, le=64, description="Devices of one engine, on all its nodes; 0: it computes on CPUs."
+    )
     resource: Annotated[
         str,
         StringConstraints(
@@ -52,23 +54,26 @@ class Gpus(Record):
         default=None,
         ge=1,
         le=64,
-        description="Ranks that each layer is split over (`--tensor_parallel_size`), at least 1; as many as `count` "
-        "when unset. With devices, each rank has one; without, ranks are processes that share the CPU cores.",
+        description="Ranks that each layer is split over; when unset, all that devices are left for. Without devices, "
+        "ranks are processes that share CPU cores.",
     )
-    pipeline_parallel: int = Field(
-        default=1, ge=1, le=64, description="Stages that the layers are divided into. Only 1 is supported yet."
-    )
+    pipeline_parallel: int = Field(default=1, ge=1, le=64, description="Stages of layers.")
     nodes: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Machines that each engine's devices are on. Only 1 is supported yet.",
+        default=1, ge=1, le=64, description="Machines that the ranks are divided among: so many pods are one replica."
+    )
+    topology_key: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
+        default=None, description="Node label whose value they share, e.g. of a rack."
     )
 
     @property
+    def tensor_ranks(self) -> int:
+        """Ranks of each layer: processes that compute it together."""
+        return self.tensor_parallel or max(1, self.count // self.pipeline_parallel)
+
+    @property
     def ranks(self) -> int:
-        """Ranks of each layer: processes that compute one model together."""
-        return self.tensor_parallel or max(1, self.count)
+        """Ranks of one engine: processes that compute one model together, on all its machines."""
+        return self.tensor_ranks * self.pipeline_parallel
 
 
 class PodMetadata(Record):

@@ -24,6 +24,7 @@ from blade_operator.status.download import describe
 from blade_operator.status.failure import Failure
 from blade_operator.status.failures import REJECTED, UNAUTHORIZED
 from blade_operator.status.inputs import StatusInputs
+from blade_operator.status.machines import incomplete
 from blade_operator.status.stages import stage
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER, SENDS_TOKEN
 
@@ -108,7 +109,9 @@ def model_cached(inputs: StatusInputs, failures: Sequence[Failure], model: dict[
     uri = inputs.service.spec.model.uri
     if not inputs.service.spec.model.downloaded:
         return Condition("ModelCached", "True", "NoDownload", f"{uri} is read where it is")
-    fetches = [(pod, state) for pod in inputs.current_pods if (state := podutil.container(pod, FETCH))]
+    fetches = [
+        (pod, state) for pod in inputs.machines_of(inputs.current_pods) if (state := podutil.container(pod, FETCH))
+    ]
     for pod, state in fetches:
         if state.termination is not None and state.termination.exit_code == 0:
             report = podutil.fetch_report(pod)
@@ -137,7 +140,9 @@ def preflight_passed(inputs: StatusInputs) -> Condition:
         return _unknown("PreflightPassed", inputs)
     if inputs.service.spec.check.mode == "Off":
         return Condition("PreflightPassed", "True", "CheckOff", "spec.check.mode is Off")
-    checks = [(pod, state) for pod in inputs.current_pods if (state := podutil.container(pod, CHECK))]
+    checks = [
+        (pod, state) for pod in inputs.machines_of(inputs.current_pods) if (state := podutil.container(pod, CHECK))
+    ]
     for pod, state in checks:
         end = state.termination or state.last_termination
         if end is not None and end.exit_code != 0 and not (state.termination and state.termination.exit_code == 0):
@@ -189,7 +194,8 @@ def workers_ready(inputs: StatusInputs, failures: Sequence[Failure], now: dateti
     failing = next((failure for failure in failures if failure.failing and failure.role == ROLE_ENGINE), None)
     if failing:
         return Condition("WorkersReady", "False", _reason(failing, "EngineFailing"), f"{count}; {failing.summary}")
-    doing = next((found for pod in inputs.current_pods if not podutil.is_ready(pod) and (found := stage(pod, now))), "")
+    starting = (pod for pod in inputs.current_pods if not podutil.is_ready(pod))
+    doing = incomplete(inputs, now) or next((found for pod in starting if (found := stage(pod, now))), "")
     return Condition("WorkersReady", "False", "EnginesStarting", f"{count}; {doing}" if doing else count)
 
 
@@ -276,7 +282,7 @@ def _routers_of_before(inputs: StatusInputs) -> str:
 
 def _failed_rollout(inputs: StatusInputs, failures: Sequence[Failure]) -> Failure | None:
     """What keeps the spec from being rolled out, although earlier pods serve; None while nothing does."""
-    refused = any(ref.kind == "Deployment" for ref in inputs.rejected)
+    refused = any(ref.kind in ("Deployment", "StatefulSet") for ref in inputs.rejected)
     missed = {"": refused, ROLE_ENGINE: bool(inputs.older_pods), ROLE_ROUTER: bool(inputs.older_routers)}
     return next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None)
 

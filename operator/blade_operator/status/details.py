@@ -26,7 +26,7 @@ def preflight(inputs: StatusInputs) -> list[dict[str, Any]]:
         for item in entry.get("items", ())
     }
     table = []
-    for pod in inputs.engine_pods:
+    for pod in inputs.machines_of(inputs.engine_pods):
         if (report := podutil.check_report(pod)) is None:
             continue
         items = []

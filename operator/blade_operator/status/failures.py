@@ -14,6 +14,7 @@ from blade_operator.status.container_failures import container_failure
 from blade_operator.status.deduplication import deduplicate
 from blade_operator.status.failure import Failure, with_hint
 from blade_operator.status.inputs import StatusInputs
+from blade_operator.status.machines import machine, name_of
 from blade_operator.status.pod_failures import pod_failure
 from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 
@@ -33,13 +34,14 @@ def find_failures(inputs: StatusInputs, now: datetime) -> list[Failure]:
     found = [
         *_rejections(inputs),
         *_creation_failures(inputs),
+        *_incomplete_groups(inputs, now),
         *_unauthorized(inputs),
-        *_pod_failures(inputs.current_pods, now),
-        *_pod_failures(inputs.older_pods, now),
+        *_pod_failures(inputs, inputs.current_pods, now),
+        *_pod_failures(inputs, inputs.older_pods, now),
         *_latest_finished(inputs.finished_pods(ROLE_ENGINE), inputs.ready_engines < inputs.replicas, now),
-        *_pod_failures(inputs.router_pods, now),
+        *_pod_failures(inputs, inputs.router_pods, now),
         *_latest_finished(inputs.finished_pods(ROLE_ROUTER), not any(map(podutil.is_ready, inputs.router_pods)), now),
-        *_pod_failures(inputs.terminating_pods, now, terminating=True),
+        *_pod_failures(inputs, inputs.terminating_pods, now, terminating=True),
     ]
     known = {failure_key(entry): entry for entry in inputs.last_status.get("failures", ())}
     deduplicated = [_deduplicated(_unless_progressing(failure, inputs), known) for failure in found]
@@ -48,14 +50,14 @@ def find_failures(inputs: StatusInputs, now: datetime) -> list[Failure]:
 
 def _rejections(inputs: StatusInputs) -> Iterator[Failure]:
     for ref, cause in sorted(inputs.rejected.items()):
-        hint = _overlay_field(inputs, ref) if ref.kind == "Deployment" else ""
+        hint = _overlay_field(inputs, ref) if ref.kind in ("Deployment", "StatefulSet") else ""
         cause = _OBJECT.sub("", " ".join(cause.split()))
         message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {cause}", hint)
         yield Failure("", "", "", REJECTED, message, stuck=ref.kind != "Pod")
 
 
 def _overlay_field(inputs: StatusInputs, ref: Ref) -> str:
-    """The podTemplate field that overlays that Deployment's pods, if it is set."""
+    """The podTemplate field that overlays the pods of that workload, if it is set."""
     if inputs.service is None:
         return ""
     spec = inputs.service.spec
@@ -72,6 +74,20 @@ def _creation_failures(inputs: StatusInputs) -> Iterator[Failure]:
                 role = str(deployment["metadata"].get("labels", {}).get(ROLE, ""))
                 cause = _POD_NAME.sub("", condition.get("message", ""))
                 yield _creation_failure(deployment["metadata"]["name"], role, condition.get("reason", ""), cause)
+
+
+def _incomplete_groups(inputs: StatusInputs, now: datetime) -> Iterator[Failure]:
+    """Yields a failure for each StatefulSet that lacks pods for long. Its Events alone say why."""
+    for group in inputs.groups:
+        if group.is_leaving or len(group.pods) == group.nodes or group.stateful_set is None:
+            continue
+        if podutil.age(group.stateful_set["metadata"].get("creationTimestamp"), now) >= podutil.GRACE_S:
+            name = name_of(group)
+            message = (
+                f"{len(group.pods)} of {group.nodes} pods could be made for StatefulSet {name}: "
+                f"kubectl describe statefulset {name} says why"
+            )
+            yield Failure(ROLE_ENGINE, "", "", "FailedCreate", message, stuck=True)
 
 
 def _creation_failure(name: str, role: str, reason: str, cause: str) -> Failure:
@@ -103,10 +119,14 @@ def _unauthorized(inputs: StatusInputs) -> Iterator[Failure]:
         yield Failure(ROLE_ENGINE, "", "", UNAUTHORIZED, message)
 
 
-def _pod_failures(pods: Iterable[Object], now: datetime, *, terminating: bool = False) -> Iterator[Failure]:
+def _pod_failures(
+    inputs: StatusInputs, pods: Iterable[Object], now: datetime, *, terminating: bool = False
+) -> Iterator[Failure]:
     """Yields at most one failure for each pod. How the containers of a terminating pod end does not matter."""
-    for pod in pods:
+    for pod in inputs.machines_of(pods):
         failure = pod_failure(pod, now) or (None if terminating else container_failure(pod))
+        if failure is not None and (which := machine(inputs, pod)):
+            failure = dataclasses.replace(failure, message=with_hint(failure.message, which))
         if failure is not None:
             yield failure
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from blade_operator.adapters.decide import AdapterStatus
 from blade_operator.model import pods as podutil
 from blade_operator.model.deployments import router_replicas
+from blade_operator.model.groups import Group, as_engine
 from blade_operator.model.objects import Object, Ref
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService
@@ -26,6 +27,8 @@ class StatusInputs:
     invalid: SpecError | None
     pods: tuple[Object, ...]
     router_service: Object | None
+    groups: Sequence[Group] = ()
+    """Engines on several machines; ``pods`` has one pod for each."""
     engines: Mapping[str, EngineState] = field(default_factory=dict)
     downloads: Mapping[str, FetchProgress] = field(default_factory=dict)
     unauthorized: frozenset[str] = frozenset()
@@ -106,6 +109,15 @@ class StatusInputs:
         """Router pods of an earlier template that do not terminate."""
         wanted = self.router_revision
         return [pod for pod in self.router_pods if wanted and podutil.revision(pod) != wanted]
+
+    def machines_of(self, pods: Iterable[Object]) -> list[Object]:
+        """``pods``, but all of them of an engine on several machines."""
+        members = {group.as_pod()["metadata"]["name"]: group.pods for group in self.groups if group.pods}
+        found: list[Object] = []
+        for pod in pods:
+            group = members.get(pod["metadata"]["name"])
+            found += [pod] if group is None else map(as_engine, group)
+        return found
 
     def finished_pods(self, role: str) -> list[Object]:
         """Pods of that role that were evicted or otherwise ended for good and are not deleted yet."""

@@ -231,12 +231,11 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
         (
             {"engine": {"gpus": {"count": 4, "tensorParallel": 2}}},
             "spec.engine.gpus.tensorParallel: tensorParallel x pipelineParallel must be count, one rank a "
-            "device: leave tensorParallel out to use every device, or change count",
+            "device: change one of them",
         ),
         (
-            {"engine": {"gpus": {"count": 2, "pipelineParallel": 2}}},
-            "spec.engine.gpus.pipelineParallel: must be 1: pipeline parallelism is not supported yet; split layers "
-            "with tensorParallel",
+            {"engine": {"gpus": {"count": 4, "nodes": 3}}},
+            "spec.engine.gpus.nodes: must divide tensorParallel x pipelineParallel, the ranks",
         ),
         (
             {"engine": {"gpus": {"count": 1, "resource": "gpu"}}},

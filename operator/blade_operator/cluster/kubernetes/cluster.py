@@ -29,7 +29,7 @@ _NO_SUCH_PLACE = "the server rejected our request due to an error in our request
 """Said with a 422, of a JSON patch that does not apply."""
 _TRIES = 3
 """Writes of a status that others write, too, before the next reconcile goes on with it."""
-_SEPARATE_KINDS = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
+_SEPARATE_KINDS = ("Deployment", "StatefulSet", "Pod", "Service", "ConfigMap", "ControllerRevision")
 
 
 class KubernetesCluster:
@@ -65,10 +65,14 @@ class KubernetesCluster:
         if KIND not in found or self.scopes.is_incomplete(key.namespace):
             return None
         [service] = found.pop(KIND)
-        deployments, pods, services, config_maps, revisions = (tuple(found.pop(kind, ())) for kind in _SEPARATE_KINDS)
+        deployments, stateful_sets, pods, services, config_maps, revisions = (
+            tuple(found.pop(kind, ())) for kind in _SEPARATE_KINDS
+        )
         others = tuple(obj for objs in found.values() for obj in objs)
         adapters = self.lora_adapters(key.namespace)
-        observed = Observed(service, deployments, pods, services, config_maps, revisions, others, adapters)
+        observed = Observed(
+            service, deployments, stateful_sets, pods, services, config_maps, revisions, others, adapters
+        )
         owner = claimed(service)
         if self._installation and owner not in ("", self._installation):
             observed = dataclasses.replace(observed, abandoned=await self._installations.is_gone(owner))

@@ -58,6 +58,7 @@ _ALL = (
     LEASE,
     SECRET,
     Kind("Deployment", "apps/v1", "deployments"),
+    Kind("StatefulSet", "apps/v1", "statefulsets", optional=True),
     Kind("ControllerRevision", "apps/v1", "controllerrevisions"),
     Kind("Pod", "v1", "pods"),
     Kind("Service", "v1", "services"),

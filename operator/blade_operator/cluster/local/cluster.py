@@ -15,7 +15,7 @@ from blade_operator.model.observed import Observed
 from blade_operator.model.plan import EventRecord, Prune
 from blade_protocol.labels import ADAPTER_KIND, KIND, MANAGER, NAME
 
-_OBSERVED_BY_KIND = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
+_OBSERVED_BY_KIND = ("Deployment", "StatefulSet", "Pod", "Service", "ConfigMap", "ControllerRevision")
 _OTHERS = (
     "Secret",
     "PodDisruptionBudget",
@@ -80,10 +80,10 @@ class LocalCluster:
         def children(kind: str) -> tuple[Object, ...]:
             return tuple(self._store.find(kind, key.namespace, {NAME: key.name}))
 
-        deployments, pods, services, config_maps, revisions = map(children, _OBSERVED_BY_KIND)
+        deployments, stateful_sets, pods, services, config_maps, revisions = map(children, _OBSERVED_BY_KIND)
         others = tuple(obj for kind in _OTHERS for obj in children(kind))
         adapters = self.lora_adapters(key.namespace)
-        return Observed(service, deployments, pods, services, config_maps, revisions, others, adapters)
+        return Observed(service, deployments, stateful_sets, pods, services, config_maps, revisions, others, adapters)
 
     async def apply(self, obj: Object) -> None:
         """See `Cluster.apply`.

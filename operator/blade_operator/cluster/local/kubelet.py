@@ -90,10 +90,10 @@ class Kubelet:
 
 
 def _declared_ranks(service: Object) -> int:
-    """Ranks of all engines of a service (`blade_operator.spec.pod_fields.Gpus.ranks` of each)."""
+    """Ranks of all engines of a service (as many of each as `blade_operator.spec.pod_fields.Gpus.ranks` says)."""
     spec = service["spec"]
     gpus = spec.get("engine", {}).get("gpus", {})
-    ranks: int = gpus.get("tensorParallel") or max(1, gpus.get("count", 0))
+    ranks: int = gpus.get("count") or gpus.get("tensorParallel", 1) * gpus.get("pipelineParallel", 1)
     replicas: int = spec.get("replicas", 1)
     return replicas * ranks
 

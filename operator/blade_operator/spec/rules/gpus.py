@@ -15,49 +15,75 @@ _LEAST_SHM: Final = "1Gi"
 _ONE_RANK: Final = (
     "(!has(self.gpus) || (has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : self.gpus.count) <= 1)"
 )
+"""Of each layer: stages alone exchange little."""
 
 
 def _has_a_rank_for_each_device(gpus: Gpus) -> bool:
-    """Whether the ranks, as many as the product of all degrees, are as many as there are devices, where there are."""
-    ranks = gpus.ranks * gpus.pipeline_parallel
-    return gpus.tensor_parallel is None or gpus.count == 0 or ranks == gpus.count
+    """Whether the ranks, as many as the product of both degrees, are as many as there are devices, where there are."""
+    return gpus.count == 0 or gpus.ranks == gpus.count
+
+
+def _are_divisible_among_machines(gpus: Gpus) -> bool:
+    """Whether every machine gets as many ranks as the others, and each at least one."""
+    return (gpus.count or gpus.ranks) % gpus.nodes == 0
+
+
+def _one_rank(gpus: Gpus) -> bool:
+    """Whether one rank computes each layer."""
+    return (gpus.count if gpus.tensor_parallel is None else gpus.tensor_parallel) <= 1
 
 
 def _has_shared_memory(spec: LLMServiceSpec) -> bool:
     """Whether `/dev/shm` is large enough for the ranks."""
-    return spec.engine.gpus.ranks == 1 or parse_quantity(spec.engine.shm_size) >= parse_quantity(_LEAST_SHM)
+    return _one_rank(spec.engine.gpus) or parse_quantity(spec.engine.shm_size) >= parse_quantity(_LEAST_SHM)
+
+
+def _has_plain_stages(spec: LLMServiceSpec) -> bool:
+    """Whether the engine has no feature that does not go together with pipeline stages."""
+    return spec.engine.gpus.pipeline_parallel == 1 or spec.engine.speculative is None
+
+
+def _has_plain_machines(spec: LLMServiceSpec) -> bool:
+    """Whether the engine has no feature that does not go together with several machines: adapters are on one."""
+    return spec.engine.gpus.nodes == 1 or spec.engine.lora is None
 
 
 GPU_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
         field=f"{_FIELD}.tensorParallel",
-        cel="!has(self.gpus) || !has(self.gpus.tensorParallel) || self.gpus.count == 0 || "
-        "self.gpus.tensorParallel * self.gpus.pipelineParallel == self.gpus.count",
+        cel="!has(self.gpus) || self.gpus.count == 0 || (has(self.gpus.tensorParallel) ? self.gpus.tensorParallel * "
+        "self.gpus.pipelineParallel == self.gpus.count : self.gpus.count % self.gpus.pipelineParallel == 0)",
         holds=lambda name, spec: _has_a_rank_for_each_device(spec.engine.gpus),
-        message="tensorParallel x pipelineParallel must be count, one rank a device: leave tensorParallel out to use "
-        "every device, or change count",
-    ),
-    Rule(
-        at=("spec", "engine"),
-        field=f"{_FIELD}.pipelineParallel",
-        cel="!has(self.gpus) || self.gpus.pipelineParallel == 1",
-        holds=lambda name, spec: spec.engine.gpus.pipeline_parallel == 1,
-        message="must be 1: pipeline parallelism is not supported yet; split layers with tensorParallel",
+        message="tensorParallel x pipelineParallel must be count, one rank a device: change one of them",
     ),
     Rule(
         at=("spec", "engine"),
         field=f"{_FIELD}.nodes",
-        cel="!has(self.gpus) || self.gpus.nodes == 1",
-        holds=lambda name, spec: spec.engine.gpus.nodes == 1,
-        message="must be 1: an engine on several machines is not supported yet",
+        cel="!has(self.gpus) || (self.gpus.count > 0 ? self.gpus.count : self.gpus.pipelineParallel * "
+        "(has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : 1)) % self.gpus.nodes == 0",
+        holds=lambda name, spec: _are_divisible_among_machines(spec.engine.gpus),
+        message="must divide tensorParallel x pipelineParallel, the ranks",
     ),
     Rule(
         at=("spec", "engine"),
         field="spec.engine.shmSize",
         cel=f"{_ONE_RANK} || quantity(string(self.shmSize)).compareTo(quantity('{_LEAST_SHM}')) >= 0",
         holds=lambda name, spec: _has_shared_memory(spec),
-        message=f"must be at least {_LEAST_SHM} with several ranks (gpus.tensorParallel), which exchange what they "
-        "compute through it",
+        message=f"must be at least {_LEAST_SHM} with several ranks, which share what they compute there",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.pipelineParallel",
+        cel="!has(self.gpus) || self.gpus.pipelineParallel == 1 || !has(self.speculative)",
+        holds=lambda name, spec: _has_plain_stages(spec),
+        message="stages do not go with speculative: remove it, or set 1",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=_FIELD,
+        cel="!has(self.gpus) || self.gpus.nodes == 1 || !has(self.lora)",
+        holds=lambda name, spec: _has_plain_machines(spec),
+        message="several nodes do not go with lora: remove it, or set nodes to 1",
     ),
 )
