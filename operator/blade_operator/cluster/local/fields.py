@@ -110,10 +110,11 @@ _POD: Rule = {
     "priorityClassName": IGNORED,
     "imagePullSecrets": IGNORED,
 }
+_TEMPLATE: Rule = {"metadata": {"labels": HONOURED, "annotations": HONOURED}, "spec": _POD}
 _DEPLOYMENT: Rule = {
     "replicas": HONOURED,
     "selector": {"matchLabels": HONOURED},
-    "template": {"metadata": {"labels": HONOURED, "annotations": HONOURED}, "spec": _POD},
+    "template": _TEMPLATE,
     "strategy": {
         "type": Only(("RollingUpdate",)),
         "rollingUpdate": {"maxSurge": Only((1,)), "maxUnavailable": Only((0,))},
@@ -121,6 +122,15 @@ _DEPLOYMENT: Rule = {
     "revisionHistoryLimit": IGNORED,
     "progressDeadlineSeconds": IGNORED,
     "minReadySeconds": Only((0,)),
+}
+_STATEFUL_SET: Rule = {
+    "replicas": HONOURED,
+    "serviceName": IGNORED,  # an environment variable has the address of the first pod
+    "podManagementPolicy": Only(("Parallel",)),
+    "updateStrategy": {"type": Only(("OnDelete",))},
+    "selector": {"matchLabels": HONOURED},
+    "template": _TEMPLATE,
+    "revisionHistoryLimit": IGNORED,
 }
 _SERVICE: Rule = {
     "selector": HONOURED,
@@ -138,8 +148,13 @@ _SERVICE: Rule = {
     "publishNotReadyAddresses": IGNORED,  # the endpoints file lists terminating pods, as draining, in any case
 }
 
-RUN: dict[str, Rule] = {"Deployment": {"spec": _DEPLOYMENT}, "Service": {"spec": _SERVICE}, "Pod": {}}
-"""Kinds that make something happen here. Pods are only annotated."""
+RUN: dict[str, Rule] = {
+    "Deployment": {"spec": _DEPLOYMENT},
+    "StatefulSet": {"spec": _STATEFUL_SET},
+    "Service": {"spec": _SERVICE},
+    "Pod": {},
+}
+"""Kinds that make something happen here. Pods are only annotated and labelled."""
 
 KEPT = frozenset(
     {
@@ -171,7 +186,7 @@ def require_supported(obj: Object) -> None:
     body = {name: value for name, value in obj.items() if name not in ("apiVersion", "kind", "metadata", "status")}
     for problem in _problems(body, RUN[kind], ""):
         raise UnsupportedField(f"{where}: {problem}")
-    if kind == "Deployment":
+    if kind in ("Deployment", "StatefulSet"):
         for problem in _inconsistencies(obj["spec"]["template"]["spec"]):
             raise UnsupportedField(f"{where}: spec.template.spec.{problem}")
 

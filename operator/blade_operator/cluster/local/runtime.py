@@ -18,6 +18,7 @@ from blade_operator.cluster.local.ports import require_free
 from blade_operator.cluster.local.process import kill_strays
 from blade_operator.cluster.local.scheduler import Scheduler
 from blade_operator.cluster.local.services import Services
+from blade_operator.cluster.local.stateful_sets import StatefulSets
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object, Ref
 
@@ -49,6 +50,7 @@ class Runtime:
             raise
         self.cluster = LocalCluster(self.store, self.events)
         self._deployments = Deployments(self.store, self.events, self._services)
+        self._stateful_sets = StatefulSets(self.store, self.events, self._services)
         self._scheduler = Scheduler(self.store)
         self._endpoints = Endpoints(layout, self.store)
         self._listeners = Listeners(layout.root)
@@ -68,7 +70,7 @@ class Runtime:
 
         Claims (downloaded models) stay.
         """
-        for kind in ("LLMService", "Deployment"):
+        for kind in ("LLMService", "Deployment", "StatefulSet"):
             for obj in self.store.find(kind):
                 self.store.remove(Ref.of(obj))
         for pod in self.store.find("Pod"):
@@ -118,6 +120,7 @@ class Runtime:
         garbage.collect(self.store)
         self._services.sync()
         self._deployments.sync()
+        self._stateful_sets.sync()
         self._scheduler.sync()
         self._endpoints.sync()  # before the kubelet: a terminating pod is marked draining, then it gets its SIGTERM
         self._kubelet.sync()

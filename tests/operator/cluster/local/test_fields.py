@@ -75,8 +75,8 @@ def test_a_service_with_an_unsupported_field_is_rejected(path: list[Any], value:
 
 
 def test_a_kind_that_means_nothing_here_is_refused() -> None:
-    with pytest.raises(UnsupportedField, match="has no StatefulSet objects"):
-        require_supported({"kind": "StatefulSet", "metadata": {"name": "x"}})
+    with pytest.raises(UnsupportedField, match="has no DaemonSet objects"):
+        require_supported({"kind": "DaemonSet", "metadata": {"name": "x"}})
 
 
 def test_isolation_and_resources_are_ignored_on_purpose() -> None:
