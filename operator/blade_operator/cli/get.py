@@ -34,6 +34,7 @@ _KINDS = {
     ADAPTER_KIND: (ADAPTER_SHORT_NAME, ADAPTER_SINGULAR, ADAPTER_PLURAL),
     "Pod": ("po", "pod", "pods"),
     "Deployment": ("deploy", "deployment", "deployments"),
+    "StatefulSet": ("sts", "statefulset", "statefulsets"),
     "Service": ("svc", "service", "services"),
     "ConfigMap": ("cm", "configmap", "configmaps"),
     "Secret": ("secret", "secrets"),
@@ -42,7 +43,7 @@ _KINDS = {
     "PodDisruptionBudget": ("pdb", "poddisruptionbudget", "poddisruptionbudgets"),
     "ServiceAccount": ("sa", "serviceaccount", "serviceaccounts"),
 }
-_ALL = ("Pod", "Service", "Deployment", KIND)
+_ALL = ("Pod", "Service", "Deployment", "StatefulSet", KIND)
 _POLL = 0.3
 
 
@@ -123,7 +124,8 @@ def _print(objects: list[Object], kinds: tuple[str, ...], options: argparse.Name
 
 
 def _prefixed(obj: Object) -> str:
-    group = {**dict.fromkeys(OWN_KINDS, f".{GROUP}"), "Deployment": ".apps"}.get(obj["kind"], "")
+    of_apps = dict.fromkeys(("Deployment", "StatefulSet"), ".apps")
+    group = {**dict.fromkeys(OWN_KINDS, f".{GROUP}"), **of_apps}.get(obj["kind"], "")
     return f"{obj['kind'].lower()}{group}/{obj['metadata']['name']}"
 
 

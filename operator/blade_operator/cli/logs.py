@@ -12,7 +12,7 @@ from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.logs import ContainerLogs, Follower
 from blade_operator.cluster.local.store import matches, read_objects
 from blade_operator.model.objects import Object
-from blade_protocol.labels import KIND, NAME, ROLE, ROLE_ENGINE, ROLE_ROUTER
+from blade_protocol.labels import KIND, NAME, ROLE, ROLE_ENGINE, ROLE_MEMBER, ROLE_ROUTER
 
 _POLL = 0.2
 
@@ -74,7 +74,8 @@ def _pods(layout: Layout, options: argparse.Namespace) -> list[Object]:
     if name not in services:
         raise CommandError(f'there is no pod and no LLMService "{name}" in namespace {options.namespace}')
     role = ROLE_ROUTER if options.container == "router" else ROLE_ENGINE
-    pods = [pod for pod in everything if matches(pod, {NAME: name, ROLE: role})]
+    roles = {role} if role == ROLE_ROUTER else {role, ROLE_MEMBER}
+    pods = [pod for pod in everything if matches(pod, {NAME: name}) and pod["metadata"]["labels"].get(ROLE) in roles]
     if not pods:
         raise CommandError(f'LLMService "{name}" has no {role} pods')
     return pods

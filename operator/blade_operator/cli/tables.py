@@ -63,6 +63,11 @@ def _deployment(obj: Object, wide: bool) -> Row:
     ]
 
 
+def _stateful_set(obj: Object, wide: bool) -> Row:
+    ready, wanted = obj.get("status", {}).get("readyReplicas", 0), obj["spec"].get("replicas", 1)
+    return [("NAME", obj["metadata"]["name"]), ("READY", f"{ready}/{wanted}"), _age(obj)]
+
+
 def _service(obj: Object, wide: bool) -> Row:
     port = port_of(obj)
     ports = ",".join(f"{entry['port']}/TCP" for entry in obj["spec"].get("ports", []))
@@ -147,4 +152,5 @@ _KINDS: dict[str, Callable[[Object, bool], Row]] = {
     "Pod": _pod,
     "Secret": _data,
     "Service": _service,
+    "StatefulSet": _stateful_set,
 }
