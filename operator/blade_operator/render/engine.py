@@ -83,7 +83,7 @@ def pod_template(service: LLMService, defaults: Defaults, claim: Object | None =
     """The engine's pod template; what changes it is a new revision. ``claim``: the operator's own, if it is there."""
     spec = service.spec
     init = ([_fetch(service, defaults)] if service.spec.model.downloaded else []) + (
-        [_check(service, defaults)] if spec.check.mode != "Off" else []
+        [_check(service, defaults)] if spec.check.mode != "Off" and _check_items(service) else []
     )
     metadata: Object = {"labels": labels(service, role_of_pods(service))}
     annotations = template_annotations(service) | pod_annotations(service)
@@ -218,7 +218,7 @@ def _fetch(service: LLMService, defaults: Defaults) -> Object:
 
 def _check(service: LLMService, defaults: Defaults) -> Object:
     check, engine = service.spec.check, service.spec.engine
-    args = ["--items", ",".join(CHECK_ITEMS[item] for item in check.items), "--model", model_argument(service)]
+    args = ["--items", ",".join(_check_items(service)), "--model", model_argument(service)]
     args += ["--mode", check.mode.lower()]
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
     args += _text_flags(service)
@@ -234,6 +234,12 @@ def _check(service: LLMService, defaults: Defaults) -> Object:
         mounts=template_mounts(service),
         **resources(engine.resources, engine.gpus),
     )
+
+
+def _check_items(service: LLMService) -> list[str]:
+    """What the check judges. It plans memory for all ranks on one machine, which those of several are not on."""
+    of_one_machine = service.spec.engine.gpus.nodes == 1
+    return [CHECK_ITEMS[item] for item in service.spec.check.items if of_one_machine or item != "memoryFit"]
 
 
 def _container(
@@ -307,7 +313,6 @@ def _rank_flags(gpus: Gpus) -> list[str]:
     return [
         *_flag("tensor_parallel_size", None if gpus.tensor_ranks == 1 else gpus.tensor_ranks),
         *_flag("pipeline_parallel_size", None if gpus.pipeline_parallel == 1 else gpus.pipeline_parallel),
-        *_flag("nnodes", None if gpus.nodes == 1 else gpus.nodes),
     ]
 
 

@@ -116,7 +116,8 @@ def pod_flags(service: LLMService) -> list[str]:
     if service.spec.engine.gpus.nodes == 1:
         return []
     meeting = f"$({environment.LEADER}):$({_MEETING_VARIABLE})"
-    return ["--node_rank", f"$({environment.NODE_RANK})", "--dist_init_addr", meeting]
+    machine = ["--nnodes", str(service.spec.engine.gpus.nodes), "--node_rank", f"$({environment.NODE_RANK})"]
+    return [*machine, "--dist_init_addr", meeting]
 
 
 def pod_env(service: LLMService) -> dict[str, Any]:
