@@ -114,6 +114,6 @@ def test_machines_of_a_group_share_a_topology_domain(alone: OwnNode, namespace: 
     demo.put(engine={"gpus": {**TWO, "topologyKey": "e2e/rack"}}, replicas=2)
     demo.wait_whole(2)
     racks = {"kwok-0": 0, "kwok-1": 1, "kwok-2": 1}
-    for number in ("0", "1"):
-        pods = [pod for pod in demo.members() if pod["metadata"]["labels"][REPLICA_GROUP] == number]
+    for group in ("0", "1"):
+        pods = [pod for pod in demo.members() if pod["metadata"]["labels"][REPLICA_GROUP] == group]
         assert len({racks[pod["spec"]["nodeName"]] for pod in pods}) == 1
