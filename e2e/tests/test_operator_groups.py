@@ -1,6 +1,6 @@
 """Engines on several machines, as far as the API server, its StatefulSet controller and the scheduler go: fake nodes.
 
-What the engines themselves do on several machines, `test_service_groups.py` is for.
+No engine runs: what the machines of one do together is not tested here.
 """
 
 from __future__ import annotations
