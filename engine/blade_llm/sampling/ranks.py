@@ -76,8 +76,8 @@ def _by_shares(
     logprobs: SampledLogprobs | None = None
     if wanted:
         found = _joined(gathered[_LOGPROBS:], [len(wanted.keys() & set(share)) for share in shares])
-        chosen, values, likeliest = found.split([1, most, most])
-        of_rows = _numbers(chosen[0]), _numbers(values.t()), likeliest.t()
+        values, likeliest = found[1 : 1 + most], found[1 + most :]
+        of_rows = _numbers(found[0]), _numbers(values.t()), likeliest.t()
         logprobs = SampledLogprobs(list(wanted), list(wanted.values()), *of_rows)
     return SamplerOutput(tokens[_TOKEN], logprobs, tokens[_REPORTED])
 

@@ -115,6 +115,10 @@ class Head(ABC):
     def logits(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] to [tokens, vocabulary of the model]."""
 
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """As :meth:`logits`: every rank draws all draft tokens itself."""
+        return self.logits(hidden)
+
     @abstractmethod
     def _compute(
         self, embedded: Tensor, states: Tensor, rotation: Rotation, step: StepMetadata, selected: Tensor | None
