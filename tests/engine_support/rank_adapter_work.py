@@ -11,6 +11,7 @@ from engine_support.runner_driver import Driver
 from engine_support.tiny_models import engine_config
 
 from blade_llm.kernels.decoder_layers.native import MLP_TOKENS
+from blade_llm.layers.vocabulary import gather_logits
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import shard_model
 from blade_llm.parallel.group import RankGroup
@@ -47,5 +48,7 @@ def _logits(runner: TorchRunner, adapter: Path) -> list[bytes]:
     for counts in ({0: 1, 1: 37, 2: 30}, {2: 40, 0: 1, 1: 1}, {3: LONG, 0: 1}, {3: 1, 2: 1, 1: 1, 0: 1}):
         driver.logits = {}
         driver.step(counts)
-        seen += [bits(driver.logits[slot]) for slot in sorted(driver.logits)]
+        for slot in sorted(driver.logits):
+            part, vocabulary = driver.logits[slot].unsqueeze(0), runner.model_config.vocab_size
+            seen.append(bits(part if runner.group is None else gather_logits(part, vocabulary, runner.group)))
     return seen
