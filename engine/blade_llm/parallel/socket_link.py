@@ -35,8 +35,8 @@ class SocketLink:
         """
         self._stage, self._stages, self._timeout = stage, stages, timeout
         self._lost = -1
-        self._peers: set[int] = set()
-        """Descriptors of connections that were let in."""
+        self._peer = -1
+        """Descriptor of the connection that the stage before sends on; strangers have others."""
         self._aborted = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[Any] = zmq.Context()
         self._from, self._to = self._context.socket(zmq.PULL), self._context.socket(zmq.PUSH)
@@ -47,7 +47,7 @@ class SocketLink:
                 socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
             if key:
                 self._let_in(key.encode())
-            self._gone = self._from.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+            self._gone = self._from.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             self._from.bind(listen)
             self._poller = zmq.Poller()
             for source in (self._from, self._gone, self._aborted):
@@ -113,20 +113,20 @@ class SocketLink:
         self._from.ipv6 = self._to.ipv6 = True
 
     def _has_gone(self) -> bool:
-        """Whether the stage before has closed its connection. Strangers do so too, but were never let in."""
+        """Whether the stage before has closed its connection, and not a stranger."""
         while self._gone.poll(0):
-            event = recv_monitor_message(self._gone)
-            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._peers.add(event["value"])
-            elif event["value"] in self._peers:
+            if recv_monitor_message(self._gone)["value"] == self._peer:
                 return True
         return False
 
     def _next(self) -> memoryview | None:
         try:
-            return self._from.recv(zmq.NOBLOCK, copy=False).buffer
+            frame = self._from.recv(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
+        if self._peer < 0:
+            self._peer = int(frame.get(zmq.SRCFD))
+        return frame.buffer
 
     def _require_before(self) -> None:
         """Take the first message, which says whose it is."""

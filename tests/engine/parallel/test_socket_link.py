@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,11 +15,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import zmq
 
 from blade_llm.parallel.build import join_ranks, stage_place
 from blade_llm.parallel.group import CollectiveError, RankLostError
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.parallel.link import least_of_stages, receive_tensor, send_tensor
+from blade_llm.parallel.route import free_port
 from blade_llm.parallel.shared_memory import create_segment, is_available
 from blade_llm.parallel.socket_link import SocketLink
 
@@ -122,6 +125,32 @@ def test_a_process_that_dies_is_noticed_by_the_stage_after_it(folder: Path) -> N
         link.close()
         child.kill()
         child.communicate()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(60)]
+)
+def test_a_stranger_that_leaves_is_no_loss(said: bytes) -> None:
+    _, secret = zmq.curve_keypair()
+    ports = free_port(), free_port()
+
+    def join(stage: int) -> SocketLink:
+        places = [f"tcp://127.0.0.1:{ports[each]}" for each in (stage, 1 - stage)]
+        return SocketLink(*places, stage, 2, timeout=5.0, key=secret.decode())
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(join, range(2))
+    try:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", ports[1])) as stranger:
+                stranger.sendall(said)
+        first.send(memoryview(b"states"))
+        assert second.receive() == b"states"
+        assert "rank 7 is lost" in str(receiving(second, lambda: second.abort(7)))
+        assert "the rank of stage 1 is gone" in str(receiving(first, second.close))
+    finally:
+        first.close()
+        second.close()
 
 
 def test_nobody_comes(folder: Path) -> None:

@@ -122,7 +122,11 @@ def test_each_kind_of_failure_counts(error: Any) -> None:
 
 
 async def test_4xx_never_counts() -> None:
-    async with MockEngine("a", mode="status", status=429) as a, MockEngine("b") as b, serving(a, b) as router:
+    async with (
+        MockEngine("a", mode="status", status=429) as a,
+        MockEngine("b") as b,
+        serving(a, b, policy="round-robin") as router,
+    ):
         for _ in range(8):
             await router.chat()
         assert by_name(router, "a").health.failures == 0
