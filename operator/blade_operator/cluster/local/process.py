@@ -92,13 +92,15 @@ class Process:
 
     @staticmethod
     def adopt(identity: ProcessId) -> Process | None:
-        """Take over a process another loop started; None when it is gone."""
+        """Take over a process another loop started; None when it is gone, and then with all of its process group."""
         try:
             descriptor = os.pidfd_open(identity.pid)
         except ProcessLookupError:
+            _kill_rest(identity)
             return None
         if ProcessId.of(identity.pid) != identity:
             os.close(descriptor)
+            _kill_rest(identity)
             return None
         return Process(identity, descriptor, None)
 
@@ -139,6 +141,13 @@ class Process:
     def _close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
+
+
+def _kill_rest(gone: ProcessId) -> None:
+    """Kill what is left of the process group of a program that is gone. No other process gets a group's number as its
+    pid while the group has members."""
+    if gone.boot == _boot_id() and ProcessId.of(gone.pid) is None:
+        _kill_group(gone.pid)
 
 
 def _kill_group(group: int) -> None:
