@@ -43,7 +43,7 @@ class Follower:
         self._build, self._log_level = build, log_level
         self.leader: Address = parse_address(config.dist_init_addr)
         """Where machine 0 is."""
-        self._layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
+        self._layout = RankLayout.of(config)
         self._link = LeaderLink(self.leader, shared_token(), pace)
         self._children: list[RankChild] = []
         self._joined = False

@@ -1,10 +1,10 @@
 """The engine process's sign of life during a step, from a thread of its own.
 
 A step of a large model on few cores may take minutes, and the loop says nothing meanwhile. Then this thread shows the
-API servers, in memory they share, that the step goes on: as long as the process computes, or another rank,
-which it waits for. One that waits for ever (for
-a lock, for a disk that is gone) uses no CPU time, and one that computes for ever is found in the end. On a GPU, where
-waiting looks like computing, there are no signs but the loop's own: a step there takes seconds at most.
+API servers, in memory they share, that the step goes on: as long as the process computes, or another rank, which it
+waits for. One that waits for ever (for a lock, for a disk that is gone) uses no CPU time, and one that computes for
+ever is found in the end. On a GPU, where waiting looks like computing, there are no signs but the loop's own: a step
+there takes seconds at most.
 """
 
 from __future__ import annotations

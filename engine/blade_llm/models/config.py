@@ -84,6 +84,11 @@ class ModelConfig:
         return self.kv.num_layers
 
     @property
+    def ends(self) -> bool:
+        """Whether it ends with the model's last layer, and has what comes after that."""
+        return self.stage is None or self.stage.last
+
+    @property
     def num_heads(self) -> int:
         """Query heads, equal in all layers."""
         return self.decoder.num_heads

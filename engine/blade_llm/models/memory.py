@@ -24,7 +24,7 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> 
     """
     tensors = config.tensors
     matrices = tensors.linear_size
-    if config.decoder.head and config.decoder.tied and (config.stage is None or config.stage.last):
+    if config.decoder.head and config.decoder.tied and config.ends:
         matrices += _vocabulary_rows(config) * config.hidden_size
     return tensors.other_size * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
 
@@ -41,7 +41,7 @@ def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens:
         min(EXPANDED_CONTEXT, config.max_position_embeddings) * config.decoder.expanded_width * DTYPE_BYTES[dtype]
     )
     own_logits = 0 if config.shard is None else vocabulary_width(config.vocab_size, config.shard.size)
-    logits = rows * (3 * config.vocab_size + own_logits) * 4 if config.stage is None or config.stage.last else 0
+    logits = rows * (3 * config.vocab_size + own_logits) * 4 if config.ends else 0
     return layer_activation_bytes(config, dtype, max_batch_tokens) + expanded + logits
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blade_llm.config import EngineConfig
+
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
@@ -22,6 +24,11 @@ class RankLayout:
             raise ValueError(f"degrees below 1: {self}")
         if self.size % self.nodes:
             raise ValueError(f"{self.size} ranks cannot be divided among {self.nodes} machines")
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> RankLayout:
+        """That of an engine's ranks."""
+        return cls(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
 
     @property
     def size(self) -> int:

@@ -32,11 +32,12 @@ class StageRunner(TorchRunner):
     """A :class:`~blade_llm.runner.torch_runner.TorchRunner` of which all stages launch the same steps, each its part
     of them. Only steps of the first stage have results."""
 
+    link: StageLink
+
     def __init__(
         self, config: EngineConfig, model_config: ModelConfig, group: RankGroup | None, link: StageLink
     ) -> None:
         """See :class:`~blade_llm.runner.torch_runner.TorchRunner`."""
-        self._of_stages = link
         self._awaited: deque[AwaitedStep] = deque()
         """Launched steps whose results the first stage has not received, oldest first."""
         super().__init__(config, model_config, group=group, link=link)
@@ -52,16 +53,16 @@ class StageRunner(TorchRunner):
     @torch.inference_mode()
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> LaunchedStep | AwaitedStep:  # type: ignore[override]
         """See :class:`~blade_llm.scheduling.plan.Runner`. The last stage waits for its device, to send the results."""
-        if self._of_stages.stage == 0:
+        if self.link.stage == 0:
             awaited = AwaitedStep(self, cast(LaunchedForward, forward).sampled)
             self._awaited.append(awaited)
             return awaited
         step = super().launch_sampling(forward, masks)
-        if self._ends:
+        if self.model_config.ends:
             result = step.result()
             if self.group is not None and self.group.rank:  # rank 0 alone returns more
                 result = StepResult(result.tokens, [None] * len(result.tokens))
-            self._of_stages.send(memoryview(_ENCODER.encode(result)))
+            self.link.send(memoryview(_ENCODER.encode(result)))
         return step
 
     def _settle(self, plan: StepPlan) -> None:
@@ -80,7 +81,7 @@ class StageRunner(TorchRunner):
     @torch.inference_mode()
     def receive(self, *, wait: bool) -> bool:
         """Take the results of the oldest step that lacks them, and write its tokens; whether they are there."""
-        payload = self._of_stages.receive(wait=wait)
+        payload = self.link.receive(wait=wait)
         if payload is None:
             return False
         step = self._awaited.popleft()

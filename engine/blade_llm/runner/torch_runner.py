@@ -175,7 +175,7 @@ class TorchRunner:
                 draft_invalid = self.draft.launch(plan, draft_masks)
             hidden = self._hidden(inputs)
             num_sampled = len(inputs.sampled.slots)
-            logits = self.model.own_logits(hidden[:num_sampled]) if num_sampled and self._ends else None
+            logits = self.model.own_logits(hidden[:num_sampled]) if num_sampled and self.model_config.ends else None
             prompt_results = self._prompt_results(inputs, hidden[num_sampled:])
             drafts = self._drafts(inputs, draft_invalid)
             return LaunchedForward(inputs.sampled, logits, prompt_results, drafts, inputs.trees.written_slots)
@@ -291,12 +291,6 @@ class TorchRunner:
             self.adapter_graphs = create_graphs(self.config, backend, decode, forward, *where, " with adapters")
 
     @property
-    def _ends(self) -> bool:
-        """Whether this is the last stage, or the only one, which samples."""
-        stage = self.model_config.stage
-        return stage is None or stage.last
-
-    @property
     def graphs(self) -> DecodeGraphs | None:
         """Those of decodes without adapters."""
         return None if self.plain_graphs is None else self.plain_graphs.decodes
@@ -338,7 +332,7 @@ class TorchRunner:
 
     def _prompt_results(self, inputs: StepInputs, hidden: Tensor) -> PromptOutputResults | None:
         """The prompt outputs of the step; ``hidden``: [their positions, hidden]."""
-        if inputs.prompt_outputs is None or inputs.targets is None or not self._ends:
+        if inputs.prompt_outputs is None or inputs.targets is None or not self.model_config.ends:
             return None
         next_tokens = self.tables.token_ids.view(-1).index_select(0, inputs.targets)
         return compute_prompt_outputs(

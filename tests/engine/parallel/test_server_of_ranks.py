@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from engine_support.server_process import ServerProcess, gone, running_server, wait_until
+from engine_support.server_process import ServerProcess, gone, running_server, segments, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
 
@@ -36,12 +36,6 @@ def rank_pid(server: ServerProcess) -> int:
     (rank,) = psutil.Process(server.engine_pid).children()
     assert "blade_llm.engine.ranks.worker" in rank.cmdline()
     return rank.pid
-
-
-def segments(pid: int) -> list[str]:
-    """The paths of the segments that a process has mapped, as the kernel shows them."""
-    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return [line[line.index("/") :] for line in maps if "/bladellm-ranks-" in line]
 
 
 def test_it_answers_what_one_rank_answers(server: ServerProcess, folder: Path, text_model: Path) -> None:

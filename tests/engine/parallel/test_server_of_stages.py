@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from engine_support.server_process import ServerProcess, gone, running_server, wait_until
+from engine_support.server_process import ServerProcess, gone, running_server, segments, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
 FLAGS = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
@@ -38,24 +38,20 @@ def rank_pids(server: ServerProcess) -> list[int]:
     return [rank.pid for rank in ranks]
 
 
-def meeting_places() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("bladellm-ranks-")}
-
-
 def test_it_answers_what_one_device_answers(folder: Path, text_model: Path) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     answers = []
-    before = meeting_places()
     for name, flags in (("o", []), ("p", ["-pp", "2", "-tp", "2"])):
         with running_server(folder / name, text_model, *flags, *FLAGS, engine="real") as server:
             found = server.post("/v1/completions", **REQUEST).json()["choices"][0]
-            assert meeting_places() <= before
             guided = server.post("/v1/completions", **{**REQUEST, "max_tokens": 200, "guided_json": schema})
             texts = guided.json()["choices"][0]["text"]
             assert isinstance(json.loads(texts)["a"], int)
             answers.append((found["text"], found["logprobs"]["tokens"], texts))
             ranks = rank_pids(server)
             assert len(ranks) == (3 if flags else 0)
+            assert all(segments(rank) for rank in ranks)
+            assert not any(Path(path).parent.exists() for rank in ranks for path in segments(rank))
             server.signal(signal.SIGTERM)
             assert server.process.wait(20) == 0
             assert all(gone(rank) for rank in ranks)

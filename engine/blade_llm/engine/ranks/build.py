@@ -47,7 +47,7 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
     :class:`~blade_llm.engine.ranks.lost.RankFailedError`, and
     :class:`~blade_llm.models.errors.UnsupportedSettingError` for machines that do not join.
     """
-    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
+    layout = RankLayout.of(config)
     if layout.size == 1:
         return build_runner(config, model_config), None
     own = rank_model(model_config, layout, 0)
@@ -79,7 +79,7 @@ def build_rank(start: RankStart) -> LoadedRunner:
     config = start.config
     _require_devices(start)
     model_config = read_model_config(config.model_dir, config.model_impl, config.task)
-    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
+    layout = RankLayout.of(config)
     own = rank_model(model_config, layout, start.rank)
     preload()
     _bind(layout, start.rank)

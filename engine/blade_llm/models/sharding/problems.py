@@ -20,8 +20,8 @@ def tensor_parallel_problem(config: ModelConfig, size: int) -> str | None:
     """Why ``size`` ranks cannot divide the model, and what to give instead; None where they can."""
     if size == 1:
         return None
-    if undivided := _undivided(config.decoder):
-        return f"{_FLAG} {size}: {undivided} cannot be divided among ranks; give {_FLAG} 1"
+    if (what := undivided(config.decoder)) is not None:
+        return f"{_FLAG} {size}: {what} cannot be divided among ranks; give {_FLAG} 1"
     assert isinstance(config.decoder, DecoderSpec)
     misfit = _misfit(config.decoder, size)
     if misfit is None:
@@ -30,8 +30,8 @@ def tensor_parallel_problem(config: ModelConfig, size: int) -> str | None:
     return f"{_FLAG} {size} {misfit}; give {_either(fitting)}"
 
 
-def _undivided(decoder: DecoderSpec | ModulesSpec) -> str | None:
-    """What no number of ranks divides."""
+def undivided(decoder: DecoderSpec | ModulesSpec) -> str | None:
+    """What neither ranks nor stages divide, in words; None: they may."""
     if isinstance(decoder, ModulesSpec):
         return "a model that transformers' own modules compute"
     if decoder.bidirectional:

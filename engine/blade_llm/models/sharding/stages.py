@@ -3,20 +3,19 @@ model's layers, which follow each other, the first the embedding too, the last w
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.sharding.problems import undivided
+from blade_llm.models.sharding.tensors import IN_LAYER
 from blade_llm.spec.decoder import DecoderSpec
-from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.shard import Stage
 from blade_llm.spec.tensors import LinearMap, TensorMap, TensorPart, Variant
 
 _FLAG: Final = "--pipeline_parallel_size"
-_IN_LAYER: Final = re.compile(r"layers\.(\d+)\.(.+)")
 _AT_BEGIN: Final = ("embedding", "positions", "embedding_norm.")
 _Part = TypeVar("_Part", LinearMap, TensorPart)
 
@@ -26,8 +25,9 @@ def pipeline_parallel_problem(config: ModelConfig, stages: int) -> str | None:
     can."""
     if stages == 1:
         return None
-    if undivided := _undivided(config.decoder):
-        return f"{_FLAG} {stages}: {undivided} cannot be divided into stages; give {_FLAG} 1"
+    what = undivided(config.decoder) or ("a head that drafts for another model" if config.is_head else None)
+    if what is not None:
+        return f"{_FLAG} {stages}: {what} cannot be divided into stages; give {_FLAG} 1"
     if stages > config.num_layers:
         return f"{_FLAG} {stages} is more than the model's {config.num_layers} layers; give at most that"
     return None
@@ -60,14 +60,13 @@ def stage_model(config: ModelConfig, stage: Stage) -> ModelConfig:
         return config
     whole, kept = config.decoder, stage.layers
     assert isinstance(whole, DecoderSpec)
-    first, last = stage.index == 0, stage.index == stage.count - 1
     decoder = replace(
         whole,
         layers=whole.layers[kept.start : kept.stop],
-        positions=whole.positions if first else None,
-        embedding_norm=whole.embedding_norm if first else None,
-        begins=first,
-        ends=last,
+        positions=whole.positions if stage.first else None,
+        embedding_norm=whole.embedding_norm if stage.first else None,
+        begins=stage.first,
+        ends=stage.last,
     )
     return replace(
         config,
@@ -82,8 +81,7 @@ class _StageTensors:
     """Which places of a tensor map a stage has, and where it has them."""
 
     def __init__(self, spec: DecoderSpec, stage: Stage) -> None:
-        self._layers = stage.layers
-        self._first, self._last = stage.index == 0, stage.index == stage.count - 1
+        self._stage = stage
         self._head_is_embedding = spec.head and spec.tied
 
     def of(self, tensors: TensorMap) -> TensorMap:
@@ -91,34 +89,25 @@ class _StageTensors:
         variant = tensors.variant
         return replace(
             tensors,
-            linears=self._some(tensors.linears.items()),
-            tensors=self._some(tensors.tensors.items()),
+            linears=self._some(tensors.linears),
+            tensors=self._some(tensors.tensors),
             variant=None if variant is None else Variant(variant.names, lambda: self.of(variant.make())),
             partial=True,
         )
 
-    def _some(self, parts: Sequence[tuple[str, _Part]] | object) -> dict[str, _Part]:
-        return {own: part for place, part in parts if (own := self._place(place)) is not None}  # type: ignore[attr-defined]
+    def _some(self, parts: Mapping[str, _Part]) -> dict[str, _Part]:
+        return {own: part for place, part in parts.items() if (own := self._place(place)) is not None}
 
     def _place(self, place: str) -> str | None:
         """Where the stage has what the model has at ``place``; None: it has not."""
-        found = _IN_LAYER.fullmatch(place)
+        found = IN_LAYER.fullmatch(place)
         if found is not None:
-            layer = int(found[1])
-            return f"layers.{layer - self._layers.start}.{found[2]}" if layer in self._layers else None
+            layer, layers = int(found[1]), self._stage.layers
+            return f"layers.{layer - layers.start}.{found[2]}" if layer in layers else None
         if not place.startswith(_AT_BEGIN):
-            return place if self._last else None
-        also_last = place == "embedding" and self._head_is_embedding and self._last
-        return place if self._first or also_last else None
-
-
-def _undivided(decoder: DecoderSpec | ModulesSpec) -> str | None:
-    """What has no stages."""
-    if isinstance(decoder, ModulesSpec):
-        return "a model that transformers' own modules compute"
-    if decoder.bidirectional:
-        return "an encoder"
-    return "a head that drafts for another model" if decoder.prediction is not None else None
+            return place if self._stage.last else None
+        also_last = place == "embedding" and self._head_is_embedding and self._stage.last
+        return place if self._stage.first or also_last else None
 
 
 def _costs(config: ModelConfig) -> list[int]:
@@ -126,7 +115,7 @@ def _costs(config: ModelConfig) -> list[int]:
     decoder = config.decoder
     costs = [0] * config.num_layers
     for place, linear in config.tensors.linears.items():
-        if found := _IN_LAYER.fullmatch(place):
+        if found := IN_LAYER.fullmatch(place):
             costs[int(found[1])] += linear.size
     if decoder.head:
         costs[-1] += decoder.vocab_size * decoder.hidden_size

@@ -14,7 +14,8 @@ from blade_llm.spec.shard import Shard
 from blade_llm.spec.tensors import LinearMap, TensorMap, TensorPart, Variant
 from blade_llm.spec.vocabulary import vocabulary_rows
 
-_IN_LAYER: Final = re.compile(r"layers\.(\d+)\.(.+)")
+IN_LAYER: Final = re.compile(r"layers\.(\d+)\.(.+)")
+"""A place in a layer: its number, and what is below it."""
 _EXPERT: Final = re.compile(r"mlp\.experts\.\d+\.")
 
 
@@ -53,7 +54,7 @@ class _Rank:
     def _linear(self, place: str, linear: LinearMap) -> LinearMap:
         if place == "head":
             return ColumnParallel((self._vocabulary,)).apply(linear)
-        found = _IN_LAYER.fullmatch(place)
+        found = IN_LAYER.fullmatch(place)
         if found is None:
             return linear
         layer = self._spec.layers[int(found[1])]
@@ -62,7 +63,7 @@ class _Rank:
     def _tensor(self, place: str, part: TensorPart) -> TensorPart:
         if place == "embedding":
             return replace(part, rows=self._vocabulary)
-        found = _IN_LAYER.fullmatch(place)
+        found = IN_LAYER.fullmatch(place)
         if found is None:
             return part
         rows = divided_rows(self._spec.layers[int(found[1])].attention, found[2], self._shard)
