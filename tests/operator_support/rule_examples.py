@@ -302,6 +302,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": 1 << 30})),
     Example("spec.engine.shmSize", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": "1023Mi"})),
     Example("spec.engine.shmSize", "qwen", _spec(engine={"gpus": {"tensorParallel": 2}, "shmSize": "1G"})),
+    Example("", "qwen", _spec(engine={"gpus": {"count": 2, "pipelineParallel": 2}, "shmSize": "64Mi"})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 2}, "lora": {}})),
     Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "mtp"}})),
     Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2}, "speculative": {"method": "ngram"}})),

@@ -11,6 +11,7 @@ from blade_llm.check.items import ENVIRONMENT_ITEMS, ITEMS, MODEL_ITEMS, NODE_IT
 from blade_llm.check.ranks.machines import WAIT_SECONDS, check_machines
 from blade_llm.check.ranks.meeting import Place
 from blade_llm.cli.flags import Flag, count, positive, seconds
+from blade_llm.engine.nodes.address import Address, parse_address
 from blade_llm.parallel.layout import RankLayout
 from blade_protocol.check import CheckItem
 
@@ -22,15 +23,12 @@ def _items(text: str) -> tuple[str, ...]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(text: str) -> Address:
     """``host:port``, ``[IPv6]:port``."""
-    host, separator, number = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    name = host[1:-1] if bracketed else host
-    is_port = number.isascii() and number.isdigit() and 1 <= int(number) <= 65535
-    if not (separator and name and is_port) or (":" in name and not bracketed):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT, like 10.0.0.1:29500")
-    return name, int(number)
+    try:
+        return parse_address(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT, like 10.0.0.1:29500") from None
 
 
 _LISTED: Final = ", ".join(f"{name} ({short})" for name, short in ITEMS.items())
@@ -103,8 +101,7 @@ def ranks_of(flags: Mapping[str, Any]) -> Ranks:
         return Ranks(layout, node_rank, None)
     if address is None:
         raise ValueError(f"--nnodes {nnodes} needs --dist_init_addr HOST:PORT, where the machines meet")
-    host, port = address
-    return Ranks(layout, node_rank, Place(host=host, port=port, seconds=flags["dist_timeout"]))
+    return Ranks(layout, node_rank, Place(address=address, seconds=flags["dist_timeout"]))
 
 
 def names_of(flags: Mapping[str, Any], ranks: Ranks) -> tuple[str, ...]:

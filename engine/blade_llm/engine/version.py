@@ -1,13 +1,13 @@
-"""The installed distribution's version."""
+"""Versions of what is installed."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
 
-def package_version() -> str:
-    """``unknown`` when nothing is installed (the tree is only on the path)."""
+def package_version(distribution: str = "bladellm") -> str:
+    """``unknown`` where it is not installed (of this one the tree may be on the path alone)."""
     try:
-        return version("bladellm")
+        return version(distribution)
     except PackageNotFoundError:
         return "unknown"

@@ -65,7 +65,11 @@ async def run_follower(
         (ended,) = await asyncio.gather(running, return_exceptions=True)
         if stop.is_set():
             return None
-        return str(ended)
+        if isinstance(ended, asyncio.CancelledError):
+            return "its HTTP server has ended"
+        if isinstance(ended, BaseException):
+            raise ended
+        return ended
     finally:
         server.should_exit = True
         await serving

@@ -27,6 +27,11 @@ class Group:
     """Its pods that have not ended for good, in the order of machines."""
 
     @property
+    def name(self) -> str:
+        """Of its StatefulSet; empty when that is deleted."""
+        return str(self.stateful_set["metadata"]["name"]) if self.stateful_set else ""
+
+    @property
     def nodes(self) -> int:
         """Pods that it has when it is whole."""
         return int(self.stateful_set["spec"].get("replicas", 1)) if self.stateful_set else len(self.pods)
@@ -66,7 +71,7 @@ class Group:
 
     def as_pod(self) -> Object:
         """The group as one pod: that of its leader, or of another member while it has none."""
-        pod = as_engine(self.leader or self.pods[0])
+        pod = as_engine(self.pods[0])
         metadata = {name: value for name, value in pod["metadata"].items() if name != "deletionTimestamp"}
         if self.is_leaving:
             since = [each["metadata"].get("deletionTimestamp") for each in self.pods]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server returns it."""
+WORKLOADS: Final = ("Deployment", "StatefulSet")
+"""Kinds of objects that others make pods from."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,6 +7,7 @@ whole. One that has lost a member after it was whole is replaced by another: not
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -81,12 +82,12 @@ def groups_of(observed: Observed) -> list[Group]:
 
 def with_groups_as_pods(observed: Observed, groups: Sequence[Group]) -> Observed:
     """``observed`` with one pod for each group, and with those of its pods that have ended for good."""
-    single = [pod if not is_member(pod) else as_engine(pod) for pod in observed.pods if _is_single(pod)]
+    single = [
+        as_engine(pod) if is_member(pod) else pod
+        for pod in observed.pods
+        if not is_member(pod) or podutil.is_finished(pod)
+    ]
     return dataclasses.replace(observed, pods=(*single, *(group.as_pod() for group in groups if group.pods)))
-
-
-def _is_single(pod: Object) -> bool:
-    return not is_member(pod) or podutil.is_finished(pod)
 
 
 def change_workload(
@@ -104,21 +105,22 @@ def change_workload(
     whole = [group for group in workload.groups if not group.is_leaving]
     removed = _surplus(whole, len(whole) - replicas, observed)
     kept = [group for group in whole if group not in removed]
-    change = WorkloadChange(delete=_refs([*removed, *(group for group in workload.groups if group.is_leaving)]))
+    gone = [group for group in workload.groups if group.is_leaving]
+    change = WorkloadChange(delete=refs_of(Workload(groups=(*removed, *gone))))
     for group in kept:
         members = group.known_members or (group.members if group.is_whole else "")
         change.desired.append(engine_group(service, revision, template, group.number, members))
     # Pods of a group that leaves keep their names until they have ended.
     taken = {group.number for group in groups if group.revision == revision}
-    free = (number for number in range(len(taken) + replicas) if number not in taken)
-    for number, _ in zip(free, range(replicas - len(kept)), strict=False):
+    free = (number for number in itertools.count() if number not in taken)
+    for number in itertools.islice(free, max(0, replicas - len(kept))):
         change.desired.append(engine_group(service, revision, template, number))
     return change
 
 
 def _surplus(groups: Sequence[Group], surplus: int, observed: Observed) -> list[Group]:
     """The groups to delete: those without pods, then those that have been drained."""
-    by_pod = {group.as_pod()["metadata"]["name"]: group for group in groups if group.pods}
+    by_pod = {group.pods[0]["metadata"]["name"]: group for group in groups if group.pods}
     empty = [group for group in groups if not group.pods]
     pods = [pod for pod in observed.pods if pod["metadata"]["name"] in by_pod]
     order = [*empty, *(by_pod[pod["metadata"]["name"]] for pod in leaving(pods, len(pods), observed.engines))]
@@ -128,10 +130,6 @@ def _surplus(groups: Sequence[Group], surplus: int, observed: Observed) -> list[
 def refs_of(workload: Workload) -> list[Ref]:
     """The objects of a workload, to delete them."""
     return [Ref.of(obj) for obj in workload.objects]
-
-
-def _refs(groups: Sequence[Group]) -> list[Ref]:
-    return [Ref.of(group.stateful_set) for group in groups if group.stateful_set]
 
 
 def leader_marks(groups: Sequence[Group], marks: Sequence[Object]) -> list[Object]:
@@ -167,16 +165,20 @@ def replacement_events(workloads: Mapping[str, Workload]) -> list[EventRecord]:
 
 
 def _cause(group: Group) -> str:
-    for pod in group.pods:
-        engine = podutil.container(pod, podutil.ENGINE)
-        end = (engine.termination or engine.last_termination) if engine else None
-        if end is not None:
-            line = end.message.strip().rpartition("\n")[2]
-            return f"{_member(group, pod)} ended with exit {end.exit_code}{f': {line}' if line else ''}"
+    """Restarts from before the group was whole are no cause where a pod is gone."""
     for pod in group.pods:
         if podutil.is_terminating(pod):
             return f"{_member(group, pod)} was deleted"
-    return f"a pod of engine {group.stateful_set['metadata']['name'] if group.stateful_set else ''} was deleted"
+    if len(group.pods) < group.nodes:
+        return f"a pod of engine {group.name} was deleted"
+    engines = [(pod, podutil.container(pod, podutil.ENGINE)) for pod in group.pods]
+    ended = [(pod, engine.termination) for pod, engine in engines if engine]
+    restarted = [(pod, engine.last_termination) for pod, engine in engines if engine]
+    for pod, end in (*ended, *restarted):
+        if end is not None:
+            line = end.message.strip().rpartition("\n")[2]
+            return f"{_member(group, pod)} ended with exit {end.exit_code}{f': {line}' if line else ''}"
+    return f"a pod of engine {group.name} was replaced"
 
 
 def _member(group: Group, pod: Object) -> str:

@@ -189,7 +189,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
         startupProbe=http_probe(paths.HEALTH, period=1, failures=1800),
         readinessProbe=http_probe(paths.HEALTH, period=2, failures=2),
         livenessProbe=http_probe(paths.LIVE, period=10, failures=6, timeout=5),
-        **resources(with_requests(engine.resources, _requests(engine.gpus.ranks // engine.gpus.nodes)), engine.gpus),
+        **resources(with_requests(engine.resources, _requests(engine.gpus.ranks_per_node)), engine.gpus),
     )
 
 

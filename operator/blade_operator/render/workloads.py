@@ -64,7 +64,8 @@ def engine_group(service: LLMService, revision: str, template: Object, number: i
     if key := template["metadata"]["annotations"].get(TOPOLOGY_KEY):
         affinity = stamped["spec"].setdefault("affinity", {}).setdefault("podAffinity", {})
         together = {"topologyKey": key, "labelSelector": {"matchLabels": {NAME: service.name, **group}}}
-        affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(together)
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        affinity[required] = [*(term for term in affinity.get(required, ()) if not _of_a_group(term)), together]
     spec = {
         "replicas": nodes_of(template),
         "serviceName": members_name(service),
@@ -138,6 +139,11 @@ def any_engine_pod(service: LLMService) -> Object:
     """A selector of all engine pods, whether an engine is one of them or several."""
     either = {"key": ROLE, "operator": "In", "values": [ROLE_ENGINE, ROLE_MEMBER]}
     return {"matchLabels": {NAME: service.name}, "matchExpressions": [either]}
+
+
+def _of_a_group(term: Object) -> bool:
+    """Whether an affinity keeps one group together: a template that a group runs with has that group's."""
+    return REPLICA_GROUP in ((term.get("labelSelector") or {}).get("matchLabels") or {})
 
 
 def _stamped(template: Object, labels: dict[str, str], variables: dict[str, str]) -> Object:

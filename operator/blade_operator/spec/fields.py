@@ -85,8 +85,8 @@ class Engine(Record):
     kv_cache_bytes: Bytes | None = Field(
         default=None,
         description="Memory for the KV cache (`--kv_cache_bytes`), e.g. `2Gi`. When unset: on CPU a quarter of the "
-        "memory limit, on a GPU what `memoryFraction` leaves. With several ranks: of all together on CPU, of each on "
-        "GPUs.",
+        "memory limit, on a GPU what `memoryFraction` leaves. With several ranks: of all on a machine together on "
+        "CPU, of each on GPUs.",
     )
     memory_fraction: Fraction | None = Field(
         default=None,

@@ -57,12 +57,12 @@ class Gpus(Record):
         description="Ranks that each layer is split over; when unset, all that devices are left for. Without devices, "
         "ranks are processes that share CPU cores.",
     )
-    pipeline_parallel: int = Field(default=1, ge=1, le=64, description="Stages of layers.")
+    pipeline_parallel: int = Field(default=1, ge=1, le=64, description="Stages that the layers are divided into.")
     nodes: int = Field(
         default=1, ge=1, le=64, description="Machines that the ranks are divided among: so many pods are one replica."
     )
     topology_key: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
-        default=None, description="Node label whose value they share, e.g. of a rack."
+        default=None, description="Node label whose value the machines of one engine share, e.g. of a rack."
     )
 
     @property
@@ -74,6 +74,11 @@ class Gpus(Record):
     def ranks(self) -> int:
         """Ranks of one engine: processes that compute one model together, on all its machines."""
         return self.tensor_ranks * self.pipeline_parallel
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks of each machine."""
+        return self.ranks // self.nodes
 
 
 class PodMetadata(Record):

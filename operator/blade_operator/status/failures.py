@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
-from blade_operator.model.objects import Object, Ref
+from blade_operator.model.objects import WORKLOADS, Object, Ref
 from blade_operator.model.pods import FETCH
 from blade_operator.status.container_failures import container_failure
 from blade_operator.status.deduplication import deduplicate
 from blade_operator.status.failure import Failure, with_hint
 from blade_operator.status.inputs import StatusInputs
-from blade_operator.status.machines import machine, name_of
+from blade_operator.status.machines import machine
 from blade_operator.status.pod_failures import pod_failure
 from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 
@@ -50,7 +50,7 @@ def find_failures(inputs: StatusInputs, now: datetime) -> list[Failure]:
 
 def _rejections(inputs: StatusInputs) -> Iterator[Failure]:
     for ref, cause in sorted(inputs.rejected.items()):
-        hint = _overlay_field(inputs, ref) if ref.kind in ("Deployment", "StatefulSet") else ""
+        hint = _overlay_field(inputs, ref) if ref.kind in WORKLOADS else ""
         cause = _OBJECT.sub("", " ".join(cause.split()))
         message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {cause}", hint)
         yield Failure("", "", "", REJECTED, message, stuck=ref.kind != "Pod")
@@ -82,7 +82,7 @@ def _incomplete_groups(inputs: StatusInputs, now: datetime) -> Iterator[Failure]
         if group.is_leaving or len(group.pods) == group.nodes or group.stateful_set is None:
             continue
         if podutil.age(group.stateful_set["metadata"].get("creationTimestamp"), now) >= podutil.GRACE_S:
-            name = name_of(group)
+            name = group.name
             message = (
                 f"{len(group.pods)} of {group.nodes} pods could be made for StatefulSet {name}: "
                 f"kubectl describe statefulset {name} says why"

@@ -112,7 +112,7 @@ class StatusInputs:
 
     def machines_of(self, pods: Iterable[Object]) -> list[Object]:
         """``pods``, but all of them of an engine on several machines."""
-        members = {group.as_pod()["metadata"]["name"]: group.pods for group in self.groups if group.pods}
+        members = {group.pods[0]["metadata"]["name"]: group.pods for group in self.groups if group.pods}
         found: list[Object] = []
         for pod in pods:
             group = members.get(pod["metadata"]["name"])

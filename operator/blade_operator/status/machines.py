@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
-from blade_operator.model.groups import Group, is_member, machine_of
+from blade_operator.model.groups import is_member, machine_of
 from blade_operator.model.objects import Object
 from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.stages import stage
@@ -19,7 +19,8 @@ def machine(inputs: StatusInputs, pod: Object) -> str:
     if inputs.service is None or podutil.revision(pod) != inputs.current:
         return f"machine {number}"
     gpus = inputs.service.spec.engine.gpus
-    first, each = number * (gpus.ranks // gpus.nodes), gpus.ranks // gpus.nodes
+    each = gpus.ranks_per_node
+    first = number * each
     ranks = f"rank {first}" if each == 1 else f"ranks {first} to {first + each - 1}"
     return f"machine {number} of {gpus.nodes}, {ranks}"
 
@@ -29,14 +30,9 @@ def incomplete(inputs: StatusInputs, now: datetime) -> str:
     for group in inputs.groups:
         if group.revision == inputs.current and not group.is_leaving and not group.is_whole:
             ready = sum(map(podutil.is_ready, group.pods))
-            count = f"{ready} of {group.nodes} machines of engine {name_of(group)} ready"
+            count = f"{ready} of {group.nodes} machines of engine {group.name} ready"
             waits = [pod for pod in group.pods if not podutil.is_ready(pod)]
             doing = next((found for pod in waits if (found := stage(pod, now))), "")
             missing = f"{waits[0]['metadata']['name']} is not ({machine(inputs, waits[0])})" if waits else ""
             return "; ".join(filter(None, (count, doing or missing)))
     return ""
-
-
-def name_of(group: Group) -> str:
-    """Name of a group's StatefulSet."""
-    return str(group.stateful_set["metadata"]["name"]) if group.stateful_set else ""

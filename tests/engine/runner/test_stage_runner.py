@@ -21,7 +21,7 @@ PROMPT = [5, 6, 7, 8]
 
 
 @pytest.fixture(scope="module")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> [tuple[StageRunner, StageRunner]]:
+def stages(tmp_path_factory: pytest.TempPathFactory) -> tuple[StageRunner, StageRunner]:
     folder = tmp_path_factory.mktemp("qwen2")
     save_model(folder, "qwen2")
     config = engine_config(folder, max_num_seqs=4, max_model_len=64, pipeline_parallel_size=2)

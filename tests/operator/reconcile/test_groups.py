@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import msgspec
@@ -229,6 +230,31 @@ def test_a_group_keeps_its_pods_when_its_stored_template_is_deleted(cluster: Min
         del cluster.objects[ref]
     cluster.converge()
     assert {pod["metadata"]["uid"] for pod in members(cluster)} == before
+
+
+def test_a_group_stays_in_one_rack_when_its_stored_template_is_deleted() -> None:
+    cluster = MiniCluster(service({"engine": {"gpus": {**TWO["gpus"], "topologyKey": "rack"}}}))
+    cluster.converge()
+    [ref] = [ref for ref in cluster.objects if ref.kind == "StatefulSet"]
+    before = copy.deepcopy(cluster.objects[ref]["spec"]["template"])
+    assert before["spec"]["affinity"]["podAffinity"]
+    # The current revision's would be rendered again; an older one's only runs on.
+    cluster.service["spec"]["engine"]["maxNumSeqs"] = 3
+    cluster.reconcile()
+    for stored in [each for each in cluster.objects if each.kind == "ControllerRevision"]:
+        del cluster.objects[stored]
+    for _ in range(3):
+        cluster.reconcile()
+    assert cluster.objects[ref]["spec"]["template"] == before
+
+
+def test_an_earlier_restart_is_not_why_a_group_is_replaced(cluster: MiniCluster) -> None:
+    leader, follower = members(cluster)
+    engine = next(each for each in leader["status"]["containerStatuses"] if each["name"] == "engine")
+    engine["lastState"] = {"terminated": {"exitCode": 1, "reason": "Error", "message": "machine 1 did not come"}}
+    delete(follower)
+    [event] = [event for event in cluster.reconcile().events if event.reason == "GroupReplaced"]
+    assert event.message.startswith(f"pod {follower['metadata']['name']} (machine 1 of 2) was deleted")
 
 
 def test_a_set_that_lacks_pods_for_long_is_a_failure(cluster: MiniCluster) -> None:

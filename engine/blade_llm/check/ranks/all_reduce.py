@@ -29,6 +29,9 @@ SECONDS: Final = 0.2
 LIMIT_SECONDS: Final = 90.0
 """After so long a measurement has failed; most of it is the import of torch on a cold disk."""
 _LEAST_TIMES: Final = 3
+_LATE: Final = "took more than"
+_CONSEQUENCES: Final = ("RankLostError", _LATE)
+"""How problems begin that are those of another rank, which is gone or never came."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +76,7 @@ async def measure(task: Task) -> Measured:
     try:
         output, errors = await asyncio.wait_for(process.communicate(msgspec.json.encode(task)), task.seconds)
     except TimeoutError:
-        return Measured(problem=f"took more than {task.seconds:.0f} s")
+        return Measured(problem=f"{_LATE} {task.seconds:.0f} s")
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -96,7 +99,7 @@ def summary(measured: Measured) -> str:
 def first_cause(measured: Mapping[int, Measured]) -> tuple[int, str] | None:
     """The rank that is to blame and what it says, if one has a problem: not one that only misses the others."""
     problems = {rank: each.problem for rank, each in measured.items() if each.problem}
-    return min(problems.items(), key=lambda item: (item[1].startswith("RankLostError"), item[0]), default=None)
+    return min(problems.items(), key=lambda item: (item[1].startswith(_CONSEQUENCES), item[0]), default=None)
 
 
 def _measure(task: Task) -> Measured:

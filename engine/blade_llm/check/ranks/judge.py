@@ -31,7 +31,7 @@ def unchecked(reason: str) -> tuple[CheckItem, ...]:
 
 def judge_nodes(meeting: Meeting) -> CheckItem:
     """PASS when all machines came, each with a number of its own, and as many GPUs as the others."""
-    machines, place = meeting.machines, meeting.place
+    machines, place, address = meeting.machines, meeting.place, meeting.place.address
     if meeting.problem:
         return _item(NAMES[0], "FAILED", meeting.problem)
     missing = [rank for rank in range(meeting.nnodes) if rank not in machines]
@@ -40,8 +40,8 @@ def judge_nodes(meeting: Meeting) -> CheckItem:
         return _item(
             NAMES[0],
             "FAILED",
-            f"machine{'s' if len(missing) > 1 else ''} {numbers} of {meeting.nnodes} did not come to {place} within "
-            f"{place.seconds:.0f} s; look whether the check runs there, and test it there with: {place.test}; "
+            f"machine{'s' if len(missing) > 1 else ''} {numbers} of {meeting.nnodes} did not come to {address} within "
+            f"{place.seconds:.0f} s; look whether the check runs there, and test it there with: {address.test_command}; "
             f"came: {_listed(machines.values())}",
         )
     if odd := [each for each in machines.values() if each.hello.gpus != machines[0].hello.gpus]:
@@ -55,7 +55,7 @@ def judge_nodes(meeting: Meeting) -> CheckItem:
     return _item(
         NAMES[0],
         "PASS",
-        f"{meeting.nnodes} machines met at {place} after {meeting.seconds:.1f} s: {_listed(machines.values())}",
+        f"{meeting.nnodes} machines met at {address} after {meeting.seconds:.1f} s: {_listed(machines.values())}",
     )
 
 

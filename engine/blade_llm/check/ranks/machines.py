@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from blade_llm.check.ranks.all_reduce import Measured, Task, measure
 from blade_llm.check.ranks.judge import NAMES, judge, unchecked
 from blade_llm.check.ranks.meeting import Leader, MeetingError, Place, join
 from blade_llm.check.ranks.messages import Hello
+from blade_llm.engine.nodes.address import Address, choose_interface
 from blade_llm.engine.version import package_version
+from blade_llm.parallel.route import free_port
 from blade_protocol.check import CheckItem
 
 WAIT_SECONDS: Final = 600.0
@@ -22,6 +23,7 @@ pull the image."""
 
 def check_machines(place: Place, node_rank: int, nnodes: int) -> tuple[CheckItem, ...]:
     """Meet the other machines as number ``node_rank`` and return machine 0's items, which are the same on all."""
+    choose_interface(place.address)  # for the processes that measure, as the engine's own do
     try:
         return asyncio.run(_meet(place, _own_hello(node_rank, nnodes)))
     except MeetingError as error:
@@ -41,8 +43,7 @@ async def _meet(place: Place, own: Hello) -> tuple[CheckItem, ...]:
 
 def _free_address(host: str) -> str:
     """Where ranks of all machines can meet: a port of this machine that nobody uses."""
-    with socket.create_server(("", 0)) as probe:
-        return f"tcp://{f'[{host}]' if ':' in host else host}:{probe.getsockname()[1]}"
+    return f"tcp://{Address(host, free_port())}"
 
 
 def _own_hello(node_rank: int, nnodes: int) -> Hello:
@@ -54,13 +55,6 @@ def _own_hello(node_rank: int, nnodes: int) -> Hello:
         host=socket.gethostname(),
         instance=secrets.token_hex(8),
         blade_llm=package_version(),
-        torch=_version("torch"),
+        torch=package_version("torch"),
         gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0,
     )
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "unknown"

@@ -34,6 +34,7 @@ from blade_llm.check.ranks.messages import (
     receive,
     send,
 )
+from blade_llm.engine.nodes.address import Address
 from blade_protocol.check import CheckItem
 
 HELLO_SECONDS: Final = 5.0
@@ -50,18 +51,9 @@ _MEETING_ERRORS: Final = (OSError, TimeoutError, StrangeMessageError)
 class Place:
     """Where and for how long machines meet."""
 
-    host: str
-    port: int
+    address: Address
     seconds: float
     """How long each waits for the others."""
-
-    @property
-    def test(self) -> str:
-        """The command that tests it on another machine."""
-        return f"nc -vz {self.host} {self.port}"
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +112,11 @@ class Leader:
         """
         start = time.monotonic()
         try:
-            server = await asyncio.start_server(self._answer, None, self._place.port, limit=MAX_LINE_BYTES)
+            server = await asyncio.start_server(self._answer, None, self._place.address.port, limit=MAX_LINE_BYTES)
         except OSError as error:
             raise MeetingError(
-                f"machine 0 cannot listen on port {self._place.port}: {error.strerror}; end what uses it, or give all "
-                "machines another port in --dist_init_addr"
+                f"machine 0 cannot listen on port {self._place.address.port}: {error.strerror}; end what uses it, or "
+                "give all machines another port in --dist_init_addr"
             ) from None
         reaching = asyncio.create_task(self._reach_itself(start + self._place.seconds))
         try:
@@ -162,8 +154,8 @@ class Leader:
                 await asyncio.wait_for(self._changed.wait(), remaining)
         if not self._reached:
             self._found(
-                f"machine 0 ({self._own.host}) does not reach itself at {self._place}; let the name stand for it, and "
-                f"test it there with: {self._place.test}"
+                f"machine 0 ({self._own.host}) does not reach itself at {self._place.address}; let the name stand for "
+                f"it, and test it there with: {self._place.address.test_command}"
             )
 
     async def _reach_itself(self, deadline: float) -> None:
@@ -236,7 +228,7 @@ class Leader:
             except _MEETING_ERRORS as error:
                 self._found(f"machine {rank} ({member.hello.host}) left during the check: {_reason(error)}")
                 return {number: Machine(hello=each.hello) for number, each in self._members.items() if number != rank}
-        address = self._find_address(self._place.host)
+        address = self._find_address(self._place.address.host)
         ranks = list(self._members)
         measured = await asyncio.gather(
             self._measure(address), *(self._members[rank].measure(address) for rank in ranks)
@@ -286,8 +278,8 @@ async def join(place: Place, own: Hello, measure: MeasureHere) -> tuple[CheckIte
             reason = _reason(error)
         if time.monotonic() >= deadline:
             raise MeetingError(
-                f"machine {own.node_rank} ({own.host}) did not meet machine 0 at {place} within {place.seconds:.0f} s: "
-                f"{reason}; test it here with: {place.test}"
+                f"machine {own.node_rank} ({own.host}) did not meet machine 0 at {place.address} within "
+                f"{place.seconds:.0f} s: {reason}; test it here with: {place.address.test_command}"
             )
         await asyncio.sleep(RETRY_SECONDS)
 
@@ -315,7 +307,7 @@ async def _converse(place: Place, own: Hello, measure: MeasureHere, deadline: fl
 
 async def _connect(place: Place) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Raises OSError, TimeoutError too."""
-    connecting = asyncio.open_connection(place.host, place.port, limit=MAX_LINE_BYTES)
+    connecting = asyncio.open_connection(place.address.host, place.address.port, limit=MAX_LINE_BYTES)
     return await asyncio.wait_for(connecting, HELLO_SECONDS)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -50,7 +49,7 @@ def identity_of(model_dir: Path) -> Identity:
     config = model_dir / "config.json"
     return Identity(
         version=package_version(),
-        torch=_torch_version(),
+        torch=package_version("torch"),
         model=hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else "",
         weights={path.name: path.stat().st_size for path in _weight_files(model_dir)},
     )
@@ -69,10 +68,3 @@ def _weight_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in sorted(folder.iterdir()) if path.suffix in _WEIGHTS and path.is_file()][:_MOST_FILES]
-
-
-def _torch_version() -> str:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "none"

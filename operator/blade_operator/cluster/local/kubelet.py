@@ -93,7 +93,7 @@ def _declared_ranks(service: Object) -> int:
     """Ranks of all engines of a service (as many of each as `blade_operator.spec.pod_fields.Gpus.ranks` says)."""
     spec = service["spec"]
     gpus = spec.get("engine", {}).get("gpus", {})
-    ranks: int = gpus.get("count") or gpus.get("tensorParallel", 1) * gpus.get("pipelineParallel", 1)
+    ranks: int = gpus.get("count") or (gpus.get("tensorParallel") or 1) * gpus.get("pipelineParallel", 1)
     replicas: int = spec.get("replicas", 1)
     return replicas * ranks
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from blade_operator.cluster.local import ports
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.fields import port_variable
-from blade_operator.cluster.local.scheduler import NODE, wanted
+from blade_operator.cluster.local.scheduler import NODE, containers_of, wanted
 from blade_operator.cluster.local.services import Services, pod_ports
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object, Ref
@@ -72,7 +72,7 @@ class PodObjects:
         }
         if not wanted(pod):
             pod["spec"]["nodeName"] = NODE
-        containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+        containers = containers_of(pod)
         chosen = self._choose_ports(pod, containers, elsewhere or {})
         for container in containers:
             for variable, value in {"BLADE_HOST": "127.0.0.1", **chosen, **(variables or {})}.items():
@@ -107,12 +107,6 @@ class PodObjects:
     def _record(self, owner: Object, reason: str, pod: Object) -> None:
         message = f"{reason} pod: {pod['metadata']['name']}"
         self._events.record(owner, "Normal", reason, message, owner["kind"].lower())
-
-
-def variable(pod: Object, name: str) -> str:
-    """The value of an environment variable of a pod; empty when no container has it."""
-    entries = (entry for container in pod["spec"]["containers"] for entry in container.get("env", []))
-    return next((str(entry.get("value", "")) for entry in entries if entry["name"] == name), "")
 
 
 def _owner(pod: Object) -> str:

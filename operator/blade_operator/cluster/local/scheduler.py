@@ -43,7 +43,7 @@ def devices(resource: str) -> tuple[str, ...]:
 def wanted(pod: Object) -> dict[str, int]:
     """Devices that ``pod`` wants, by resource: the most of any of its containers."""
     found: dict[str, int] = {}
-    for container in _containers(pod):
+    for container in containers_of(pod):
         for name, amount in container.get("resources", {}).get("limits", {}).items():
             if "/" in name and int(amount):
                 found[name] = max(found.get(name, 0), int(amount))
@@ -67,7 +67,7 @@ class Scheduler:
         found: dict[str, str] = {}
         for resource, count in wanted(pod).items():
             variable = VARIABLES.get(resource, "")
-            taken = {name for other in others for name in _value(other, variable).split(",")}
+            taken = {name for other in others for name in variable_of(other, variable).split(",")}
             free = [name for name in devices(resource) if name not in taken]
             if len(free) < count:
                 self._leave_pending(pod, f"0/1 nodes are available: 1 Insufficient {resource}")
@@ -76,7 +76,7 @@ class Scheduler:
 
         def place(obj: Object) -> None:
             obj["spec"]["nodeName"] = NODE
-            for container in _containers(obj):
+            for container in containers_of(obj):
                 container["env"] = [
                     *(entry for entry in container.get("env", []) if entry["name"] not in found),
                     *({"name": name, "value": value} for name, value in found.items()),
@@ -103,14 +103,14 @@ def _order(pod: Object) -> int:
     return int(pod["metadata"]["resourceVersion"])
 
 
-def _containers(pod: Object) -> list[Object]:
+def containers_of(pod: Object) -> list[Object]:
     return [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
 
 
-def _value(pod: Object, variable: str) -> str:
+def variable_of(pod: Object, name: str) -> str:
     """The value of an environment variable of the pod's first container that has it."""
-    for container in _containers(pod):
+    for container in containers_of(pod):
         for entry in container.get("env", []):
-            if entry["name"] == variable:
+            if entry["name"] == name:
                 return str(entry.get("value", ""))
     return ""

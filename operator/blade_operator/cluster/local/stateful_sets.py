@@ -10,8 +10,9 @@ from typing import Final
 
 from blade_operator.cluster.local.events import Events
 from blade_operator.cluster.local.fields import port_variable
-from blade_operator.cluster.local.pod_objects import PodObjects, variable
+from blade_operator.cluster.local.pod_objects import PodObjects
 from blade_operator.cluster.local.pod_status import is_ready, is_terminating
+from blade_operator.cluster.local.scheduler import variable_of
 from blade_operator.cluster.local.services import Services
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object, Ref
@@ -41,10 +42,11 @@ class StatefulSets:
         for index, name in enumerate(names):
             if name not in pods:  # one that terminates has its name until it is gone
                 # The first chooses where all meet. Where it is made again, that is another port.
-                meeting = {MEETING: int(variable(pods[names[0]], _MEETING_VARIABLE))} if index else {}
+                meeting = {MEETING: int(variable_of(pods[names[0]], _MEETING_VARIABLE))} if index else {}
                 pods[name] = self._create(stateful_set, name, index, meeting)
+        place = variable_of(pods[names[0]], _MEETING_VARIABLE)
         for name, pod in pods.items():
-            lost = name in names and variable(pod, _MEETING_VARIABLE) != variable(pods[names[0]], _MEETING_VARIABLE)
+            lost = name in names and variable_of(pod, _MEETING_VARIABLE) != place
             if (name not in names or lost) and not is_terminating(pod):
                 self._pods.delete(stateful_set, pod)
         active = [pod for pod in pods.values() if not is_terminating(pod)]

@@ -13,7 +13,8 @@ _FIELD: Final = "spec.engine.gpus"
 _LEAST_SHM: Final = "1Gi"
 """Shared memory of an engine with several ranks, as NCCL's documentation calls for."""
 _ONE_RANK: Final = (
-    "(!has(self.gpus) || (has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : self.gpus.count) <= 1)"
+    "(!has(self.gpus) || (has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : "
+    "self.gpus.count / self.gpus.pipelineParallel) <= 1)"
 )
 """Of each layer: stages alone exchange little."""
 
@@ -28,14 +29,9 @@ def _are_divisible_among_machines(gpus: Gpus) -> bool:
     return (gpus.count or gpus.ranks) % gpus.nodes == 0
 
 
-def _one_rank(gpus: Gpus) -> bool:
-    """Whether one rank computes each layer."""
-    return (gpus.count if gpus.tensor_parallel is None else gpus.tensor_parallel) <= 1
-
-
 def _has_shared_memory(spec: LLMServiceSpec) -> bool:
     """Whether `/dev/shm` is large enough for the ranks."""
-    return _one_rank(spec.engine.gpus) or parse_quantity(spec.engine.shm_size) >= parse_quantity(_LEAST_SHM)
+    return spec.engine.gpus.tensor_ranks == 1 or parse_quantity(spec.engine.shm_size) >= parse_quantity(_LEAST_SHM)
 
 
 def _has_plain_stages(spec: LLMServiceSpec) -> bool:

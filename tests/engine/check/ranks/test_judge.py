@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from blade_llm.check.ranks.all_reduce import Measured
+from blade_llm.check.ranks.all_reduce import Measured, first_cause
 from blade_llm.check.ranks.judge import judge
 from blade_llm.check.ranks.meeting import Machine, Meeting, Place
 from blade_llm.check.ranks.messages import Hello
+from blade_llm.engine.nodes.address import Address
 from blade_protocol.check import CheckItem
 
 
@@ -20,7 +21,7 @@ def machine(rank: int, measured: Measured | None = None, **other: Any) -> Machin
 
 
 def judged(*machines: Machine) -> tuple[CheckItem, ...]:
-    place = Place(host="leader", port=29500, seconds=60.0)
+    place = Place(address=Address("leader", 29500), seconds=60.0)
     return judge(Meeting(place=place, nnodes=2, machines=dict(enumerate(machines)), seconds=3.0))
 
 
@@ -66,5 +67,11 @@ def test_the_cause_is_named_and_not_who_missed_it() -> None:
 
 
 def test_addresses_are_written_as_they_are_given() -> None:
-    place = Place(host="fd00::1", port=29500, seconds=1.0)
-    assert (str(place), place.test) == ("[fd00::1]:29500", "nc -vz fd00::1 29500")
+    place = Place(address=Address("fd00::1", 29500), seconds=1.0)
+    assert (str(place.address), place.address.test_command) == ("[fd00::1]:29500", "nc -vz fd00::1 29500")
+
+
+def test_a_rank_that_only_waited_is_not_the_cause() -> None:
+    own, late = "ValueError: no such device", "took more than 90 s"
+    assert first_cause({0: Measured(problem=late), 1: Measured(problem=own)}) == (1, own)
+    assert first_cause({0: Measured(), 1: Measured(problem=late)}) == (1, late)

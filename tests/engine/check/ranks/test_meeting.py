@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from blade_llm.check.ranks.all_reduce import Measured
 from blade_llm.check.ranks.judge import NAMES, judge
 from blade_llm.check.ranks.meeting import Leader, MeetingError, Place, join
 from blade_llm.check.ranks.messages import FROM_LEADER, Hello, Measure, Ping, Pong, Result, Verdict, receive, send
+from blade_llm.engine.nodes.address import Address
 from blade_protocol.check import CheckItem
 
 MEASURED = Measured(small_seconds=50e-6, large_seconds=0.016)
@@ -35,7 +37,7 @@ def hello(rank: int, nnodes: int = 2, instance: str = "") -> Hello:
 @pytest.fixture
 def place() -> Place:
     with socket.create_server(("", 0)) as probe:
-        return Place(host="127.0.0.1", port=probe.getsockname()[1], seconds=30.0)
+        return Place(address=Address("127.0.0.1", probe.getsockname()[1]), seconds=30.0)
 
 
 async def measured(address: str) -> Measured:
@@ -51,13 +53,13 @@ def lead(place: Place, nnodes: int = 2) -> asyncio.Task[Items]:
 async def connect(place: Place) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     while True:
         try:
-            return await asyncio.open_connection(place.host, place.port)
+            return await asyncio.open_connection(place.address.host, place.address.port)
         except ConnectionRefusedError:
             await asyncio.sleep(0.01)
 
 
 def shorter(place: Place, seconds: float) -> Place:
-    return Place(host=place.host, port=place.port, seconds=seconds)
+    return replace(place, seconds=seconds)
 
 
 async def test_all_meet_whoever_is_first_and_have_the_same_items(place: Place) -> None:
@@ -67,7 +69,7 @@ async def test_all_meet_whoever_is_first_and_have_the_same_items(place: Place) -
     assert others == [items, items]
     assert [item.name for item in items] == list(NAMES)
     assert {item.status for item in items} == {"PASS"}
-    assert items[0].detail.startswith(f"3 machines met at 127.0.0.1:{place.port} after ")
+    assert items[0].detail.startswith(f"3 machines met at 127.0.0.1:{place.address.port} after ")
     assert items[0].detail.endswith(": 0 (host-0), 1 (host-1), 2 (host-2)")
 
 
@@ -77,8 +79,8 @@ async def test_one_that_never_comes_is_named_with_the_command_to_test_it(place: 
     assert await member == items
     assert [item.status for item in items] == ["FAILED"] * 4
     assert items[0].detail == (
-        f"machines 2, 3 of 4 did not come to 127.0.0.1:{place.port} within 1 s; look whether the check runs there, and "
-        f"test it there with: nc -vz 127.0.0.1 {place.port}; came: 0 (host-0), 1 (host-1)"
+        f"machines 2, 3 of 4 did not come to 127.0.0.1:{place.address.port} within 1 s; look whether the check runs there, and "
+        f"test it there with: nc -vz 127.0.0.1 {place.address.port}; came: 0 (host-0), 1 (host-1)"
     )
 
 
@@ -86,8 +88,8 @@ async def test_a_machine_0_that_nobody_started_is_a_failure_in_time(place: Place
     with pytest.raises(MeetingError) as failure:
         await join(shorter(place, 0.2), hello(1), measured)
     text = str(failure.value)
-    assert text.startswith(f"machine 1 (host-1) did not meet machine 0 at 127.0.0.1:{place.port} within 0 s: ")
-    assert text.endswith(f"; test it here with: nc -vz 127.0.0.1 {place.port}")
+    assert text.startswith(f"machine 1 (host-1) did not meet machine 0 at 127.0.0.1:{place.address.port} within 0 s: ")
+    assert text.endswith(f"; test it here with: nc -vz 127.0.0.1 {place.address.port}")
     assert "refused" in text.lower()
 
 
@@ -95,14 +97,16 @@ async def test_what_answers_otherwise_is_no_machine_0(place: Place) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    async with await asyncio.start_server(answer, place.host, place.port):
+    async with await asyncio.start_server(answer, place.address.host, place.address.port):
         with pytest.raises(MeetingError, match="what answers there is no blade_llm_check"):
             await join(shorter(place, 0.2), hello(1), measured)
 
 
 async def test_a_port_that_is_taken_is_named(place: Place) -> None:
-    with socket.create_server(("", place.port)):
-        with pytest.raises(MeetingError, match=f"cannot listen on port {place.port}.*another port in --dist_init_addr"):
+    with socket.create_server(("", place.address.port)):
+        with pytest.raises(
+            MeetingError, match=f"cannot listen on port {place.address.port}.*another port in --dist_init_addr"
+        ):
             await lead(place)
 
 
@@ -210,9 +214,9 @@ async def test_one_that_leaves_during_the_check_is_named(place: Place) -> None:
 
 
 async def test_a_name_that_is_not_machine_0_fails(place: Place) -> None:
-    elsewhere = Place(host="no-such-host.invalid", port=place.port, seconds=1.0)
+    elsewhere = Place(address=Address("no-such-host.invalid", place.address.port), seconds=1.0)
     member = asyncio.create_task(join(place, hello(1), measured))
     items = await lead(elsewhere)
     assert items[0].status == "FAILED"
-    assert f"machine 0 (host-0) does not reach itself at no-such-host.invalid:{place.port}" in items[0].detail
+    assert f"machine 0 (host-0) does not reach itself at no-such-host.invalid:{place.address.port}" in items[0].detail
     assert await member == items

@@ -26,7 +26,7 @@ def on_gpus(replicas: int, resources: Object = GPU) -> Object:
 
 
 def device(pod: Object) -> str:
-    return scheduler._value(pod, "CUDA_VISIBLE_DEVICES")
+    return scheduler.variable_of(pod, "CUDA_VISIBLE_DEVICES")
 
 
 async def test_each_engine_has_a_gpu_of_its_own_and_more_than_there_are_wait(tmp_path: Path) -> None:
