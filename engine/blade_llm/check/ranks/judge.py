@@ -41,8 +41,8 @@ def judge_nodes(meeting: Meeting) -> CheckItem:
             NAMES[0],
             "FAILED",
             f"machine{'s' if len(missing) > 1 else ''} {numbers} of {meeting.nnodes} did not come to {address} within "
-            f"{place.seconds:.0f} s; look whether the check runs there, and test it there with: {address.test_command}; "
-            f"came: {_listed(machines.values())}",
+            f"{place.seconds:.0f} s; look whether the check runs there, and test it there with: "
+            f"{address.test_command}; came: {_listed(machines.values())}",
         )
     if odd := [each for each in machines.values() if each.hello.gpus != machines[0].hello.gpus]:
         return _item(

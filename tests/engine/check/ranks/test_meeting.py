@@ -79,8 +79,8 @@ async def test_one_that_never_comes_is_named_with_the_command_to_test_it(place: 
     assert await member == items
     assert [item.status for item in items] == ["FAILED"] * 4
     assert items[0].detail == (
-        f"machines 2, 3 of 4 did not come to 127.0.0.1:{place.address.port} within 1 s; look whether the check runs there, and "
-        f"test it there with: nc -vz 127.0.0.1 {place.address.port}; came: 0 (host-0), 1 (host-1)"
+        f"machines 2, 3 of 4 did not come to 127.0.0.1:{place.address.port} within 1 s; look whether the check runs "
+        f"there, and test it there with: nc -vz 127.0.0.1 {place.address.port}; came: 0 (host-0), 1 (host-1)"
     )
 
 
