@@ -6,21 +6,18 @@ tokens cross the network, once a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from torch._C._distributed_c10d import TCPStore  # torch.distributed has it, and mypy does not see it there
 
+from blade_llm.parallel.build import join_group
 from blade_llm.parallel.group import RankGroup, RankLostError
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.parallel.route import free_port, own_address
 from blade_llm.parallel.shared_memory import MAX_RANKS, create_segment, is_available
 from blade_llm.parallel.socket_link import SocketLink
-
-JoinGroup = Callable[[str, int, int, str, float], RankGroup]
-""":func:`~blade_llm.parallel.build.join_group`."""
 
 
 def join_stages(
@@ -30,9 +27,8 @@ def join_stages(
     device_type: str,
     timeout: float,
     session_key: str,
-    join_group: JoinGroup,
 ) -> tuple[RankGroup | None, SocketLink]:
-    """See :func:`~blade_llm.parallel.build.join_ranks`, for several stages on several machines.
+    """See :func:`~blade_llm.parallel.ranks.join_ranks`, for several stages on several machines.
 
     ``address``: ``tcp://host:port``, where rank 0 opens the store. Raises
     :class:`~blade_llm.parallel.group.RankLostError` where others do not come in time.
@@ -48,7 +44,7 @@ def join_stages(
         store = TCPStore(
             place.hostname, place.port, layout.size, rank == 0, timedelta(seconds=timeout), wait_for_workers=False
         )
-        group = _join_stage(store, layout, rank, device_type, timeout, host, join_group) if layout.tensor > 1 else None
+        group = _join_stage(store, layout, rank, device_type, timeout, host) if layout.tensor > 1 else None
         listen = f"tcp://{host}:{free_port()}"
         store.set(f"link-{rank}", listen)
         following = store.get(f"link-{(rank + layout.tensor) % layout.size}").decode()
@@ -69,7 +65,6 @@ def _join_stage(
     device_type: str,
     timeout: float,
     host: str,
-    join_group: JoinGroup,
 ) -> RankGroup:
     """The group of the rank's stage, at the place that its first rank chooses."""
     stage, number = layout.stage_of(rank), layout.tensor_rank_of(rank)

@@ -14,6 +14,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from blade_llm.parallel.group import CollectiveError, RankLostError
+from blade_llm.parallel.session_key import connect_with, listen_with
 
 _RECONNECT_MS: Final = 20
 """Between two tries to reach a rank that does not listen yet."""
@@ -46,7 +47,9 @@ class SocketLink:
                 socket.linger = 0
                 socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
             if key:
-                self._let_in(key.encode())
+                listen_with(self._from, key)
+                connect_with(self._to, key)
+                self._from.ipv6 = True
             self._gone = self._from.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             self._from.bind(listen)
             self._poller = zmq.Poller()
@@ -104,13 +107,6 @@ class SocketLink:
     @property
     def _before(self) -> int:
         return (self._stage - 1) % self._stages
-
-    def _let_in(self, key: bytes) -> None:
-        """Only who has the key, and encrypt."""
-        self._from.curve_server, self._from.curve_secretkey = True, key
-        self._to.curve_publickey, self._to.curve_secretkey = zmq.curve_keypair()
-        self._to.curve_serverkey = zmq.curve_public(key)
-        self._from.ipv6 = self._to.ipv6 = True
 
     def _has_gone(self) -> bool:
         """Whether the stage before has closed its connection, and not a stranger."""

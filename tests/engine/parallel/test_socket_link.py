@@ -17,10 +17,10 @@ import pytest
 import torch
 import zmq
 
-from blade_llm.parallel.build import join_ranks, stage_place
 from blade_llm.parallel.group import CollectiveError, RankLostError
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.parallel.link import least_of_stages, receive_tensor, send_tensor
+from blade_llm.parallel.ranks import join_ranks, stage_place
 from blade_llm.parallel.route import free_port
 from blade_llm.parallel.shared_memory import create_segment, is_available
 from blade_llm.parallel.socket_link import SocketLink

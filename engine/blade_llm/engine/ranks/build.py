@@ -149,7 +149,7 @@ def _join_first(address: str, layout: RankLayout, ranks: RankProcesses) -> _Join
 
 def _join(address: str, layout: RankLayout, rank: int, session_key: str) -> _Joined:
     preload()
-    from blade_llm.parallel.build import join_ranks
+    from blade_llm.parallel.ranks import join_ranks
     from blade_llm.runner.device import choose_device
 
     return join_ranks(address, layout, rank, choose_device(rank).type, COLLECTIVE_SECONDS, session_key)
@@ -168,7 +168,7 @@ def _meeting_place(config: EngineConfig, layout: RankLayout) -> Iterator[str]:
     if layout.nodes > 1:
         yield f"tcp://{parse_address(config.dist_init_addr).with_port(free_port())}"
         return
-    from blade_llm.parallel.build import stage_place
+    from blade_llm.parallel.ranks import stage_place
     from blade_llm.parallel.shared_memory import MAX_RANKS, MEMORY_FOLDER, create_segment, is_available
     from blade_llm.runner.device import choose_device
 

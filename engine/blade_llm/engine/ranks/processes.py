@@ -30,6 +30,7 @@ from blade_llm.engine.ranks.messages import RankReady, RankStart
 from blade_llm.engine.ranks.monitor import CAUSE_SECONDS, NamingTheRank, OnLost, RankMonitor
 from blade_llm.engine.ranks.ready import ReadyRanks
 from blade_llm.engine.version import package_version
+from blade_llm.parallel.session_key import listen_with, new_key
 
 BUILD_RANK: Final = "blade_llm.engine.build:build_rank"
 READY_SECONDS: Final = 3600.0
@@ -97,9 +98,8 @@ class RankProcesses:
 
     def _open_to_machines(self, leader: Leader) -> None:
         """Let ranks of other machines in that know the key. A rank that takes nothing must not fill this memory."""
-        _, secret = zmq.curve_keypair()
-        self.session_key = secret.decode()
-        self._socket.curve_server, self._socket.curve_secretkey = True, secret
+        self.session_key = new_key()
+        listen_with(self._socket, self.session_key)
         self._socket.set_hwm(_MOST_WAITING)
         self._socket.setsockopt(zmq.XPUB_NODROP, 1)
         self._socket.ipv6 = ":" in leader.host

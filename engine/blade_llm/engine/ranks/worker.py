@@ -33,6 +33,7 @@ from blade_llm.engine.ranks.ready import other_version
 from blade_llm.engine.ranks.runner import LoadedRunner
 from blade_llm.engine.start import LOG_FORMAT, freeze_gc_heap
 from blade_llm.engine.version import package_version
+from blade_llm.parallel.session_key import connect_with
 from blade_llm.scheduling.plan import PendingForward, Runner
 
 _SUBSCRIBE_TO_ALL: Final = b"\x01"
@@ -88,10 +89,7 @@ def connect(context: zmq.Context[Any], start: RankStart) -> zmq.Socket[bytes]:
     socket.set_hwm(0)
     socket.linger = 0
     if start.session_key:
-        public, secret = zmq.curve_keypair()
-        socket.curve_publickey, socket.curve_secretkey = public, secret
-        socket.curve_serverkey = zmq.curve_public(start.session_key.encode())
-        socket.ipv6 = True
+        connect_with(socket, start.session_key)
     socket.connect(start.plans)
     socket.send(_SUBSCRIBE_TO_ALL)
     socket.send(msgspec.msgpack.encode(RankReady(rank=start.rank, size=start.size, version=package_version())))
