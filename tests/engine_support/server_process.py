@@ -122,12 +122,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def segments(rank: int) -> list[str]:
-    """The paths of what a rank's process shares with others in memory, as the kernel shows them."""
-    maps = Path(f"/proc/{rank}/maps").read_text().splitlines()
-    return [line[line.index("/") :] for line in maps if "/bladellm-ranks-" in line]
-
-
 def gone(pid: int) -> bool:
     """Whether no process (but perhaps a zombie) has ``pid``."""
     try:

@@ -8,13 +8,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from engine_support.rank_servers import refusal
 from engine_support.server_process import ServerProcess, gone, running_server, server_command, wait_until
 
 from blade_llm.parallel.route import free_port
@@ -203,23 +203,15 @@ def test_a_signal_waits_for_the_leader(server: ServerProcess, machine: Machine) 
     ],
 )
 def test_what_cannot_be_is_one_line(text_model: Path, flags: list[str], says: str) -> None:
-    assert says in ended(text_model, *flags)
+    assert says in refusal(text_model, "-tp", "2", *flags)
 
 
 def test_the_leader_says_what_is_wrong(text_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert f"{address}: the port is in use" in ended(text_model, "--nnodes", "2", "--dist_init_addr", address)
-    missing = ended(text_model, "--nnodes", "2", "--dist_init_addr", address, "--dist_timeout", "0")
+        assert f"{address}: the port is in use" in refusal(
+            text_model, "-tp", "2", "--nnodes", "2", "--dist_init_addr", address
+        )
+    missing = refusal(text_model, "-tp", "2", "--nnodes", "2", "--dist_init_addr", address, "--dist_timeout", "0")
     assert "machine 1 did not join within 0 s" in missing
     assert f"nc -vz {address.replace(':', ' ')}" in missing
-
-
-def ended(model: Path, *flags: str) -> str:
-    """What a server that cannot be says."""
-    command = [sys.executable, "-m", "blade_llm.cli.server", "--model", str(model), "--host", "127.0.0.1"]
-    command += ["-tp", "2", "--load_format", "dummy", "--port", "0", *flags]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode == 1
-    assert "Traceback" not in found.stderr
-    return found.stderr

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-import psutil
 import pytest
-from engine_support.server_process import ServerProcess, gone, running_server, segments, wait_until
+from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments
+from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
 
@@ -31,13 +28,6 @@ def server(folder: Path, text_model: Path) -> Iterator[ServerProcess]:
         yield process
 
 
-def rank_pid(server: ServerProcess) -> int:
-    """The process of rank 1."""
-    (rank,) = psutil.Process(server.engine_pid).children()
-    assert "blade_llm.engine.ranks.worker" in rank.cmdline()
-    return rank.pid
-
-
 def test_it_answers_what_one_rank_answers(server: ServerProcess, folder: Path, text_model: Path) -> None:
     flags = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
     with running_server(folder / "o", text_model, *flags, engine="real") as other:
@@ -50,30 +40,12 @@ def test_it_answers_what_one_rank_answers(server: ServerProcess, folder: Path, t
 
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
 def test_a_rank_that_dies_ends_the_replica(server: ServerProcess, busy: bool) -> None:
-    rank = rank_pid(server)
-    if not busy:
-        os.kill(rank, signal.SIGKILL)
-    else:
-        endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
-            lines = response.iter_lines()
-            next(lines)
-            os.kill(rank, signal.SIGKILL)
-            *_, end = [line for line in lines if line]
-        error = json.loads(end.removeprefix("data: "))["error"]
-        assert error["code"] == "engine_dead"
-        assert "rank 1" in error["message"]
-        assert "SIGKILL" in error["message"]
-    assert server.process.wait(20) == 1
-    failures = [line for line in server.output.splitlines() if "the engine failed" in line]
-    assert len(failures) == 1
-    assert "rank 1" in failures[0]
-    assert "SIGKILL" in failures[0]
-    assert gone(server.engine_pid)
+    (rank,) = rank_pids(server)
+    kill_rank(server, rank, busy=busy)
 
 
 def test_nothing_outlives_the_server(server: ServerProcess) -> None:
-    rank = rank_pid(server)
+    (rank,) = rank_pids(server)
     os.kill(server.process.pid, signal.SIGKILL)
     wait_until(lambda: gone(server.engine_pid) and gone(rank))
     assert not list(server.sockets.iterdir())
@@ -81,7 +53,7 @@ def test_nothing_outlives_the_server(server: ServerProcess) -> None:
 
 def test_shared_memory_has_no_name_once_the_ranks_have_joined(folder: Path, text_model: Path) -> None:
     with running_server(folder, text_model, "-tp", "2", "--kv_cache_bytes", "16MiB", engine="real") as server:
-        rank = rank_pid(server)
+        (rank,) = rank_pids(server)
         mapped = segments(rank)
         assert mapped
         assert all(path.endswith(" (deleted)") for path in mapped)
@@ -100,9 +72,4 @@ def test_shared_memory_has_no_name_once_the_ranks_have_joined(folder: Path, text
     ],
 )
 def test_what_cannot_be_is_one_line(text_model: Path, flags: list[str], says: str) -> None:
-    command = [sys.executable, "-m", "blade_llm.cli.server", "--model", str(text_model), "--host", "127.0.0.1"]
-    flags = [*flags, "--load_format", "dummy", "--port", "0"]
-    ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode != 0
-    assert says in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert says in refusal(text_model, *flags)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-import psutil
 import pytest
-from engine_support.server_process import ServerProcess, gone, running_server, segments, wait_until
+from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments
+from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
 FLAGS = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
@@ -29,13 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path, text_model: Path) -> Iterator[ServerProcess]:
     with running_server(folder, text_model, "-pp", "2", *FLAGS, engine="real") as process:
         yield process
-
-
-def rank_pids(server: ServerProcess) -> list[int]:
-    """The processes of ranks 1 and on."""
-    ranks = psutil.Process(server.engine_pid).children()
-    assert all("blade_llm.engine.ranks.worker" in rank.cmdline() for rank in ranks)
-    return [rank.pid for rank in ranks]
 
 
 def test_it_answers_what_one_device_answers(folder: Path, text_model: Path) -> None:
@@ -61,25 +51,7 @@ def test_it_answers_what_one_device_answers(folder: Path, text_model: Path) -> N
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
 def test_a_stage_that_dies_ends_the_replica(server: ServerProcess, busy: bool) -> None:
     (rank,) = rank_pids(server)
-    if not busy:
-        os.kill(rank, signal.SIGKILL)
-    else:
-        endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
-            lines = response.iter_lines()
-            next(lines)
-            os.kill(rank, signal.SIGKILL)
-            *_, end = [line for line in lines if line]
-        error = json.loads(end.removeprefix("data: "))["error"]
-        assert error["code"] == "engine_dead"
-        assert "rank 1" in error["message"]
-        assert "SIGKILL" in error["message"]
-    assert server.process.wait(20) == 1
-    failures = [line for line in server.output.splitlines() if "the engine failed" in line]
-    assert len(failures) == 1
-    assert "rank 1" in failures[0]
-    assert "SIGKILL" in failures[0]
-    assert gone(server.engine_pid)
+    kill_rank(server, rank, busy=busy)
 
 
 def test_nothing_outlives_the_server(server: ServerProcess) -> None:
@@ -101,9 +73,4 @@ def test_nothing_outlives_the_server(server: ServerProcess) -> None:
     ],
 )
 def test_what_cannot_be_is_one_line(text_model: Path, flags: list[str], says: str) -> None:
-    command = [sys.executable, "-m", "blade_llm.cli.server", "--model", str(text_model), "--host", "127.0.0.1"]
-    flags = [*flags, "--load_format", "dummy", "--port", "0"]
-    ended = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode != 0
-    assert says in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert says in refusal(text_model, *flags)

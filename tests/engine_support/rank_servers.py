@@ -1,0 +1,61 @@
+"""Servers whose engines are several processes: which these are, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+from engine_support.server_process import ServerProcess, gone
+
+
+def rank_pids(server: ServerProcess) -> list[int]:
+    """The processes of ranks 1 and on."""
+    ranks = psutil.Process(server.engine_pid).children()
+    assert all("blade_llm.engine.ranks.worker" in rank.cmdline() for rank in ranks)
+    return [rank.pid for rank in ranks]
+
+
+def segments(rank: int) -> list[str]:
+    """The paths of what a rank's process shares with others in memory, as the kernel shows them."""
+    maps = Path(f"/proc/{rank}/maps").read_text().splitlines()
+    return [line[line.index("/") :] for line in maps if "/bladellm-ranks-" in line]
+
+
+def kill_rank(server: ServerProcess, pid: int, *, busy: bool) -> None:
+    """Kill the process of rank 1, in the middle of a stream or while nothing is computed: the replica ends, and says
+    once which rank it was."""
+    if not busy:
+        os.kill(pid, signal.SIGKILL)
+    else:
+        endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(pid, signal.SIGKILL)
+            *_, end = [line for line in lines if line]
+        error = json.loads(end.removeprefix("data: "))["error"]
+        assert error["code"] == "engine_dead"
+        assert "rank 1" in error["message"]
+        assert "SIGKILL" in error["message"]
+    assert server.process.wait(20) == 1
+    failures = [line for line in server.output.splitlines() if "the engine failed" in line]
+    assert len(failures) == 1
+    assert "rank 1" in failures[0]
+    assert "SIGKILL" in failures[0]
+    assert gone(server.engine_pid)
+
+
+def refusal(model: Path, *flags: str) -> str:
+    """What a server says that these flags keep from starting: no traceback."""
+    command = [sys.executable, "-m", "blade_llm.cli.server", "--model", str(model), "--host", "127.0.0.1"]
+    command += [*flags, "--load_format", "dummy", "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
