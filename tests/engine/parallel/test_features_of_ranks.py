@@ -35,20 +35,34 @@ def of_one_rank(folder: Path) -> dict[str, Result]:
     return run(core_for(engine_config(folder, max_num_seqs=24, max_model_len=256)), REQUESTS, stagger=1)
 
 
-@pytest.mark.parametrize("blocks", [None, 32], ids=["room", "preempting"])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("preempting", [False, True], ids=["room", "preempting"])
+@pytest.mark.parametrize(
+    ("size", "stages", "batches"),
+    [(2, 1, None), (4, 1, None), (1, 2, None), (1, 3, None), (2, 2, None), (1, 2, 4)],
+)
 def test_tokens_are_those_of_one_rank(
-    folder: Path, of_one_rank: dict[str, Result], size: int, blocks: int | None
+    folder: Path, of_one_rank: dict[str, Result], size: int, stages: int, batches: int | None, preempting: bool
 ) -> None:
-    config = engine_config(folder, max_num_seqs=24, max_model_len=256, max_kv_blocks=blocks, tensor_parallel_size=size)
+    """In stages with several steps in flight."""
+    blocks = (32 if stages == 1 else 20) if preempting else None
+    config = engine_config(
+        folder,
+        max_num_seqs=24,
+        max_model_len=256,
+        max_kv_blocks=blocks,
+        tensor_parallel_size=size,
+        pipeline_parallel_size=stages,
+        pipeline_micro_batch=batches,
+    )
     ranks = ThreadRanks(config)
     core = core_for(config, ranks)  # type: ignore[arg-type]
     together = run(core, REQUESTS, stagger=1)
-    assert (core.state(epoch="", sequence=0, draining=False).preemptions_total > 0) == (blocks is not None)
+    assert (core.state(epoch="", sequence=0, draining=False).preemptions_total > 0) == preempting
     assert together.keys() == of_one_rank.keys()
     for name, result in together.items():
         check_equal(result, of_one_rank[name])
-    assert len({group.reduced for group in ranks.groups}) == 1
+    if size > 1:
+        assert len({group.reduced for group in ranks.groups}) == 1
 
 
 @pytest.mark.parametrize("method", ["ngram", "look_ahead", "draft", "equal"])
