@@ -243,6 +243,21 @@ def test_where_all_is_pinned_nobody_waits_for_ever(disk: Disk, tmp_path: Path) -
     assert "raise --max_cpu_loras" in load(core, tmp_path, "c")
     with pytest.raises(RequestRefusedError, match="too many"):
         core.add(request("1", str(tmp_path / "adapters/c")))
+    assert "raise --max_cpu_loras" in load(core, tmp_path, "a", "c", replace=True)
+    assert load(core, tmp_path, "a") == ""
+
+
+def test_a_pinned_replacement_that_is_being_read_counts(disk: Disk, tmp_path: Path) -> None:
+    core = core_of(disk, tmp_path)
+    load(core, tmp_path, "x", "a")
+    load(core, tmp_path, "y", "b", pinned=True)
+    disk.open.clear()
+    start(core, tmp_path, "x", "c", replace=True, pinned=True)
+    start(core, tmp_path, "z", "d")
+    assert "raise --max_cpu_loras" in load(core, tmp_path, "z", "e", pinned=True, replace=True)
+    disk.open.set()
+    core.add(request("1", str(tmp_path / "adapters/f")))
+    assert finish(core) == {"1": "length"}
 
 
 class Hub:

@@ -45,6 +45,7 @@ def test_whatever_comes(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPat
         for output in core.step():
             ends[output.request_id] += output.finish_reason is not None
         assert len(held()) <= HOST
+        assert sum(adapter.pinned for adapter in held().values()) < HOST
 
     def held() -> dict[int, Any]:
         assert core.adapters is not None

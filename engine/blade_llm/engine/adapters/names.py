@@ -85,7 +85,8 @@ class AdapterNames:
 
     @property
     def num_pinned(self) -> int:
-        return sum(adapter.pinned for adapter in self._named.values())
+        """Adapters that are pinned, or are to be."""
+        return sum(map(_stays, self._named.values()))
 
     # ── what there is ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -171,15 +172,21 @@ class AdapterNames:
         if message.only_allowed_roots and (problem := in_roots(message.path, self._roots)):
             return RequestError(message=problem)
         known = self._named.get(name)
-        if self._host.all_pinned and not message.register_only and (known is None or not known.number):
+        there = known is not None and known.number and normalized(known.path) == normalized(message.path)
+        if self._host.all_pinned and not message.register_only and not there:
             return RequestError(message="all adapters in host memory are pinned; raise --max_cpu_loras, or unload some")
-        pinned = self.num_pinned - int(known is not None and known.pinned)
+        pinned = self.num_pinned - int(known is not None and _stays(known))
         if message.pinned and pinned >= self._host.capacity - 1:
             return RequestError(message=f"{pinned} adapters are pinned, which leaves no room; raise --max_cpu_loras")
         return None
 
     def _all(self) -> str:
         return ", ".join([*sorted(self.base_names), *self.answering])
+
+
+def _stays(adapter: Adapter) -> bool:
+    """Whether ``adapter`` is pinned, or what replaces it will be."""
+    return adapter.pinned or (adapter.replacement is not None and adapter.replacement.pinned)
 
 
 def _too_many() -> RequestRefusedError:
