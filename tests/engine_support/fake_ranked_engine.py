@@ -29,7 +29,7 @@ class RankedServerRunner(ServerRunner):
     def _apply(self, plan: StepPlan) -> None:
         super()._apply(plan)
         if any(new.token_ids[0] == MEETS for new in plan.new_requests):
-            meet(self._model, seconds=1.0)
+            meet(self._model)
 
 
 def engine(config: EngineConfig) -> EngineCore:

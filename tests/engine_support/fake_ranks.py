@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,10 @@ STOPS = 1003
 """Rank 1 stops as by SIGSTOP."""
 SLOW = 1004
 """The forward pass of this step takes :data:`SLOW_SECONDS`."""
-SLOW_SECONDS = 3.0
+SLOW_SECONDS = 4.0
+"""Of computing: longer than a rank may do nothing."""
+STUCK = 1005
+"""Rank 1 waits for what never comes."""
 LENGTH_BYTES = 4
 
 
@@ -54,7 +58,7 @@ def abort(folder: Path) -> None:
 
 
 def meet(folder: Path, seconds: float = 30.0) -> None:
-    """A collective that nobody else comes to. Raises RankLostError, when it is aborted or late."""
+    """A collective that rank 1 does not come to. Raises RankLostError, when it is aborted or late."""
     from blade_llm.parallel.group import RankLostError
 
     deadline = time.monotonic() + seconds
@@ -96,7 +100,11 @@ class RecordingRunner:
         if plan.step == STOPS and self._rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
         if plan.step == SLOW:
-            time.sleep(SLOW_SECONDS)
+            deadline = time.monotonic() + SLOW_SECONDS
+            while time.monotonic() < deadline:
+                pass
+        if plan.step == STUCK and self._rank == 1:
+            threading.Event().wait()
         return plan
 
     def draft_tokens(self, forward: object) -> dict[int, list[int]]:

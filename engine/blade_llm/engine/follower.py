@@ -18,6 +18,7 @@ from blade_llm.engine.nodes.follower import LeaderLink, LinkError
 from blade_llm.engine.nodes.identity import identity_of, shared_token
 from blade_llm.engine.nodes.messages import Join, RankLost, Welcome
 from blade_llm.engine.ranks.child import RankChild
+from blade_llm.engine.ranks.hangs import HangWatch
 from blade_llm.engine.ranks.lost import LostRank
 from blade_llm.engine.ranks.messages import RankStart
 from blade_llm.engine.ranks.processes import BUILD_RANK
@@ -49,6 +50,9 @@ class Follower:
         self._joined = False
         self._lost: asyncio.Queue[LostRank] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
+        self._on_host = False
+        """The ranks compute on CPUs."""
+        self._watch = HangWatch(self._children, self._put, lambda: self._on_host and self._link.serving)
 
     @property
     def serving(self) -> bool:
@@ -80,6 +84,7 @@ class Follower:
             reason = await self._wait()
             return reason
         finally:
+            self._watch.close()
             self.kill()
             await self._link.close(reason)
             for child in self._children:
@@ -89,11 +94,12 @@ class Follower:
     def _spawn(self) -> None:
         """Let the processes import what they need until the leader is there."""
         for rank in self._layout.ranks_of_node(self._config.node_rank):
-            self._children.append(RankChild(rank, self._build, self._exited))
+            self._children.append(RankChild(rank, self._build, self._put))
         for child in self._children:
             child.spawned()
+        self._watch.start()
 
-    def _exited(self, lost: LostRank) -> None:
+    def _put(self, lost: LostRank) -> None:
         try:
             self._loop.call_soon_threadsafe(self._lost.put_nowait, lost)
         except RuntimeError:  # the loop is closed: this process ends
@@ -124,6 +130,7 @@ class Follower:
     def _start(self, welcome: Welcome) -> None:
         config = merged(welcome.config, self._config)
         self._joined = True
+        self._on_host = welcome.device_type == "cpu"
         for child in self._children:
             child.start(
                 RankStart(

@@ -15,6 +15,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from blade_llm.parallel.group import CollectiveError, RankLostError
 from blade_llm.parallel.session_key import connect_with, listen_with
+from blade_llm.parallel.waiting import LONGEST_SLEEP
 
 _RECONNECT_MS: Final = 20
 """Between two tries to reach a rank that does not listen yet."""
@@ -85,7 +86,7 @@ class SocketLink:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise RankLostError(f"stage {self._before} has sent nothing for {self._timeout:g} s")
-            events = dict(self._poller.poll(int(remaining * 1000) + 1))
+            events = dict(self._poller.poll(int(min(remaining, LONGEST_SLEEP) * 1000) + 1))
             if (payload := self._next()) is not None:
                 return payload
             if self._gone in events and self._has_gone():

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from blade_llm.parallel.group import RankLostError
 from blade_llm.parallel.shares import share_of
+from blade_llm.parallel.waiting import LONGEST_SLEEP
 
-_CHECK: Final = timedelta(seconds=0.5)
+_CHECK: Final = timedelta(seconds=LONGEST_SLEEP)
 """How often who waits for gloo looks whether a rank is known to be lost."""
 
 

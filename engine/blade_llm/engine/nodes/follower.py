@@ -78,7 +78,7 @@ class LeaderLink:
             silent.cancel()
 
     def report(self, lost: RankLost) -> None:
-        """A rank of this machine has exited."""
+        """A rank of this machine has exited, or hangs."""
         if self._connection is not None:
             self._connection.send(lost)
 

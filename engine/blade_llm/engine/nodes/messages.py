@@ -75,7 +75,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
 
 
 class RankLost(msgspec.Struct, frozen=True, kw_only=True, tag="rank_lost"):
-    """Follower → leader: one of its ranks has exited."""
+    """Follower → leader: one of its ranks has exited, or hangs."""
 
     rank: int
     failure: EngineFailure

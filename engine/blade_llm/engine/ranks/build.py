@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     _Joined = tuple[RankGroup | None, StageLink | None]
 
 COLLECTIVE_SECONDS: Final = 300.0
-"""How long a rank waits for the others: they load weights at different speeds. An exit is noticed at once, so this is
-for a rank that hangs."""
+"""How long a rank waits for the others: they load weights at different speeds. An exit is noticed at once, and a
+process that does nothing within seconds, so this is for a rank that computes for ever, or hangs on a GPU."""
 _WATCH_SECONDS: Final = 0.1
 
 
@@ -56,7 +56,7 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
     ranks = RankProcesses(layout.size, log_level="ERROR", local=layout.ranks_per_node, leader=leader)
     try:
         preload()
-        from blade_llm.runner.device import require_devices
+        from blade_llm.runner.device import choose_device, require_devices
 
         require_devices(layout.ranks_per_node)
         _bind(layout, 0)  # the others are processes by now, which do not inherit it
@@ -67,7 +67,7 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
             joined = _join_first(address, layout, ranks)
             ranks.watch(lambda rank, failure: _abort(joined, rank))
             runner = build_runner(config, own, *joined)
-            ranks.wait_ready()
+            ranks.wait_ready(on_host=choose_device().type == "cpu")
     except BaseException:
         ranks.kill()
         raise

@@ -23,7 +23,7 @@ class RankUserError(RankFailedError, ModelFilesError):
 
 @dataclass(frozen=True, slots=True)
 class LostRank:
-    """A rank whose process has exited by itself."""
+    """A rank whose process has exited by itself, or hangs."""
 
     rank: int
     failure: EngineFailure

@@ -20,13 +20,13 @@ from blade_llm.engine.ranks.lost import LostRank, RankFailedError, failed
 
 logger = logging.getLogger(__name__)
 OnLost = Callable[[int, EngineFailure], None]
-"""Called with the rank and why it exited."""
+"""Called with the rank and why it is lost."""
 CAUSE_SECONDS: Final = 1.5
 """How long the cause is waited for."""
 
 
 class RankMonitor:
-    """Thread-safe: threads that wait for processes report, rank 0's thread raises.
+    """Thread-safe: threads that wait for processes, and the one that looks at them, report, rank 0's thread raises.
 
     Args:
         cause_seconds: see :data:`CAUSE_SECONDS`.
@@ -50,7 +50,7 @@ class RankMonitor:
         return self._cause or self._first
 
     def report(self, lost: LostRank) -> None:
-        """A process has exited. Calls :meth:`watch`'s function for the first one."""
+        """A process has exited or hangs. Calls :meth:`watch`'s function for the first one."""
         with self._changed:
             if self._closed:
                 return

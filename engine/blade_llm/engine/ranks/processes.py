@@ -1,5 +1,5 @@
-"""The processes of ranks 1 .. n-1: rank 0 starts those of its machine, sends to all, notices an exit, and leaves none
-behind.
+"""The processes of ranks 1 .. n-1: rank 0 starts those of its machine, sends to all, notices one that exits or
+hangs, and leaves none behind.
 
 Steps go out on one XPUB socket: one send reaches all ranks, on this machine through a unix socket, on others through
 TCP. A rank's ready message comes back on the same connection, behind its subscription, so that a rank that is ready
@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure
 from blade_llm.engine.nodes.leader import Leader
 from blade_llm.engine.ranks.child import RankChild
+from blade_llm.engine.ranks.hangs import HangWatch
 from blade_llm.engine.ranks.lost import LostRank, RankFailedError, rank_failed
 from blade_llm.engine.ranks.messages import RankReady, RankStart
 from blade_llm.engine.ranks.monitor import CAUSE_SECONDS, NamingTheRank, OnLost, RankMonitor
@@ -84,14 +86,26 @@ class RankProcesses:
             self._open_to_machines(leader)
         self._socket.bind(self._address)
         self._children: list[RankChild] = []
+        self._serving = threading.Event()
+        self._watch = watch = HangWatch(self._children, self._monitor.report, self._serving.is_set)
         self._finalizer = weakref.finalize(
-            self, _end, os.getpid(), self._children, self._monitor, self._socket, self._context, self._folder, leader
+            self,
+            _end,
+            os.getpid(),
+            self._children,
+            watch,
+            self._monitor,
+            self._socket,
+            self._context,
+            self._folder,
+            leader,
         )
         try:
             for rank in range(1, size if local is None else local):
                 self._children.append(RankChild(rank, build, self._monitor.report))
             for child in self._children:
                 child.spawned()
+            self._watch.start()
         except OSError:
             self.kill()
             raise
@@ -136,8 +150,10 @@ class RankProcesses:
                 )
             )
 
-    def wait_ready(self, timeout: float = READY_SECONDS) -> None:
+    def wait_ready(self, timeout: float = READY_SECONDS, *, on_host: bool = True) -> None:
         """Return when all ranks are ready. To be called once, before the first :meth:`send`.
+
+        ``on_host``: ranks compute on CPUs, where one of this machine that does nothing for seconds is lost.
 
         Raises:
             RankFailedError: a rank is lost, is not ready after ``timeout`` seconds, or does not belong to the others.
@@ -158,6 +174,8 @@ class RankProcesses:
                 if payload[0] not in _SUBSCRIPTIONS:
                     ready.add(decoder.decode(payload))
         self._remove_folder()
+        if on_host:
+            self._serving.set()
         if self._leader is not None:
             self._leader.serving()
 
@@ -239,6 +257,7 @@ class RankProcesses:
 def _end(
     owner: int,
     children: Sequence[RankChild],
+    watch: HangWatch,
     monitor: RankMonitor,
     socket: zmq.Socket[bytes],
     context: zmq.Context[Any],
@@ -248,6 +267,7 @@ def _end(
     if os.getpid() != owner:  # a fork's exit is not the engine's
         return
     monitor.close()
+    watch.close()
     if leader is not None:
         leader.close()
     for child in children:

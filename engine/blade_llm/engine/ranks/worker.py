@@ -2,12 +2,13 @@
 
 Started as ``python -m blade_llm.engine.ranks.worker BUILD`` by :mod:`blade_llm.engine.ranks.child` with a clean
 interpreter. Its standard input brings one :class:`RankStart` and then stays open as the parent-death pipe. Between
-steps it blocks in poll and uses no CPU.
+steps it blocks in poll and uses no CPU, but that it wakes twice a second: one that does not hangs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.child_process import begin, failure_of, load_build, report_failure
 from blade_llm.engine.ranks.adapter_reads import RankAdapters
 from blade_llm.engine.ranks.messages import (
+    STACKS_SIGNAL,
     ForwardMessage,
     RankFailure,
     RankReady,
@@ -34,9 +36,11 @@ from blade_llm.engine.ranks.runner import LoadedRunner
 from blade_llm.engine.start import LOG_FORMAT, freeze_gc_heap
 from blade_llm.engine.version import package_version
 from blade_llm.parallel.session_key import connect_with
+from blade_llm.parallel.waiting import LONGEST_SLEEP
 from blade_llm.scheduling.plan import PendingForward, Runner
 
 _SUBSCRIBE_TO_ALL: Final = b"\x01"
+_LONGEST_POLL_MS: Final = int(LONGEST_SLEEP * 1000)
 
 
 class RankProcess:
@@ -60,7 +64,7 @@ class RankProcess:
     def run(self) -> None:
         """Return when the parent has exited; whatever the runner raises passes through."""
         while True:
-            ready = dict(self._poller.poll())
+            ready = dict(self._poller.poll(_LONGEST_POLL_MS))
             if self._parent_pipe in ready and not os.read(self._parent_pipe, 1):
                 return
             if self._adapters is not None and self._adapters.descriptor in ready:
@@ -115,6 +119,7 @@ def main() -> int:
     start = begin(RankStart)
     if start is None:
         return 1
+    faulthandler.register(STACKS_SIGNAL)
     os.set_inheritable(start.failure_pipe, False)
     logging.basicConfig(
         level=start.log_level, format=LOG_FORMAT.replace("%(message)s", f"rank {start.rank}: %(message)s")

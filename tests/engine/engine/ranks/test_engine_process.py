@@ -87,10 +87,13 @@ def test_a_rank_that_is_killed_ends_an_engine_that_waits_for_it(engine: Engine) 
     assert engine.failure().startswith("rank 1 was ended by SIGKILL")
 
 
-def test_a_rank_that_hangs_is_named_and_killed(engine: Engine) -> None:
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+def test_a_rank_that_hangs_is_named_and_killed(engine: Engine, busy: bool) -> None:
+    if busy:
+        engine.request(MEETS)
+        wait_until(lambda: bool(received(engine.folder, 1)))
     os.kill(engine.ranks[0], signal.SIGSTOP)
-    engine.request(MEETS)
-    assert engine.failure() == "rank 1 did not come to a collective in 1 s"
+    assert engine.failure() == "rank 1 hangs: its process was stopped (SIGSTOP) and did not go on within 3 s"
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -20,6 +20,7 @@ from engine_support.fake_ranks import (
     RAISES,
     SLOW,
     STOPS,
+    STUCK,
     abort,
     config_for,
     masks_of_words,
@@ -98,6 +99,7 @@ def test_a_slow_rank_loses_nothing(start: Start, tmp_path: Path) -> None:
     assert len(received(tmp_path, 1)) <= 1, "rank 0 does not wait"
     wait_until(lambda: len(received(tmp_path, 1)) == len(sent))
     assert received(tmp_path, 1) == sent
+    ranks.raise_if_lost()
 
 
 def test_an_idle_rank_uses_no_cpu(start: Start) -> None:
@@ -239,12 +241,31 @@ def test_the_thread_that_makes_an_engine_may_end(tmp_path: Path) -> None:
     ranks.close()
 
 
-def test_a_stopped_rank_is_no_loss_by_itself(start: Start, tmp_path: Path) -> None:
-    """It is the collective that waits for it in vain."""
+def test_a_rank_that_is_late_is_named_by_the_collective(start: Start, tmp_path: Path) -> None:
+    """As one that computes for ever is."""
     ranks = start()
-    ranks.send(encode_forward(plan_of(STOPS)))
-    wait_until(lambda: psutil.Process(ranks.pids[0]).status() == psutil.STATUS_STOPPED)
-    ranks.raise_if_lost()
+    ranks.send(encode_forward(plan_of(SLOW)))
     with pytest.raises(RankFailedError, match=r"^rank 1 did not come to a collective in 0\.1 s$"):
         with ranks.naming_the_rank():
             meet(tmp_path, seconds=0.1)
+
+
+@pytest.mark.parametrize(
+    ("step", "how"),
+    [
+        (STOPS, r"was stopped \(SIGSTOP\) and did not go on within 3 s"),
+        (STUCK, "has done nothing for 3 s, not even what a rank does that waits"),
+    ],
+)
+def test_a_rank_that_hangs_ends_the_collective_that_waits_for_it(
+    start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str], step: int, how: str
+) -> None:
+    ranks = start(2)
+    ranks.watch(lambda rank, failure: abort(tmp_path))
+    ranks.send(encode_forward(plan_of(step)))
+    with pytest.raises(RankFailedError, match=f"^rank 1 hangs: its process {how}$"):
+        with ranks.naming_the_rank():
+            meet(tmp_path)
+    ranks.close()
+    shows_where = 'fake_ranks.py", line' in capfd.readouterr().err
+    assert shows_where == (step == STUCK)
