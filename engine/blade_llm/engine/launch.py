@@ -17,6 +17,8 @@ import msgspec
 from blade_llm.config import EngineConfig
 from blade_llm.engine.heartbeat import create_heartbeat
 from blade_llm.engine.messages import EngineFailure, EngineStart
+from blade_llm.engine.ranks.hangs import HangWatch
+from blade_llm.engine.ranks.lost import LostRank
 from blade_llm.engine.start import signals_blocked, write_start
 
 BUILD: Final = "blade_llm.engine.build:build_core"
@@ -27,6 +29,9 @@ _STOP_SECONDS: Final = 3.0
 
 class EngineHandle:
     """A running engine process and the private folder its socket lives in."""
+
+    rank: Final = 0
+    """Its number where it has further ranks."""
 
     def __init__(self, *, build: str = BUILD, log_level: str = "INFO", socket_dir: Path | None = None) -> None:
         """Spawn the process, which imports what it needs until :meth:`start`.
@@ -48,6 +53,10 @@ class EngineHandle:
                 pass_fds=(self._failure_pipe, self.heartbeat),
             )
         os.close(self._failure_pipe)
+        self._hang: EngineFailure | None = None
+        self._watch = HangWatch(
+            [self], self._hangs, lambda: False
+        )  # what waits for ever is not live: see the heartbeat
 
     def start(self, config: EngineConfig) -> None:
         """Let the process load the model, on its own while the caller continues. To be called once."""
@@ -63,6 +72,8 @@ class EngineHandle:
         )
         with contextlib.suppress(BrokenPipeError):  # died at once: wait() returns why
             write_start(self._process.stdin, start)
+        if config.num_ranks > 1:  # the others, perhaps on other machines, wait for it
+            self._watch.start()
 
     @property
     def pid(self) -> int:
@@ -73,6 +84,8 @@ class EngineHandle:
         code = self._process.wait()
         with self._failure as pipe:
             data = pipe.read()
+        if self._hang is not None:
+            return self._hang
         try:
             return msgspec.msgpack.decode(data, type=EngineFailure)
         except msgspec.DecodeError:
@@ -84,6 +97,7 @@ class EngineHandle:
 
     def close(self) -> None:
         """Stop the process (kill it after a while) and remove the folder. Idempotent."""
+        self._watch.close()
         if self.heartbeat >= 0:
             os.close(self.heartbeat)
             self.heartbeat = -1
@@ -99,9 +113,14 @@ class EngineHandle:
 
     def kill(self) -> None:
         """Kill the process and remove the folder."""
+        self._watch.close()
         self._process.kill()
         self._process.wait()
         self.remove_folder()
+
+    def _hangs(self, lost: LostRank) -> None:
+        self._hang = lost.failure
+        self._process.kill()
 
 
 def silent_failure(process: str, code: int) -> EngineFailure:

@@ -164,6 +164,24 @@ def test_a_machine_that_hangs_ends_the_replica(server: ServerProcess, machine: M
     assert "the leader" in error
 
 
+def test_a_rank_that_hangs_on_another_machine_ends_the_replica(server: ServerProcess, machine: Machine) -> None:
+    """While the machine's own process answers."""
+    endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        rank = machine.rank_pid
+        os.kill(rank, signal.SIGSTOP)
+        *_, end = [line for line in lines if line]
+    assert "engine_dead" in end
+    says = "rank 1 hangs: its process was stopped (SIGSTOP) and did not go on within 3 s"
+    assert f"machine 1 at 127.0.0.1: {says}" in failure_of(server)
+    assert machine.process.wait(60) == 1
+    assert gone(rank)
+    (error,) = machine.errors
+    assert says in error
+
+
 def test_a_leader_that_dies_ends_the_other_machines(server: ServerProcess, machine: Machine) -> None:
     rank = machine.rank_pid
     server.kill()

@@ -44,6 +44,31 @@ def test_a_rank_that_dies_ends_the_replica(server: ServerProcess, busy: bool) ->
     kill_rank(server, rank, busy=busy)
 
 
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_hangs_ends_the_replica(server: ServerProcess, busy: bool, rank: int) -> None:
+    pid, other = rank_pid(server), server.engine_pid
+    if rank == 0:
+        pid, other = other, pid
+    if not busy:
+        os.kill(pid, signal.SIGSTOP)
+    else:
+        endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(pid, signal.SIGSTOP)
+            *_, end = [line for line in lines if line]
+        error = json.loads(end.removeprefix("data: "))["error"]
+        assert error["code"] == "engine_dead"
+        assert f"rank {rank} hangs" in error["message"]
+    assert server.process.wait(60) == 1
+    (failure,) = [line for line in server.output.splitlines() if "the engine failed" in line]
+    assert f"rank {rank} hangs: its process was stopped (SIGSTOP) and did not go on within 3 s" in failure
+    assert gone(pid)
+    wait_until(lambda: gone(other))
+
+
 def test_nothing_outlives_the_server(server: ServerProcess) -> None:
     (rank,) = rank_pids(server)
     os.kill(server.process.pid, signal.SIGKILL)

@@ -19,7 +19,7 @@ import msgspec
 
 from blade_llm.engine.launch import silent_failure
 from blade_llm.engine.ranks.lost import LostRank, named
-from blade_llm.engine.ranks.messages import STACKS_SIGNAL, RankFailure, RankStart
+from blade_llm.engine.ranks.messages import RankFailure, RankStart
 from blade_llm.engine.start import signals_blocked, write_start
 
 _PIPE_BYTES: Final = 1 << 16
@@ -69,10 +69,6 @@ class RankChild:
         """SIGKILL, which also ends a process that is stopped."""
         if self._spawned.exception() is None:
             self._spawned.result().kill()
-
-    def show_stacks(self) -> None:
-        """Let the process write what its threads do to its standard error, which needs none of them to run Python."""
-        self._spawned.result().send_signal(STACKS_SIGNAL)
 
     def join(self, seconds: float | None = None) -> None:
         """Wait until the process has exited and ``on_exit`` has returned."""

@@ -11,6 +11,8 @@ A rank that computes for ever is not found here; collectives that wait for it ar
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -29,6 +31,8 @@ DISK_LOOKS: Final = 120
 """The same while it waits for a disk."""
 _WORK_SECONDS: Final = 0.03
 """CPU time without a sleep of the main thread that is work. Threads of libraries that do nothing but wake use less."""
+STACKS_SIGNAL: Final = signal.SIGUSR1
+"""To a rank that hangs, unless it is stopped: write the stacks of your threads to standard error."""
 _JOIN_SECONDS: Final = 1.0
 
 
@@ -87,13 +91,10 @@ class WatchedRank(Protocol):
     @property
     def pid(self) -> int: ...
 
-    def show_stacks(self) -> None:
-        """Have it log what its threads do."""
-
 
 class HangWatch:
     """Looks at the processes of ``ranks`` from a thread of its own, and calls ``on_hang`` from there, once for each
-    that hangs.
+    that hangs. One that could has written the stacks of its threads to its log then.
 
     Args:
         serving: see :meth:`HangJudge.look`.
@@ -135,5 +136,6 @@ class HangWatch:
                 before[rank] = seen = activity_of(rank.pid, before[rank])
                 if (how := judge.look(seen, serving=serving)) is not None:
                     del judges[rank]
-                    rank.show_stacks()
+                    if seen is not None and seen.state is not State.STOPPED:
+                        os.kill(rank.pid, STACKS_SIGNAL)
                     self._on_hang(LostRank(rank.rank, EngineFailure(message=f"rank {rank.rank} {how}")))

@@ -5,7 +5,6 @@ All ranks get the same bytes, so a message is encoded once however many ranks th
 
 from __future__ import annotations
 
-import signal
 from typing import Final
 
 import msgspec
@@ -16,9 +15,6 @@ from blade_llm.engine.messages import EngineFailure
 from blade_llm.engine.ranks.adapter_messages import AdapterMessage
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.scheduling.plan import StepPlan
-
-STACKS_SIGNAL: Final = signal.SIGUSR1
-"""To a rank that hangs: write the stacks of your threads to standard error."""
 
 
 class RankStart(msgspec.Struct, frozen=True, kw_only=True):

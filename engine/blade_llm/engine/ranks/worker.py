@@ -20,8 +20,8 @@ import zmq
 from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.child_process import begin, failure_of, load_build, report_failure
 from blade_llm.engine.ranks.adapter_reads import RankAdapters
+from blade_llm.engine.ranks.hangs import STACKS_SIGNAL
 from blade_llm.engine.ranks.messages import (
-    STACKS_SIGNAL,
     ForwardMessage,
     RankFailure,
     RankReady,

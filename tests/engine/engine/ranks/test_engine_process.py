@@ -52,7 +52,7 @@ class Engine:
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH", "")))))
     handle = EngineHandle(build="engine_support.fake_ranked_engine:engine")
-    handle.start(config_for(tmp_path))
+    handle.start(msgspec.structs.replace(config_for(tmp_path), tensor_parallel_size=3))
     context = zmq.Context[zmq.Socket[bytes]]()
     client: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     client.linger = 0
@@ -94,6 +94,11 @@ def test_a_rank_that_hangs_is_named_and_killed(engine: Engine, busy: bool) -> No
         wait_until(lambda: bool(received(engine.folder, 1)))
     os.kill(engine.ranks[0], signal.SIGSTOP)
     assert engine.failure() == "rank 1 hangs: its process was stopped (SIGSTOP) and did not go on within 3 s"
+
+
+def test_rank_0_may_hang_too(engine: Engine) -> None:
+    os.kill(engine.handle.pid, signal.SIGSTOP)
+    assert engine.failure() == "rank 0 hangs: its process was stopped (SIGSTOP) and did not go on within 3 s"
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -147,9 +147,6 @@ class Rank:
     def pid(self) -> int:
         return self.process.pid
 
-    def show_stacks(self) -> None:
-        self.process.send_signal(signal.SIGUSR1)
-
 
 Start = Callable[[int, str], Rank]
 
@@ -176,6 +173,18 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
+def state_of(rank: Rank) -> State | None:
+    activity = activity_of(rank.pid)
+    return None if activity is None else activity.state
+
+
+def switches_of(rank: Rank) -> int:
+    activity = activity_of(rank.pid)
+    assert activity is not None
+    assert activity.switches is not None
+    return activity.switches
+
+
 def test_the_kernel_shows_what_a_process_does(start: Start) -> None:
     def states(code: str) -> set[State]:
         pid = start(1, code).pid
@@ -189,14 +198,12 @@ def test_the_kernel_shows_what_a_process_does(start: Start) -> None:
     assert State.RUNS in states(COMPUTES)
     assert State.RUNS in states(THREAD_COMPUTES), "though its main thread sleeps"
     waits, stuck = start(1, WAITS), start(2, STUCK)
-    first = activity_of(waits.pid)
-    assert first is not None
-    assert first.switches is not None
-    wait_until(lambda: getattr(activity_of(waits.pid), "switches", 0) > first.switches + 3)
-    wait_until(lambda: activity_of(stuck.pid) == activity_of(stuck.pid, activity_of(stuck.pid)))
-    assert getattr(activity_of(stuck.pid), "state", None) is State.SLEEPS
+    enough = switches_of(waits) + 3
+    wait_until(lambda: switches_of(waits) > enough)
+    wait_until(lambda: state_of(stuck) is State.SLEEPS)
+    assert activity_of(stuck.pid) == activity_of(stuck.pid, activity_of(stuck.pid))
     stuck.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: getattr(activity_of(stuck.pid), "state", None) is State.STOPPED)
+    wait_until(lambda: state_of(stuck) is State.STOPPED)
     stuck.process.kill()
     wait_until(lambda: activity_of(stuck.pid) is None)
     assert activity_of(waits.pid) is not None
