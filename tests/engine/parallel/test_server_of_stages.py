@@ -54,6 +54,23 @@ def test_a_stage_that_dies_ends_the_replica(server: ServerProcess, busy: bool) -
     kill_rank(server, rank, busy=busy)
 
 
+def test_a_stage_that_hangs_ends_the_replica(server: ServerProcess) -> None:
+    (rank,) = rank_pids(server)
+    endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        os.kill(rank, signal.SIGSTOP)
+        *_, end = [line for line in lines if line]
+    says = "rank 1 hangs: its process was stopped (SIGSTOP) and did not go on within 3 s"
+    assert says in end
+    assert server.process.wait(60) == 1
+    (failure,) = [line for line in server.output.splitlines() if "the engine failed" in line]
+    assert says in failure
+    assert gone(rank)
+    assert gone(server.engine_pid)
+
+
 def test_nothing_outlives_the_server(server: ServerProcess) -> None:
     ranks = rank_pids(server)
     os.kill(server.process.pid, signal.SIGKILL)
