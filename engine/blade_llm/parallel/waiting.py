@@ -1,4 +1,4 @@
-"""How a rank waits, so that one that waits is told from one that hangs: see :mod:`blade_llm.engine.ranks.hangs`."""
+"""How a rank waits, which shows that it does not hang: see :mod:`blade_llm.engine.ranks.hangs`."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class HangJudge:
 
 
 def _limit(seen: Activity, serving: bool) -> int | None:
-    """Looks without work after which a rank hangs; None: never, or not to be told."""
+    """Looks without work after which a rank hangs; None: never, or it cannot be known."""
     if seen.state is State.STOPPED:
         return HANG_LOOKS
     if not serving or not seen.switches:  # a kernel that does not count them
