@@ -1,4 +1,5 @@
-"""What the engine's child processes share: how they find what they are to build, and how they report why they fail."""
+"""What the engine's child processes share: how they find what they are to build, how they report why they fail,
+and what is said of those that report nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from signal import SIGKILL, Signals
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -72,3 +74,16 @@ def failure_of(error: BaseException) -> EngineFailure:
 def report_failure(pipe: int, failure: msgspec.Struct) -> None:
     """Write ``failure`` to the inherited descriptor ``pipe``."""
     os.write(pipe, msgspec.msgpack.encode(failure))
+
+
+def silent_failure(process: str, code: int) -> EngineFailure:
+    """Why ``process``, which computes, has exited where it reported nothing itself."""
+    hint = "; the kernel does this when memory runs out: see dmesg, lower --kv_cache_bytes"
+    return EngineFailure(message=describe_exit(process, code) + (hint if -code == SIGKILL else ""))
+
+
+def describe_exit(process: str, code: int) -> str:
+    """How ``process`` ended, from what :meth:`subprocess.Popen.wait` says."""
+    if code >= 0:
+        return f"{process} exited with status {code}"
+    return f"{process} was ended by {Signals(-code).name}"

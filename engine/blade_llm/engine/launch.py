@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from signal import SIGKILL, Signals
 from typing import Final
 
 import msgspec
 
 from blade_llm.config import EngineConfig
+from blade_llm.engine.child_process import silent_failure
 from blade_llm.engine.heartbeat import create_heartbeat
 from blade_llm.engine.messages import EngineFailure, EngineStart
 from blade_llm.engine.ranks.hangs import HangWatch
@@ -121,16 +121,3 @@ class EngineHandle:
     def _hangs(self, lost: LostRank) -> None:
         self._hang = lost.failure
         self._process.kill()
-
-
-def silent_failure(process: str, code: int) -> EngineFailure:
-    """Why ``process``, which computes, has exited where it reported nothing itself."""
-    hint = "; the kernel does this when memory runs out: see dmesg, lower --kv_cache_bytes"
-    return EngineFailure(message=describe_exit(process, code) + (hint if -code == SIGKILL else ""))
-
-
-def describe_exit(process: str, code: int) -> str:
-    """How ``process`` ended, from what :meth:`subprocess.Popen.wait` says."""
-    if code >= 0:
-        return f"{process} exited with status {code}"
-    return f"{process} was ended by {Signals(-code).name}"

@@ -15,7 +15,8 @@ import msgspec
 
 from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
-from blade_llm.engine.launch import EngineHandle, describe_exit
+from blade_llm.engine.child_process import describe_exit
+from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.start import signals_blocked, write_start
 from blade_llm.server.http.access import AccessRules
 from blade_llm.server.http.limits import HttpLimits

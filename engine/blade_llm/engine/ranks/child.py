@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.engine.launch import silent_failure
+from blade_llm.engine.child_process import silent_failure
 from blade_llm.engine.ranks.lost import LostRank, named
 from blade_llm.engine.ranks.messages import RankFailure, RankStart
 from blade_llm.engine.start import signals_blocked, write_start
