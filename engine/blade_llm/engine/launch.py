@@ -54,9 +54,8 @@ class EngineHandle:
             )
         os.close(self._failure_pipe)
         self._hang: EngineFailure | None = None
-        self._watch = HangWatch(
-            [self], self._hangs, lambda: False
-        )  # what waits for ever is not live: see the heartbeat
+        # Only where it is stopped: what waits for ever has no heartbeat.
+        self._watch = HangWatch([self], self._hangs, lambda: False)
 
     def start(self, config: EngineConfig) -> None:
         """Let the process load the model, on its own while the caller continues. To be called once."""

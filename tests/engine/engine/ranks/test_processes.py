@@ -31,6 +31,8 @@ from engine_support.fake_ranks import (
 from engine_support.server_process import TESTS, gone, wait_until
 
 from blade_llm.engine.messages import EngineFailure
+from blade_llm.engine.ranks.activity import activity_of
+from blade_llm.engine.ranks.hangs import HANG_LOOKS
 from blade_llm.engine.ranks.lost import RankFailedError, RankUserError
 from blade_llm.engine.ranks.messages import encode_forward, encode_sampling
 from blade_llm.engine.ranks.processes import RankProcesses
@@ -109,6 +111,20 @@ def test_an_idle_rank_uses_no_cpu(start: Start) -> None:
     for pid, before in zip(ranks.pids, used, strict=True):
         now = psutil.Process(pid).cpu_times()
         assert now.user + now.system - before.user - before.system <= 0.05
+
+
+def test_an_idle_rank_does_not_hang(start: Start) -> None:
+    """It wakes, which the kernel counts, for longer than it may do nothing."""
+    ranks = start(2)
+
+    def sleeps() -> int:
+        activity = activity_of(ranks.pids[0])
+        assert activity is not None
+        return activity.switches or 0
+
+    before = sleeps()
+    wait_until(lambda: sleeps() >= before + HANG_LOOKS + 2)
+    ranks.raise_if_lost()
 
 
 def test_a_killed_rank_is_known_at_once(start: Start) -> None:
