@@ -205,7 +205,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int = 0
     """This machine's number; that of rank 0 is 0."""
     dist_init_addr: str = ""
-    """``host:port`` of machine 0, where the others find it; empty: there is one machine."""
+    """``host:port`` of machine 0, where the others find it; empty: there is one machine, or it is only planned for."""
     dist_timeout: float = 300.0
     """Seconds that machines wait for each other at the start."""
     revision: str = ""
@@ -268,11 +268,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.nnodes > 1 and self.enable_lora:
             raise ValueError("enable_lora does not go together with nnodes yet; leave one of them out")
-        if self.nnodes > 1 and not self.dist_init_addr:
-            raise ValueError(
-                f"nnodes {self.nnodes} needs dist_init_addr: HOST:PORT of the machine with node_rank 0, like "
-                "10.0.0.1:29500"
-            )
 
     @property
     def batches_in_flight(self) -> int:

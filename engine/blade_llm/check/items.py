@@ -32,7 +32,7 @@ NODE_ITEMS: Final = {
     "check_clocks": "clocks",
     "check_allreduce": "allReduce",
 }
-"""What is added with several machines, in any case: each needs the others."""
+"""What is added where several machines can meet, in any case: each needs the others."""
 ITEMS: Final = {**ENVIRONMENT_ITEMS, **MODEL_ITEMS, **RANK_ITEMS, **NODE_ITEMS}
 
 

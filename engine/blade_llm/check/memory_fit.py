@@ -6,13 +6,14 @@ the engine may fill; else the machine's (or container's).
 
 Of several ranks, the plan is that of the one that takes most; of pipeline stages on GPUs, that of the stage with the
 least room for the KV cache. On GPUs it has to fit into the device with the least memory; on CPU all ranks have to fit
-into the memory that they share.
+into the memory that they share. Of several machines it is about the ranks of this one.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
@@ -63,7 +64,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
         problem = tensor_parallel_problem(model, config.tensor_parallel_size)
         if problem := problem or pipeline_parallel_problem(model, config.pipeline_parallel_size):
             raise UnsupportedSettingError(f"{config.model_dir}: {problem}")
-        found = _find_gpu(config.num_ranks) if limit is None and gpu is None else gpu
+        found = _find_gpu(config.ranks_per_node) if limit is None and gpu is None else gpu
         if found is not None:
             return _judge_gpus(config, model, found)
         return _judge(config, model, memory_limit_bytes() if limit is None else limit)
@@ -73,11 +74,14 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
 
 def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=config.quant != "none")
-    ranks = config.num_ranks
+    ranks = config.ranks_per_node
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
     parts = _largest_parts(config, model, dtype)
-    part = max(parts, key=lambda part: weight_bytes(part, dtype, config.quant) + given * share_of_rank(part))
-    weights, share = weight_bytes(part, dtype, config.quant), share_of_rank(part)
+    # The bytes are of one machine.
+    part = max(
+        parts, key=lambda part: weight_bytes(part, dtype, config.quant) + given * config.nnodes * share_of_rank(part)
+    )
+    weights, share = weight_bytes(part, dtype, config.quant), share_of_rank(part) * config.nnodes
     draft = draft_model_config(config, part, dtype)
     activations = activation_peak(config, part, dtype, draft)
     plan = plan_kv_cache(
@@ -99,7 +103,7 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
     shared = f"+ runtime {_size(runtime)} "
     detail = (
-        f"{_of_ranks(dtype, ranks)}: weights {_size(weights)} + activations {_size(activations)} "
+        f"{_of_ranks(dtype, config)}: weights {_size(weights)} + activations {_size(activations)} "
         f"{shared if ranks == 1 else ''}{_with_adapters(adapters)}{_with_draft(drafting)}"
         f"+ KV cache {_size(kv_cache)} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened}) "
@@ -109,7 +113,7 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     if total <= limit * WARNING_SHARE:
         return CheckItem(name=NAME, status="PASS", detail=detail)
     fits = total <= limit
-    remedy = _remedy(plan, limit, fixed, math.ceil(block_bytes / share))
+    remedy = _remedy(plan, limit, fixed, ranks * block_bytes, block_bytes / share)
     return CheckItem(
         name=NAME,
         status="WARNING" if fits else "FAILED",
@@ -139,7 +143,7 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu:
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
-        f"{_of_ranks(dtype, config.num_ranks)}: weights {_size(weights)} "
+        f"{_of_ranks(dtype, config)}: weights {_size(weights)} "
         f"+ activations {_size(activations)} + CUDA graphs {_size(graphs)} "
         f"{_with_adapters(adapters)}{_with_draft(drafting)}of {_size(within)} "
         f"({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
@@ -168,20 +172,23 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu:
 
 
 def _largest_parts(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> list[ModelConfig]:
-    """What the rank of each stage that has most of ``model`` has of it. All ranks of a stage have as many heads, and so
-    as much of the KV cache."""
-    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
-    return [
-        max(
-            (rank_model(model, layout, rank) for rank in layout.ranks_of_stage(stage)),
-            key=lambda part: weight_bytes(part, dtype, config.quant),
-        )
-        for stage in range(layout.pipeline)
-    ]
+    """What the rank of each stage that has most of ``model``, of those on this machine, has of it. All ranks of a stage
+    have as many heads, and so as much of the KV cache."""
+    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
+    stages: dict[int, list[ModelConfig]] = {}
+    for rank in layout.ranks_of_node(config.node_rank):
+        stages.setdefault(layout.stage_of(rank), []).append(rank_model(model, layout, rank))
+    return [max(parts, key=lambda part: weight_bytes(part, dtype, config.quant)) for parts in stages.values()]
 
 
-def _of_ranks(dtype: DTypeName, ranks: int) -> str:
-    return dtype if ranks == 1 else f"{dtype}, each of {ranks} ranks"
+def _of_ranks(dtype: DTypeName, config: EngineConfig) -> str:
+    if config.num_ranks == 1:
+        return dtype
+    if config.nnodes == 1:
+        return f"{dtype}, each of {config.num_ranks} ranks"
+    ranks = RankLayout(nodes=config.nnodes, tensor=config.num_ranks).ranks_of_node(config.node_rank)
+    which = f"rank {ranks[0]}" if len(ranks) == 1 else f"each of ranks {ranks[0]} to {ranks[-1]}"
+    return f"{dtype}, machine {config.node_rank}: {which}"
 
 
 def _with_adapters(count: int) -> str:
@@ -248,14 +255,18 @@ def _is_shortened(config: EngineConfig, model: ModelConfig, plan: KVCachePlan) -
     return config.max_model_len is None and plan.max_model_len < model.max_position_embeddings
 
 
-def _remedy(plan: KVCachePlan, limit: int, fixed: int, block_bytes: int) -> str:
-    """The flags that bring the plan under the warning line, or the memory it takes."""
+def _remedy(plan: KVCachePlan, limit: int, fixed: int, block_bytes: int, flag_bytes: Fraction) -> str:
+    """The flags that bring the plan under the warning line, or the memory it takes.
+
+    ``block_bytes``: of a block on all ranks, ``flag_bytes``: what ``--kv_cache_bytes`` says for one.
+    """
     blocks = (int(limit * WARNING_SHARE) - fixed) // block_bytes if block_bytes else 0
     needed = plan.blocks_of(plan.max_model_len)
+    flag = f"set --kv_cache_bytes {math.ceil(blocks * flag_bytes)}"
     if blocks >= needed:
-        return f"set --kv_cache_bytes {blocks * block_bytes}"
+        return flag
     if blocks > 0:
-        return f"set --kv_cache_bytes {blocks * block_bytes} and --max_model_len {blocks * plan.block_size}"
+        return f"{flag} and --max_model_len {blocks * plan.block_size}"
     least = math.ceil((fixed + needed * block_bytes) / WARNING_SHARE)
     return f"allow at least {_size(least)} of memory, or take a smaller model"
 

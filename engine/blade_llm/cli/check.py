@@ -62,7 +62,12 @@ def _engine_config(flags: Mapping[str, Any]) -> Callable[[], EngineConfig]:
                     folder = resolve_model(flags["model"], progress=progress)
                     speculative = speculative_from_flags(flags, partial(resolve_model, progress=progress))
                 found = EngineConfig(
-                    model=str(folder), served_names=(), speculative=speculative, **memory_fields(flags)
+                    model=str(folder),
+                    served_names=(),
+                    speculative=speculative,
+                    nnodes=flags["nnodes"],
+                    node_rank=flags["node_rank"],
+                    **memory_fields(flags),
                 )
             except ModelFilesError as error:
                 found = error

@@ -36,7 +36,7 @@ OWN_FLAGS: Final = (
     Flag(
         name="items",
         help=f"what to check, by full or short name: {_LISTED} (default: the first three, with --model two more, "
-        "with several ranks on this machine ranks; those about machines always with --nnodes)",
+        "with several ranks on this machine ranks; those about machines always with --dist_init_addr)",
         kind=_items,
         metavar="NAME,...",
     ),
@@ -51,14 +51,14 @@ OWN_FLAGS: Final = (
 NODE_FLAGS: Final = (
     Flag(
         name="nnodes",
-        help="machines of the engine; all of them run the check at the same time",
+        help="machines of the engine: memory is planned for this one's ranks",
         kind=positive,
         default=1,
     ),
     Flag(name="node_rank", help="this machine's number, from 0 on", kind=count, default=0),
     Flag(
         name="dist_init_addr",
-        help="address of machine 0, where the machines meet",
+        help="address of machine 0, where the machines meet: all of them run the check at the same time",
         kind=_address,
         metavar="HOST:PORT",
     ),
@@ -78,7 +78,7 @@ class Ranks:
     layout: RankLayout
     node_rank: int
     place: Place | None
-    """None: there is one machine."""
+    """None: there is one machine, or this one is checked without the others."""
     _machines: Sequence[CheckItem] = field(default=(), init=False)
 
     @property
@@ -97,10 +97,13 @@ def ranks_of(flags: Mapping[str, Any]) -> Ranks:
     layout = RankLayout(flags["tensor_parallel_size"], flags.get("pipeline_parallel_size", 1), nnodes)
     if node_rank >= nnodes:
         raise ValueError(f"--node_rank {node_rank} with --nnodes {nnodes}: give 0 to {nnodes - 1}")
-    if nnodes == 1:
+    if nnodes > 1 and address is None and not flags["items"]:
+        raise ValueError(
+            f"--nnodes {nnodes} needs --dist_init_addr HOST:PORT, where the machines meet, or --items: those of them "
+            "that are about this machine alone"
+        )
+    if nnodes == 1 or address is None:
         return Ranks(layout, node_rank, None)
-    if address is None:
-        raise ValueError(f"--nnodes {nnodes} needs --dist_init_addr HOST:PORT, where the machines meet")
     return Ranks(layout, node_rank, Place(address=address, seconds=flags["dist_timeout"]))
 
 
@@ -116,5 +119,5 @@ def names_of(flags: Mapping[str, Any], ranks: Ranks) -> tuple[str, ...]:
     if ranks.place is not None:
         return (*NODE_ITEMS, *(name for name in names if name not in NODE_ITEMS))
     if of_nodes := [name for name in names if name in NODE_ITEMS]:
-        raise ValueError(f"{', '.join(of_nodes)} needs --nnodes N of at least 2")
+        raise ValueError(f"{', '.join(of_nodes)} needs --nnodes N of at least 2, and --dist_init_addr HOST:PORT")
     return tuple(names)

@@ -334,7 +334,7 @@ def _speculative(flags: Mapping[str, Any], model: ServedModel) -> SpeculativeCon
 
 def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -> EngineConfig:
     eos = model.tokenizer.eos_token_id
-    return EngineConfig(
+    config = EngineConfig(
         model=str(folder),
         served_names=model.names,
         **memory_fields(flags),
@@ -361,6 +361,12 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         dist_init_addr=flags["dist_init_addr"] or "",
         dist_timeout=flags["dist_timeout"],
     )
+    if config.nnodes > 1 and not config.dist_init_addr:
+        raise ValueError(
+            f"nnodes {config.nnodes} needs dist_init_addr: HOST:PORT of the machine with node_rank 0, like "
+            "10.0.0.1:29500"
+        )
+    return config
 
 
 if __name__ == "__main__":

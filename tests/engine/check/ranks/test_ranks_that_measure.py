@@ -89,7 +89,9 @@ def test_two_machines_check_each_other() -> None:
         (["--nnodes", "2", "-tp", "2", "--dist_init_addr", "::1:29500"], "is not of the form HOST:PORT"),
         (["--nnodes", "2", "-tp", "2", "--dist_init_addr", "[::1:29500"], "is not of the form HOST:PORT"),
         (["--nnodes", "2", "-tp", "2", "--dist_init_addr", "x:0"], "is not of the form HOST:PORT"),
+        (["--nnodes", "2", "-tp", "2", "--items", "shm", "--node_rank", "2"], "give 0 to 1"),
         (["--items", "clocks"], "check_clocks needs --nnodes N of at least 2"),
+        (["--nnodes", "2", "-tp", "2", "--items", "clocks"], "and --dist_init_addr HOST:PORT"),
     ],
 )
 def test_flags_that_do_not_go_together(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
