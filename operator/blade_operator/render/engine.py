@@ -46,6 +46,8 @@ from blade_operator.render.storage import (
 from blade_operator.render.token_secret import engine_token_env, token_env, token_mounts, token_volumes
 from blade_operator.render.workloads import (
     any_engine_pod,
+    machine_env,
+    machine_flags,
     members_service,
     pod_annotations,
     pod_env,
@@ -83,7 +85,7 @@ def pod_template(service: LLMService, defaults: Defaults, claim: Object | None =
     """The engine's pod template; what changes it is a new revision. ``claim``: the operator's own, if it is there."""
     spec = service.spec
     init = ([_fetch(service, defaults)] if service.spec.model.downloaded else []) + (
-        [_check(service, defaults)] if spec.check.mode != "Off" and _check_items(service) else []
+        [_check(service, defaults)] if spec.check.mode != "Off" and spec.check.items else []
     )
     metadata: Object = {"labels": labels(service, role_of_pods(service))}
     annotations = template_annotations(service) | pod_annotations(service)
@@ -217,12 +219,13 @@ def _fetch(service: LLMService, defaults: Defaults) -> Object:
 
 
 def _check(service: LLMService, defaults: Defaults) -> Object:
+    """Of the pod by itself: one that is made anew would wait for the others' checks, which are over."""
     check, engine = service.spec.check, service.spec.engine
-    args = ["--items", ",".join(_check_items(service)), "--model", model_argument(service)]
+    args = ["--items", ",".join(CHECK_ITEMS[item] for item in check.items), "--model", model_argument(service)]
     args += ["--mode", check.mode.lower()]
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
-    args += _text_flags(service)
-    env = download_env(service, offline=True)
+    args += _text_flags(service) + machine_flags(service)
+    env = {**machine_env(service), **download_env(service, offline=True)}
     # The engine's limits and devices: a pod's request is the larger of both, so the check costs no other GPU.
     return _container(
         service,
@@ -234,12 +237,6 @@ def _check(service: LLMService, defaults: Defaults) -> Object:
         mounts=template_mounts(service),
         **resources(engine.resources, engine.gpus),
     )
-
-
-def _check_items(service: LLMService) -> list[str]:
-    """What the check judges. It plans memory for all ranks on one machine, which those of several are not on."""
-    of_one_machine = service.spec.engine.gpus.nodes == 1
-    return [CHECK_ITEMS[item] for item in service.spec.check.items if of_one_machine or item != "memoryFit"]
 
 
 def _container(

@@ -117,16 +117,27 @@ def pod_flags(service: LLMService) -> list[str]:
     if service.spec.engine.gpus.nodes == 1:
         return []
     meeting = f"$({environment.LEADER}):$({_MEETING_VARIABLE})"
-    machine = ["--nnodes", str(service.spec.engine.gpus.nodes), "--node_rank", f"$({environment.NODE_RANK})"]
-    return [*machine, "--dist_init_addr", meeting]
+    return [*machine_flags(service), "--dist_init_addr", meeting]
+
+
+def machine_flags(service: LLMService) -> list[str]:
+    """Flags that say which of an engine's machines a pod is."""
+    nodes = service.spec.engine.gpus.nodes
+    return [] if nodes == 1 else ["--nnodes", str(nodes), "--node_rank", f"$({environment.NODE_RANK})"]
 
 
 def pod_env(service: LLMService) -> dict[str, Any]:
-    """The environment variables of these flags. That of the leader's name is set for each engine."""
+    """The environment variables of ``pod_flags``. That of the leader's name is set for each engine."""
     if service.spec.engine.gpus.nodes == 1:
         return {}
-    index = {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}}
-    return {environment.NODE_RANK: index, _MEETING_VARIABLE: str(MEETING_PORT)}
+    return {**machine_env(service), _MEETING_VARIABLE: str(MEETING_PORT)}
+
+
+def machine_env(service: LLMService) -> dict[str, Any]:
+    """The environment variable of ``machine_flags``."""
+    if service.spec.engine.gpus.nodes == 1:
+        return {}
+    return {environment.NODE_RANK: {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}}}
 
 
 def pod_ports(service: LLMService) -> list[Object]:

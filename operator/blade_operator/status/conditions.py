@@ -166,17 +166,22 @@ def model_fits(inputs: StatusInputs, fit: dict[str, Any] | None) -> Condition:
             f"the KV cache holds {fit['kvTokens']} tokens: "
             f"{fit['concurrency']} requests of {fit['contextLength']} tokens at once",
         )
-    for pod in inputs.current_pods:
+    estimates = []
+    for pod in inputs.machines_of(inputs.current_pods):
         report = podutil.check_report(pod)
         items = {item.name: item for item in report.items} if report else {}
         memory, files = items.get("check_memory_fit"), items.get("check_model")
         if memory is None or (files and (files.status, files.detail) == ("FAILED", memory.detail)):
             continue  # the size of a model that cannot be read is unknown
-        if memory.status == "FAILED":
-            message = with_fields(memory.detail, _ITEM_FIELDS[memory.name])
-            return Condition("ModelFits", "False", "DoesNotFit", message)
-        return Condition("ModelFits", "True", "Estimated", memory.detail)
-    return _unknown("ModelFits", inputs)
+        estimates.append(memory)
+    if not estimates:
+        return _unknown("ModelFits", inputs)
+    # Each machine plans for its own ranks; one where they do not fit is enough.
+    worst = next((memory for memory in estimates if memory.status == "FAILED"), estimates[0])
+    if worst.status == "FAILED":
+        message = with_fields(worst.detail, _ITEM_FIELDS[worst.name])
+        return Condition("ModelFits", "False", "DoesNotFit", message)
+    return Condition("ModelFits", "True", "Estimated", worst.detail)
 
 
 def workers_ready(inputs: StatusInputs, failures: Sequence[Failure], now: datetime) -> Condition:

@@ -12,6 +12,7 @@ from operator_support.mini_cluster import MiniCluster, service
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.plan import DrainPod
+from blade_protocol.check import CheckItem
 from blade_protocol.labels import DRAINING_SINCE, MEMBERS, NODES, REVISION, ROLE, ROLE_ENGINE, ROLE_MEMBER
 
 TWO = {"gpus": {"tensorParallel": 2, "nodes": 2}}
@@ -105,6 +106,24 @@ def test_members_that_restart_before_the_group_was_whole_are_left_alone() -> Non
     cluster.restart(follower)
     cluster.converge()
     assert (numbers(cluster), status(cluster)["readyReplicas"]) == ([0], 1)
+
+
+def test_memory_that_one_machine_lacks_is_the_engines() -> None:
+    cluster = MiniCluster(service({"engine": TWO}))
+    for _ in range(3):
+        cluster.reconcile()
+        cluster.run_controllers()
+    leader, follower = members(cluster)
+    fits = CheckItem(name="check_memory_fit", status="PASS", detail="float32, machine 0: rank 0: 1 of 4 GiB")
+    cluster.check(leader, fits)
+    cluster.reconcile()
+    assert condition(cluster, "ModelFits")["reason"] == "Estimated"
+    lacks = CheckItem(name="check_memory_fit", status="FAILED", detail="float32, machine 1: rank 1: 1 of 0.5 GiB")
+    cluster.check(follower, lacks, exit_code=1)
+    cluster.reconcile()
+    found = condition(cluster, "ModelFits")
+    assert (found["status"], found["reason"]) == ("False", "DoesNotFit")
+    assert lacks.detail in found["message"]
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["leader", "follower"])

@@ -206,6 +206,17 @@ def test_to_name_the_ranks_that_there_are_anyway_is_the_same_pod() -> None:
     assert pod({}) == pod({"engine": {"gpus": {"tensorParallel": 1}}})
 
 
+def test_the_check_of_a_machine_plans_for_it_alone_and_meets_nobody() -> None:
+    rendered = containers(pod({"engine": {"gpus": {"tensorParallel": 4, "nodes": 2}}}))
+    check, engine = rendered["check"], rendered["engine"]
+    assert "check_memory_fit" in check["args"][check["args"].index("--items") + 1]
+    machine = ["--nnodes", "2", "--node_rank", "$(BLADE_NODE_RANK)"]
+    assert check["args"][-4:] == machine
+    assert engine["args"][engine["args"].index("--nnodes") :][:4] == machine
+    assert named(check["env"], "BLADE_NODE_RANK") == named(engine["env"], "BLADE_NODE_RANK")
+    assert "BLADE_LEADER" not in str(check)
+
+
 def test_the_token_is_mounted_where_the_internal_port_is_served_or_queried() -> None:
     typed = parse_service(service(hub()))
     spec = pod(hub(), WITH_KEY)
