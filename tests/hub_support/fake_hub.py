@@ -63,7 +63,9 @@ class FakeHub:
 
     def add(self, repo_id: str, files: dict[str, bytes] | Path, token: str | None = None) -> None:
         if isinstance(files, Path):
-            files = {path.name: path.read_bytes() for path in files.iterdir()}
+            folder = files
+            there = (path for path in folder.rglob("*") if path.is_file())
+            files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in there}
         self.repositories[repo_id] = files
         if token:
             self.tokens[repo_id] = token

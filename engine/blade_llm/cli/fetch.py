@@ -17,7 +17,7 @@ from blade_llm.cli.fetch_progress import Meter, serve_progress
 from blade_llm.cli.flags import Flag, FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.termination import write_termination_log
-from blade_llm.hub.materialize import materialize
+from blade_llm.hub.materialize import materialize, model_files
 from blade_llm.hub.model import Progress, ProgressCallback
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("blade_llm_fetch: stopped; what has arrived is kept, the same command continues", file=sys.stderr)
         return 130
-    sizes = [file.stat().st_size for each in folders for file in each.iterdir() if file.is_file()]
+    sizes = [file.stat().st_size for each in folders for file in model_files(each)]
     print(folder)
     _report(FetchReport(model=model, ready=True, folder=str(folder), files=len(sizes), bytes=sum(sizes)))
     return 0

@@ -16,12 +16,14 @@ from typing import Final
 from blade_llm.hub.locking import locked
 from blade_llm.hub.model import HubModel, ProgressCallback
 from blade_llm.hub.resolve import as_folder, parse_model
+from blade_llm.hub.wanted import RANK_FILE
 from blade_llm.models.config import read_json
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import open_checkpoint
+from blade_llm.weights.split.manifest import is_split
 
 POOLING: Final = "*Pooling/config.json"
-"""How a model for embeddings pools: the only thing below the folder itself that matters here."""
+"""How a model for embeddings pools."""
 MARKER: Final = ".blade_model.json"
 """Names the model a folder was made from, so that one is never taken for another."""
 
@@ -52,6 +54,14 @@ def materialize(model: str, output_dir: Path, *, progress: ProgressCallback | No
             raise ModelFilesError(f"no space left for {output_dir}; enlarge the volume or free some") from error
         raise ModelFilesError(f"cannot write {output_dir}: {error}; give a folder inside a writable volume") from error
     return output_dir
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files of a model's folder: those in it, how it pools, and in one that was split ahead those of all ranks."""
+    found = [*folder.iterdir(), *folder.glob(POOLING)]
+    if is_split(folder):
+        found += [file for file in folder.glob("rank_*/*") if RANK_FILE.fullmatch(file.relative_to(folder).as_posix())]
+    return [file for file in found if file.is_file()]
 
 
 def _place_from_hub(model: HubModel, output_dir: Path, name: str, progress: ProgressCallback | None) -> None:
@@ -96,8 +106,8 @@ def _place(source: Path, output_dir: Path, name: str, *, link: bool) -> None:
     staging = output_dir.with_name(f".{output_dir.name}.staging")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
-    for file in [*source.iterdir(), *source.glob(POOLING)]:
-        if not file.is_file() or file.name == MARKER:
+    for file in model_files(source):
+        if file.name == MARKER:
             continue
         target = staging / file.relative_to(source)
         target.parent.mkdir(exist_ok=True)

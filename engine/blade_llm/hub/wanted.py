@@ -1,4 +1,5 @@
-"""Which files of a model are fetched: configuration, tokenizer, templates, and one copy of the weights."""
+"""Which files of a model are fetched: configuration, tokenizer, templates, and one copy of the weights, or the folders
+of all ranks of one that was split ahead."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from blade_llm.hub.model import HubModel
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.checkpoint import INDEX_NAME, PICKLED_INDEX_NAME, PICKLED_NAME, SINGLE_NAME
 from blade_llm.weights.gguf.parts import SUFFIX, models_among, parts_of, stem_of
+from blade_llm.weights.split.manifest import RANK_NAME, SPLIT_NAME
 
 ELSEWHERE: Final = "download the folder elsewhere and pass MODEL=FOLDER (or --model FOLDER)"
 
@@ -23,6 +25,10 @@ _SHARD: Final = re.compile(r"model-\d+-of-\d+\.safetensors")
 _PREDICTION: Final = re.compile(r"[^/]*mtp[^/]*\.safetensors")
 """Layers for multi-token prediction that are stored beside the shards."""
 _PICKLED_SHARD: Final = re.compile(r"pytorch_model-\d+-of-\d+\.bin")
+RANK_FILE: Final = re.compile(
+    rf"rank_(0|[1-9]\d*)/(?:model(?:-\d+-of-\d+)?\.safetensors|{re.escape(INDEX_NAME)}|{re.escape(RANK_NAME)})"
+)
+"""In the folder of a rank (:mod:`blade_llm.weights.split`)."""
 
 
 ADAPTER_CONFIG: Final = "adapter_config.json"
@@ -72,6 +78,8 @@ def gguf_files(names: Sequence[str], model: HubModel) -> list[str]:
 
 def _weights(names: list[str], model: HubModel) -> list[str]:
     """The weight files to take, by the loader's own preference; other copies of the weights are left out."""
+    if SPLIT_NAME in names:
+        return _rank_files(names, model)
     if SINGLE_NAME in names:
         return [SINGLE_NAME]
     shards = [name for name in names if _SHARD.fullmatch(name)]
@@ -91,3 +99,16 @@ def _weights(names: list[str], model: HubModel) -> list[str]:
         f"model {model} has no *.safetensors and no {PICKLED_NAME} on the hub; "
         + (instead or "use a repository that offers them")
     )
+
+
+def _rank_files(names: Sequence[str], model: HubModel) -> list[str]:
+    """The files of all ranks, each of which has to be there: a server looks at all of them before it loads its own."""
+    found = {name: int(match[1]) for name in names if (match := RANK_FILE.fullmatch(name))}
+    ranks = range(max([1, *found.values()]) + 1)
+    if missing := next((end for rank in ranks if (end := f"rank_{rank}/{RANK_NAME}") not in found), ""):
+        folder = missing.partition("/")[0]
+        raise ModelFilesError(
+            f"model {model} is split ahead ({SPLIT_NAME}), and {missing} is missing there: the part of a rank is not "
+            f"complete; upload {folder} again, or all of what blade_llm_split has made"
+        )
+    return list(found)
