@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, TypeVar
@@ -24,17 +25,59 @@ from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan, StepResult
 
-WAIT = 60.0
-"""Seconds after which a rank that does not come to a collective fails the test."""
+WAIT = 200.0 if torch.cuda.is_available() else 60.0
+"""Seconds after which a rank that does not come to a collective fails the test; on a GPU it may compile meanwhile."""
 _Result = TypeVar("_Result")
+
+
+class Turns:
+    """Lets one rank work at a time, and another one while it waits for others: neither Triton's interpreter nor its
+    compiler is made for threads."""
+
+    def __init__(self, *, taken: bool) -> None:
+        """``taken``: False for ranks that all work at once."""
+        self._lock = threading.Lock() if taken else None
+        self._working: int | None = None
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        if self._lock is None:
+            yield
+            return
+        with self._lock:
+            self._working = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._working = None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Within :meth:`working`; elsewhere it is nobody's turn."""
+        if self._lock is None or self._working != threading.get_ident():
+            yield
+            return
+        self._working = None
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            self._working = threading.get_ident()
 
 
 class _Meeting:
     """Where the threads put what they bring to a collective."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, turns: Turns | None = None) -> None:
         self.barrier = threading.Barrier(size, timeout=WAIT)
         self.brought: list[Any] = [None] * size
+        self._turns = turns or Turns(taken=False)
+
+    def wait(self) -> None:
+        """For all threads."""
+        with self._turns.waiting():
+            self.barrier.wait()
 
 
 class ThreadGroup:
@@ -74,23 +117,24 @@ class ThreadGroup:
 
     def _exchange(self, mine: Any) -> list[Any]:
         self._meeting.brought[self.rank] = mine
-        self._meeting.barrier.wait()
+        self._meeting.wait()
         brought = list(self._meeting.brought)
-        self._meeting.barrier.wait()
+        self._meeting.wait()
         return brought
 
 
-def thread_groups(size: int) -> list[ThreadGroup]:
+def thread_groups(size: int, turns: Turns | None = None) -> list[ThreadGroup]:
     """One group of so many ranks, as each of them sees it."""
-    meeting = _Meeting(size)
+    meeting = _Meeting(size, turns)
     return [ThreadGroup(meeting, rank) for rank in range(size)]
 
 
 class ThreadLink:
     """Implements :class:`blade_llm.parallel.link.StageLink`."""
 
-    def __init__(self, queues: Sequence[Queue[bytes | None]], stage: int) -> None:
+    def __init__(self, queues: Sequence[Queue[bytes | None]], stage: int, turns: Turns | None = None) -> None:
         self._queues = queues
+        self._turns = turns or Turns(taken=False)
         self.stage, self.stages = stage, len(queues)
 
     def send(self, payload: memoryview) -> None:
@@ -98,7 +142,8 @@ class ThreadLink:
 
     def receive(self, *, wait: bool = True) -> memoryview | None:
         try:
-            payload = self._queues[self.stage].get(wait, WAIT)
+            with self._turns.waiting():
+                payload = self._queues[self.stage].get(wait, WAIT)
         except Empty:
             assert not wait, f"nothing comes to stage {self.stage}"
             return None
@@ -115,10 +160,10 @@ class ThreadLink:
             queue.put(None)
 
 
-def thread_links(stages: int) -> list[ThreadLink]:
+def thread_links(stages: int, turns: Turns | None = None) -> list[ThreadLink]:
     """A ring of so many stages, as each of them sees it."""
     queues: list[Queue[bytes | None]] = [Queue() for _ in range(stages)]
-    return [ThreadLink(queues, stage) for stage in range(stages)]
+    return [ThreadLink(queues, stage, turns) for stage in range(stages)]
 
 
 class RankedForward:
@@ -171,10 +216,12 @@ class ThreadRanks:
     """Implements :class:`blade_llm.scheduling.plan.Runner`, and what tests read of a
     :class:`~blade_llm.runner.torch_runner.TorchRunner`."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, in_turns: bool = False) -> None:
+        """``in_turns``: see :class:`Turns`."""
         layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
-        groups = [thread_groups(layout.tensor) for _ in range(layout.pipeline)]
-        links = [thread_links(layout.pipeline) for _ in range(layout.tensor)]
+        self._turns = turns = Turns(taken=in_turns)
+        groups = [thread_groups(layout.tensor, turns) for _ in range(layout.pipeline)]
+        links = [thread_links(layout.pipeline, turns) for _ in range(layout.tensor)]
         self._pool = ThreadPoolExecutor(layout.size)
         self.config = config
         self.layout = layout
@@ -241,7 +288,12 @@ class ThreadRanks:
 
     def _all(self, calls: Sequence[Callable[[], _Result]]) -> list[_Result]:
         """What the calls return, each of which is one rank's; the first error of one that did not wait for others."""
-        futures: list[Future[_Result]] = [self._pool.submit(call) for call in calls]
+
+        def in_turn(call: Callable[[], _Result]) -> _Result:
+            with self._turns.working():
+                return call()
+
+        futures: list[Future[_Result]] = [self._pool.submit(in_turn, call) for call in calls]
         errors = [error for each in futures if (error := each.exception()) is not None]
         alone = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
         for error in alone or errors:
@@ -249,6 +301,7 @@ class ThreadRanks:
         return [each.result() for each in futures]
 
 
-def thread_ranks(folder: Path, size: int, stages: int = 1, **overrides: Any) -> ThreadRanks:
+def thread_ranks(folder: Path, size: int, stages: int = 1, *, in_turns: bool = False, **overrides: Any) -> ThreadRanks:
     """``size`` ranks in each of ``stages`` stages, which serve the model of ``folder``."""
-    return ThreadRanks(engine_config(folder, tensor_parallel_size=size, pipeline_parallel_size=stages, **overrides))
+    config = engine_config(folder, tensor_parallel_size=size, pipeline_parallel_size=stages, **overrides)
+    return ThreadRanks(config, in_turns=in_turns)

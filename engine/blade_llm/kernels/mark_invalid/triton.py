@@ -23,7 +23,9 @@ def mark_invalid(logits: Tensor, tokens: Tensor) -> Tensor:
     marked = torch.empty_like(tokens)
     rows = len(tokens)
     if rows:
+        # A row alone may have any stride, and each would compile a variant.
+        stride = logits.stride(0) if rows > 1 else logits.shape[1]
         _mark_invalid_kernel[(triton.cdiv(rows, _BLOCK),)](
-            logits, tokens, marked, rows, STRIDE=logits.stride(0), BLOCK=_BLOCK, num_warps=1
+            logits, tokens, marked, rows, STRIDE=stride, BLOCK=_BLOCK, num_warps=1
         )
     return marked

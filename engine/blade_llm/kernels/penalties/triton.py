@@ -170,7 +170,7 @@ def apply_penalties(
         rows if bias is None else bias.tokens,
         rows if bias is None else bias.values,
         rows if masks is None else masks.index,
-        rows if masks is None else masks.words,
+        out if masks is None else masks.words,  # where 16 divides its address, as it does that of masks
         counts,
         out,
         VOCABULARY=vocabulary,
