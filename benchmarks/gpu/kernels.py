@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 
 from benchmarks.figures import Figure
 from benchmarks.gpu import attention, experts, small_kernels
 from benchmarks.gpu.machine import DRY, Results, limits
-from benchmarks.gpu.wheels import ROOT
+from benchmarks.gpu.suites import failed_runs, files_with
 
 
 def main() -> int:
@@ -26,12 +25,8 @@ def main() -> int:
 
 def run_tests() -> int:
     """How many of the two runs of tests fail: those of the kernels, in parallel, and those that need the GPU alone."""
-    files = sorted((ROOT / "tests" / "engine").rglob("test_*.py"))
-    kernels = [str(path) for path in files if "triton_interpreter" in path.read_text(encoding="utf-8")]
-    alone = [str(path) for path in files if "mark.gpu" in path.read_text(encoding="utf-8")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    runs = [*command, "-n", "8", "-m", "not gpu", *kernels], [*command, "-m", "gpu", *alone]
-    return sum(subprocess.run(run, cwd=ROOT, check=False).returncode != 0 for run in runs)
+    kernels, alone = files_with("triton_interpreter"), files_with("mark.gpu")
+    return failed_runs(["-n", "8", "-m", "not gpu", *kernels], ["-m", "gpu", *alone])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Ranks as real processes, each with one torch thread; they start within tenths of a second, from a process that has
-imported torch already."""
+"""Ranks as real processes, each with one torch thread, or a GPU; they start within tenths of a second, from a process
+that has imported torch already."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import torch
 from blade_llm.parallel.build import join_group
 from blade_llm.parallel.group import RankGroup
 
-WAIT = 90.0
-"""Seconds after which a test fails in which a rank does not end."""
+WAIT = 200.0 if torch.cuda.is_available() else 90.0
+"""Seconds after which a test fails in which a rank does not end; on a GPU it may compile meanwhile."""
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["blade_llm.parallel.shared_memory", "blade_llm.parallel.torch_group"])
@@ -33,13 +33,15 @@ Work = Callable[..., Any]
 class Ranks:
     """Processes that each compute ``work``, a function of a module, as a rank of one group."""
 
-    def __init__(self, address: str, size: int, work: Work, *args: Any, timeout: float = 60.0) -> None:
+    def __init__(
+        self, address: str, size: int, work: Work, *args: Any, timeout: float = 60.0, device_type: str = "cpu"
+    ) -> None:
         self._connections: list[Connection] = []
         self.processes: list[BaseProcess] = []
         self._joined = joined = _CONTEXT.Barrier(size)  # children find it only while it is here
         for rank in range(size):
             ours, theirs = _CONTEXT.Pipe(duplex=False)
-            place = address, rank, size, "cpu", timeout
+            place = address, rank, size, device_type, timeout
             process = _CONTEXT.Process(target=_run, args=(theirs, joined, place, work, args), daemon=True)
             process.start()
             theirs.close()
@@ -74,9 +76,11 @@ class Ranks:
 
 
 @contextmanager
-def running(address: str, size: int, work: Work, *args: Any, timeout: float = 60.0) -> Iterator[Ranks]:
+def running(
+    address: str, size: int, work: Work, *args: Any, timeout: float = 60.0, device_type: str = "cpu"
+) -> Iterator[Ranks]:
     """See :class:`Ranks`; they are killed at the end, and their segment removed where they did not all join."""
-    ranks = Ranks(address, size, work, *args, timeout=timeout)
+    ranks = Ranks(address, size, work, *args, timeout=timeout, device_type=device_type)
     try:
         yield ranks
     finally:
@@ -84,9 +88,11 @@ def running(address: str, size: int, work: Work, *args: Any, timeout: float = 60
         _segment(address).unlink(missing_ok=True)
 
 
-def results_of(address: str, size: int, work: Work, *args: Any, timeout: float = 60.0) -> list[Any]:
+def results_of(
+    address: str, size: int, work: Work, *args: Any, timeout: float = 60.0, device_type: str = "cpu"
+) -> list[Any]:
     """What the ranks return. Raises what the first of them raised."""
-    with running(address, size, work, *args, timeout=timeout) as ranks:
+    with running(address, size, work, *args, timeout=timeout, device_type=device_type) as ranks:
         results = ranks.results()
     for result in results:
         if isinstance(result, Exception):
@@ -105,6 +111,8 @@ def _run(
     torch.set_num_threads(1)
     group: RankGroup | None = None
     try:
+        if place[3] == "cuda":
+            torch.cuda.set_device(place[1])
         group = join_group(*place)
         joined.wait(WAIT)  # before time-outs count that are shorter than some take to start
         assert not _segment(place[0]).is_file()

@@ -17,6 +17,7 @@ from benchmarks.gpu import machine
 ROOT = Path(__file__).parents[3]
 EXPECTED = {
     "kernels": ["attention_qwen2.5-7b_mixed_error", "top_k_top_p_2_time", "experts_4_time", "copy_bandwidth"],
+    "ranks": ["failed_runs_of_tests 0 runs"],
     "engine": [
         "tokens_right 1 share",
         "decode_b2_of_roofline",
@@ -37,10 +38,11 @@ EXPECTED = {
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this is about machines without a GPU")
 @pytest.mark.parametrize(
-    "part", ["kernels", "engine", "lora", pytest.param("bench", marks=pytest.mark.soak, id="bench-with-transformers")]
+    "part",
+    ["kernels", "ranks", "engine", "lora", pytest.param("bench", marks=pytest.mark.soak, id="bench-with-transformers")],
 )
 def test_dry_run(part: str) -> None:
-    if part in ("kernels", "lora") and find_spec("triton") is None:
+    if part in ("kernels", "ranks", "lora") and find_spec("triton") is None:
         pytest.skip("Triton is not installed")
     written = _results()
     environment = {**os.environ, "PART": part, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
