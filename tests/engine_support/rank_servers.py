@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import psutil
-from engine_support.server_process import ServerProcess, gone
+from engine_support.server_process import ServerProcess, gone, wait_until
 
 
 def rank_pids(server: ServerProcess) -> list[int]:
@@ -30,25 +30,33 @@ def segments(rank: int) -> list[str]:
 def kill_rank(server: ServerProcess, pid: int, *, busy: bool) -> None:
     """Kill the process of rank 1, in the middle of a stream or while nothing is computed: the replica ends, and says
     once which rank it was."""
+    _end_with(server, pid, signal.SIGKILL, ["rank 1", "SIGKILL"], busy=busy)
+
+
+def stop_rank(server: ServerProcess, pid: int, *, rank: int = 1, busy: bool) -> None:
+    """Stop the process of ``rank``, so that it hangs: the replica ends as when it is killed, and the process too."""
+    says = f"rank {rank} hangs: its process was stopped (SIGSTOP) and did not go on within 3 s"
+    _end_with(server, pid, signal.SIGSTOP, [says], busy=busy)
+    wait_until(lambda: gone(pid))
+
+
+def _end_with(server: ServerProcess, pid: int, number: signal.Signals, says: list[str], *, busy: bool) -> None:
     if not busy:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     else:
         endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
             lines = response.iter_lines()
             next(lines)
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
             *_, end = [line for line in lines if line]
         error = json.loads(end.removeprefix("data: "))["error"]
         assert error["code"] == "engine_dead"
-        assert "rank 1" in error["message"]
-        assert "SIGKILL" in error["message"]
+        assert all(each in error["message"] for each in says)
     assert server.process.wait(20) == 1
-    failures = [line for line in server.output.splitlines() if "the engine failed" in line]
-    assert len(failures) == 1
-    assert "rank 1" in failures[0]
-    assert "SIGKILL" in failures[0]
-    assert gone(server.engine_pid)
+    (failure,) = [line for line in server.output.splitlines() if "the engine failed" in line]
+    assert all(each in failure for each in says)
+    wait_until(lambda: gone(server.engine_pid))
 
 
 def refusal(model: Path, *flags: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments
+from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments, stop_rank
 from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
@@ -47,26 +47,9 @@ def test_a_rank_that_dies_ends_the_replica(server: ServerProcess, busy: bool) ->
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_hangs_ends_the_replica(server: ServerProcess, busy: bool, rank: int) -> None:
-    pid, other = rank_pid(server), server.engine_pid
-    if rank == 0:
-        pid, other = other, pid
-    if not busy:
-        os.kill(pid, signal.SIGSTOP)
-    else:
-        endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
-            lines = response.iter_lines()
-            next(lines)
-            os.kill(pid, signal.SIGSTOP)
-            *_, end = [line for line in lines if line]
-        error = json.loads(end.removeprefix("data: "))["error"]
-        assert error["code"] == "engine_dead"
-        assert f"rank {rank} hangs" in error["message"]
-    assert server.process.wait(60) == 1
-    (failure,) = [line for line in server.output.splitlines() if "the engine failed" in line]
-    assert f"rank {rank} hangs: its process was stopped (SIGSTOP) and did not go on within 3 s" in failure
-    assert gone(pid)
-    wait_until(lambda: gone(other))
+    pids = [server.engine_pid, *rank_pids(server)]
+    stop_rank(server, pids[rank], rank=rank, busy=busy)
+    wait_until(lambda: all(map(gone, pids)))
 
 
 def test_nothing_outlives_the_server(server: ServerProcess) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments
+from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments, stop_rank
 from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
@@ -56,19 +56,7 @@ def test_a_stage_that_dies_ends_the_replica(server: ServerProcess, busy: bool) -
 
 def test_a_stage_that_hangs_ends_the_replica(server: ServerProcess) -> None:
     (rank,) = rank_pids(server)
-    endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
-        lines = response.iter_lines()
-        next(lines)
-        os.kill(rank, signal.SIGSTOP)
-        *_, end = [line for line in lines if line]
-    says = "rank 1 hangs: its process was stopped (SIGSTOP) and did not go on within 3 s"
-    assert says in end
-    assert server.process.wait(60) == 1
-    (failure,) = [line for line in server.output.splitlines() if "the engine failed" in line]
-    assert says in failure
-    assert gone(rank)
-    assert gone(server.engine_pid)
+    stop_rank(server, rank, busy=True)
 
 
 def test_nothing_outlives_the_server(server: ServerProcess) -> None:
