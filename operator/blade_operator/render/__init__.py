@@ -1,6 +1,7 @@
 """From a valid LLMService to the Kubernetes objects that run it. Pure functions: same spec in, same objects out."""
 
 from blade_operator.render.engine import engine_objects, pod_template
+from blade_operator.render.leader_worker_set import with_members
 from blade_operator.render.meta import Defaults, desired_hash
 from blade_operator.render.revisions import controller_revision, revision_of
 from blade_operator.render.router import router_objects
@@ -21,4 +22,5 @@ __all__ = [
     "router_objects",
     "service_objects",
     "spec_hash",
+    "with_members",
 ]

@@ -1,4 +1,5 @@
-"""The workloads that run a revision: one Deployment, or, with engines on several machines, a StatefulSet for each.
+"""The workloads that run a revision: one Deployment, or, with engines on several machines, a StatefulSet for each, or
+a LeaderWorkerSet.
 
 The pods of such an engine are a group: one replica. DNS knows each by a name of its own, so that they find the first
 of them, the leader, in whatever order they start. All get the same command; a variable says which one each is.
@@ -9,8 +10,10 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
+from blade_operator.model.controllers import LEADER_WORKER_SET, STATEFUL_SET
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import ENGINE
+from blade_operator.render.leader_worker_set import leader_worker_set
 from blade_operator.render.meta import engine_name, make, selector
 from blade_operator.spec.parse import LLMService
 from blade_protocol import environment
@@ -50,21 +53,32 @@ def engine_deployment(service: LLMService, revision: str, template: Object, repl
     return make(service, "apps/v1", "Deployment", f"{engine_name(service)}-{revision}", ROLE_ENGINE, spec=spec)
 
 
-def engine_group(service: LLMService, revision: str, template: Object, number: int, members: str = "") -> Object:
-    """The StatefulSet of engine ``number`` of one revision, on several machines.
+def engine_group(
+    service: LLMService,
+    revision: str,
+    template: Object,
+    number: int,
+    members: str = "",
+    kind: str = STATEFUL_SET,
+) -> Object:
+    """The StatefulSet or LeaderWorkerSet (``kind``) of engine ``number`` of one revision, on several machines.
 
-    ``members``: hash of the pods that were ready together, once they were. Only that ever changes.
+    ``members``: hash of the pods of a StatefulSet that were ready together, once they were. Only that ever changes.
 
-    Its name is shorter than a Deployment's: Kubernetes appends 11 characters and makes it a label's value.
+    Its name is shorter than a Deployment's: Kubernetes appends 11 characters and makes it a label's value, the
+    controller of LeaderWorkerSets two more before them.
     """
     name = f"{service.name}-{revision}-{number}"
     group = {REVISION: revision, REPLICA_GROUP: str(number)}
-    leader = f"{name}-0.{members_name(service)}.{service.namespace}.svc"
+    domain = name if kind == LEADER_WORKER_SET else members_name(service)
+    leader = f"{name}-0.{domain}.{service.namespace}.svc"
     stamped = _stamped(template, group, {environment.REVISION: revision, environment.LEADER: leader})
     if key := template["metadata"]["annotations"].get(TOPOLOGY_KEY):
         affinity = stamped["spec"].setdefault("affinity", {}).setdefault("podAffinity", {})
         together = {"topologyKey": key, "labelSelector": {"matchLabels": {NAME: service.name, **group}}}
         affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(together)
+    if kind == LEADER_WORKER_SET:
+        return leader_worker_set(service, name, nodes_of(template), stamped)
     spec = {
         "replicas": nodes_of(template),
         "serviceName": members_name(service),
@@ -74,11 +88,11 @@ def engine_group(service: LLMService, revision: str, template: Object, number: i
         "selector": {"matchLabels": {NAME: service.name, **group}},
         "template": stamped,
     }
-    return make(service, "apps/v1", "StatefulSet", name, ROLE_MEMBER, {MEMBERS: members} if members else {}, spec=spec)
+    return make(service, "apps/v1", STATEFUL_SET, name, ROLE_MEMBER, {MEMBERS: members} if members else {}, spec=spec)
 
 
 def members_name(service: LLMService) -> str:
-    """Name of the Service that gives the pods of engines on several machines their names in DNS."""
+    """Name of the Service that gives the pods of StatefulSets their names in DNS."""
     return f"{engine_name(service)}-members"
 
 

@@ -38,5 +38,5 @@ def incomplete(inputs: StatusInputs, now: datetime) -> str:
 
 
 def name_of(group: Group) -> str:
-    """Name of a group's StatefulSet."""
-    return str(group.stateful_set["metadata"]["name"]) if group.stateful_set else ""
+    """Name of a group's StatefulSet or LeaderWorkerSet."""
+    return str(group.obj["metadata"]["name"]) if group.obj else ""
