@@ -34,6 +34,7 @@ from blade_protocol.ports import MEETING_PORT
 
 MEETING: Final = "meeting"
 """Name of the port where the pods of an engine meet; its leader listens there."""
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _MEETING_VARIABLE: Final = "BLADE_MEETING_PORT"
 
 
@@ -76,7 +77,8 @@ def engine_group(
     if key := template["metadata"]["annotations"].get(TOPOLOGY_KEY):
         affinity = stamped["spec"].setdefault("affinity", {}).setdefault("podAffinity", {})
         together = {"topologyKey": key, "labelSelector": {"matchLabels": {NAME: service.name, **group}}}
-        affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(together)
+        others = [term for term in affinity.get(_REQUIRED, ()) if not _is_of_group(term)]
+        affinity[_REQUIRED] = [*others, together]
     if kind == LEADER_WORKER_SET:
         return leader_worker_set(service, name, nodes_of(template), stamped)
     spec = {
@@ -152,6 +154,11 @@ def any_engine_pod(service: LLMService) -> Object:
     """A selector of all engine pods, whether an engine is one of them or several."""
     either = {"key": ROLE, "operator": "In", "values": [ROLE_ENGINE, ROLE_MEMBER]}
     return {"matchLabels": {NAME: service.name}, "matchExpressions": [either]}
+
+
+def _is_of_group(term: Object) -> bool:
+    """Whether an affinity is that of an engine's pods to each other, in a template taken from a group."""
+    return REPLICA_GROUP in ((term.get("labelSelector") or {}).get("matchLabels") or {})
 
 
 def _stamped(template: Object, labels: dict[str, str], variables: dict[str, str]) -> Object:

@@ -9,12 +9,12 @@ import jsonschema
 import pytest
 from operator_support.leader_worker_set_schema import leader_worker_set_schema
 from operator_support.mini_cluster import service
-from operator_support.rendering import CASES, LEADER_WORKER_SETS, containers, render, render_case
+from operator_support.rendering import CASES, DEFAULTS, LEADER_WORKER_SETS, containers, render, render_case
 
 from blade_operator.model.controllers import LEADER_WORKER_SET, STATEFUL_SET, pod_template_of, pods_of
 from blade_operator.model.groups import find_groups, machine_of
 from blade_operator.model.objects import Object
-from blade_operator.render import with_members
+from blade_operator.render import engine_group, pod_template, with_members
 from blade_operator.spec import parse_service
 from blade_protocol import environment
 from blade_protocol.labels import HASH, MEMBERS
@@ -83,6 +83,17 @@ def test_its_pods_differ_from_those_of_a_stateful_set_in_the_leaders_name_only()
     assert leaders == [f"{name}-0.{name}.team.svc", f"{name}-0.qwen-engine-members.team.svc"]
     text = str(pod_template_of(obj)).replace(leaders[0], leaders[1])
     assert text == str(pod_template_of(stateful_set))
+
+
+@pytest.mark.parametrize("after", [STATEFUL_SET, LEADER_WORKER_SET])
+@pytest.mark.parametrize("before", [STATEFUL_SET, LEADER_WORKER_SET])
+def test_the_template_of_a_group_makes_another_group_of_either_kind(before: str, after: str) -> None:
+    """It is all that is left of a revision whose stored template someone deleted."""
+    typed = parse_service(service(CASES["nodes"]))
+    template = pod_template(typed, DEFAULTS)
+    there = engine_group(typed, "0a0a", template, 0, kind=before)
+    made = engine_group(typed, "0a0a", pod_template_of(there), 1, kind=after)
+    assert made == engine_group(typed, "0a0a", template, 1, kind=after)
 
 
 def test_nothing_but_the_queue_and_the_placement_is_taken_from_the_service() -> None:
