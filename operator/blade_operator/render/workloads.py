@@ -8,13 +8,13 @@ of them, the leader, in whatever order they start. All get the same command; a v
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, Final
 
-from blade_operator.model.controllers import LEADER_WORKER_SET, STATEFUL_SET
+from blade_operator.model.controllers import LEADER_WORKER_SET, LEADER_WORKER_SET_VERSION, STATEFUL_SET
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import ENGINE
-from blade_operator.render.leader_worker_set import leader_worker_set
-from blade_operator.render.meta import engine_name, make, selector
+from blade_operator.render.meta import engine_name, make, seal, selector
 from blade_operator.spec.parse import LLMService
 from blade_protocol import environment
 from blade_protocol.labels import (
@@ -36,6 +36,11 @@ MEETING: Final = "meeting"
 """Name of the port where the pods of an engine meet; its leader listens there."""
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _MEETING_VARIABLE: Final = "BLADE_MEETING_PORT"
+
+_QUEUE_LABELS: Final = "kueue.x-k8s.io/"
+"""Prefix of the labels by which Kueue queues a set and admits its pods together: those of the LLMService."""
+_PLACEMENT_ANNOTATIONS: Final = "leaderworkerset.sigs.k8s.io/"
+"""Prefix of the annotations by which a set gets a topology domain of its own: those of the LLMService."""
 
 
 def nodes_of(template: Object) -> int:
@@ -80,7 +85,7 @@ def engine_group(
         others = [term for term in affinity.get(_REQUIRED, ()) if not _is_of_group(term)]
         affinity[_REQUIRED] = [*others, together]
     if kind == LEADER_WORKER_SET:
-        return leader_worker_set(service, name, nodes_of(template), stamped)
+        return _leader_worker_set(service, name, nodes_of(template), stamped)
     spec = {
         "replicas": nodes_of(template),
         "serviceName": members_name(service),
@@ -91,6 +96,16 @@ def engine_group(
         "template": stamped,
     }
     return make(service, "apps/v1", STATEFUL_SET, name, ROLE_MEMBER, {MEMBERS: members} if members else {}, spec=spec)
+
+
+def with_members(service: LLMService, obj: Object, members: str) -> Object:
+    """The LeaderWorkerSet ``obj`` as it is, but with the hash of the pods that were ready together.
+
+    All else stays, whatever would be rendered today: its controller replaces pods whose template changes at once.
+    """
+    metadata = obj["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), MEMBERS: members}
+    return _sealed_set(service, metadata["name"], obj["spec"], metadata.get("labels") or {}, annotations)
 
 
 def members_name(service: LLMService) -> str:
@@ -170,3 +185,30 @@ def _stamped(template: Object, labels: dict[str, str], variables: dict[str, str]
             env = [entry for entry in container.get("env", []) if entry["name"] not in variables]
             container["env"] = [*env, *({"name": name, "value": value} for name, value in variables.items())]
     return stamped
+
+
+def _leader_worker_set(service: LLMService, name: str, nodes: int, template: Object) -> Object:
+    """The LeaderWorkerSet ``name``, of one engine on ``nodes`` machines.
+
+    Nothing but the operator replaces the group: of the policies only `None` leaves pods that restart alone before all
+    were ready, and keeps the set's pods those that `Group.members` knows.
+    """
+    spec = {
+        "replicas": 1,
+        "startupPolicy": "LeaderCreated",  # each waits for the others
+        "networkConfig": {"subdomainPolicy": "Shared"},  # the leader's name in DNS depends on it
+        "leaderWorkerTemplate": {"size": nodes, "restartPolicy": "None", "workerTemplate": template},
+    }
+    annotations = _of_prefix(service.annotations, _PLACEMENT_ANNOTATIONS)
+    return _sealed_set(service, name, spec, _of_prefix(service.labels, _QUEUE_LABELS), annotations)
+
+
+def _sealed_set(
+    service: LLMService, name: str, spec: Object, labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> Object:
+    obj = make(service, LEADER_WORKER_SET_VERSION, LEADER_WORKER_SET, name, ROLE_MEMBER, annotations, spec=spec)
+    return seal({**obj, "metadata": {**obj["metadata"], "labels": {**labels, **obj["metadata"]["labels"]}}})
+
+
+def _of_prefix(values: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {name: value for name, value in values.items() if name.startswith(prefix)}
