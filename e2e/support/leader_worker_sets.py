@@ -1,7 +1,7 @@
 """The kind LeaderWorkerSet in a cluster without its controller, and as much of what that does as groups depend on.
 
-A leader's StatefulSet of the set's name, and one of the workers, whose numbers begin at 1 and which the leader's pod owns:
-as https://lws.sigs.k8s.io/docs describes them with restart policy ``None``. Its webhooks are not there.
+A leader's StatefulSet of the set's name, and one of the workers, whose numbers begin at 1 and which the leader's pod
+owns: as https://lws.sigs.k8s.io/docs describes them with restart policy ``None``. Its webhooks are not there.
 """
 
 from __future__ import annotations
