@@ -150,3 +150,30 @@ def test_followers_that_outlive_their_leader_belong_to_a_group_that_leaves() -> 
     assert groups(cluster) == [(LEADER_WORKER_SET, 1)]
     cluster.converge()
     assert cluster.service["status"]["readyReplicas"] == 1
+
+
+def test_a_group_in_a_queue_says_so_and_is_not_stuck() -> None:
+    """Kueue holds the pods of a set back with a scheduling gate until there is room for all of them."""
+    cluster = make(there=True, labels={QUEUE: "inference"})
+    for _ in range(3):
+        cluster.reconcile()
+        cluster.run_controllers()
+    said = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "Scheduling is blocked"}
+    for pod in cluster.pods:
+        if REPLICA_GROUP in pod["metadata"]["labels"]:
+            pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+            pod["status"]["conditions"].append(said)
+    for _ in range(100):
+        cluster.reconcile()
+    failures = cluster.service["status"]["failures"]
+    assert [failure["reason"] for failure in failures] == ["SchedulingGated", "SchedulingGated"]
+    assert "waits in a queue" in failures[0]["message"]
+    assert "kueue.x-k8s.io/admission" in failures[0]["message"]
+    conditions = {each["type"]: each for each in cluster.service["status"]["conditions"]}
+    assert conditions["Progressing"]["status"] == "True"
+    assert "waits in a queue" in conditions["WorkersReady"]["message"]
+    for pod in cluster.pods:
+        pod["spec"].pop("schedulingGates", None)
+        pod["status"]["conditions"] = [each for each in pod["status"]["conditions"] if each is not said]
+    cluster.converge()
+    assert cluster.service["status"]["readyReplicas"] == 1
