@@ -33,6 +33,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "log": {"level": "DEBUG", "format": "text"},
         "watchKeys": True,
         "openshift": True,
+        "groups": {"kind": "StatefulSet"},
         "prometheus": {"namespaces": ["a", "b"], "podLabels": {"app.kubernetes.io/name": None, "app": "prometheus"}},
         "networkPolicy": {"apiServer": [{"cidr": "10.0.0.1/32", "port": 6443}, {"cidr": "fd00::1/128", "port": 443}]},
         "workers": 4,
@@ -173,6 +174,7 @@ def test_the_operator_parses_the_options_that_the_chart_gives_it(
 ) -> None:
     options = parse(arguments(render(cluster, namespace, values)))
     assert (options.openshift, options.watch_keys) == (values.get("openshift", False), values.get("watchKeys", False))
+    assert options.group_kind == values.get("groups", {}).get("kind", "auto")
     prometheus = values.get("prometheus", {})
     assert list(options.prometheus_namespaces) == prometheus.get("namespaces", ["monitoring"])
     labels = prometheus.get("podLabels", {"app.kubernetes.io/name": "prometheus"})

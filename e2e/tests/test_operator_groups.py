@@ -11,14 +11,22 @@ from typing import Any
 
 import pytest
 
-from blade_protocol.labels import POD_INDEX, REPLICA_GROUP, ROLE, ROLE_ENGINE, ROLE_MEMBER
+from blade_protocol.labels import MEMBERS, POD_INDEX, REPLICA_GROUP, ROLE, ROLE_ENGINE, ROLE_MEMBER
 from e2e.cluster import Cluster, OwnNode
+from e2e.support import leader_worker_sets
 from e2e.support.fake_service import fake_nodes, fake_service
 from e2e.support.node import own_node
 from e2e.support.operator_process import OperatorProcess, make_accounts, no_other_operator
 from e2e.support.service import Service, is_ready, names
 
 TWO = {"tensorParallel": 4, "nodes": 2}
+
+
+@pytest.fixture
+def sets(cluster: Cluster) -> Iterator[None]:
+    """The cluster has LeaderWorkerSets, before the operator starts."""
+    with leader_worker_sets.installed(cluster):
+        yield
 
 
 @pytest.fixture
@@ -117,3 +125,43 @@ def test_machines_of_a_group_share_a_topology_domain(alone: OwnNode, namespace: 
     for group in ("0", "1"):
         pods = [pod for pod in demo.members() if pod["metadata"]["labels"][REPLICA_GROUP] == group]
         assert len({racks[pod["spec"]["nodeName"]] for pod in pods}) == 1
+
+
+def test_groups_are_leader_worker_sets_where_the_cluster_has_them(sets: None, alone: OwnNode, namespace: str) -> None:
+    demo = Groups(alone, namespace)
+    with leader_worker_sets.controlled(alone, namespace):
+        demo.put(engine={"gpus": TWO})
+        demo.wait_whole(1)
+        pods = demo.members()
+        assert [pod["metadata"]["labels"][POD_INDEX] for pod in pods] == ["0", "1"]
+        assert [pod["metadata"]["labels"][ROLE] for pod in pods] == [ROLE_ENGINE, ROLE_MEMBER]
+        [found] = demo.objects("leaderworkersets")
+        name = found["metadata"]["name"]
+        assert names(pods) == [f"{name}-0", f"{name}-0-1"]
+        leader = {each["name"]: each.get("value") for each in pods[1]["spec"]["containers"][0]["env"]}["BLADE_LEADER"]
+        assert leader == f"{name}-0.{name}.{namespace}.svc"
+        demo.until(lambda: demo.endpoints() == {f"{name}-0"}, "with its leader behind the Service")
+        demo.until(
+            lambda: MEMBERS in demo.json("get", "leaderworkersets", name)["metadata"]["annotations"], "marked as whole"
+        )
+        assert demo.json("get", "leaderworkersets", name)["metadata"]["generation"] == 1
+        demo.until(
+            lambda: demo.json("get", "pdb", "demo-engine")["status"].get("expectedPods") == 2, "with a budget of two"
+        )
+
+        # A member goes: all go, and others come.
+        before = demo.uids()
+        demo.kubectl("delete", "pod", f"{name}-0-1", "--wait=false")
+        demo.until(lambda: demo.whole(1) and not demo.uids() & before, "with another group")
+        assert names(demo.objects("leaderworkersets")) != [name]
+
+        before = demo.uids()
+        demo.kubectl("scale", "llm", "demo", "--replicas=2")
+        demo.wait_whole(2)
+        assert before < demo.uids()
+        demo.put(engine={"gpus": TWO, "maxNumSeqs": 3}, replicas=1)
+        demo.until(lambda: demo.whole(1) and not demo.uids() & before, "with another revision")
+        demo.put(engine={"gpus": {"tensorParallel": 4}}, replicas=1)
+        demo.until(
+            lambda: not demo.objects("leaderworkersets") and not demo.objects("pods", REPLICA_GROUP), "without groups"
+        )

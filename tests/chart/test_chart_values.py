@@ -92,6 +92,7 @@ def test_every_mapping_is_closed_or_typed() -> None:
         ("tolerations", [{"keys": "gpu"}]),
         ("podMonitor.interval", "30"),
         ("openshift", "yes"),
+        ("groups.kind", "Deployment"),
         ("prometheus.namespaces", "monitoring"),
         ("prometheus.podLabels", {"app": 1}),
         ("networkPolicy.apiServer", ["10.0.0.1"]),

@@ -11,6 +11,7 @@ import msgspec
 
 from blade_operator.adapters.object_status import updated
 from blade_operator.model import pods as podutil
+from blade_operator.model.controllers import CONTROLLERS, pod_template_of
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import EventRecord, LoadAdapter, Plan, UnloadAdapter
@@ -22,6 +23,7 @@ from blade_protocol.check import CheckItem, CheckReport
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.labels import ADAPTER_KIND, API_VERSION, DELETION_COST, DRAINING_SINCE, KIND, REVISION
 from blade_protocol.state import EngineState, MemoryPlan
+from operator_support import leader_worker_sets
 
 
 def service(spec: dict[str, Any] | None = None, name: str = "qwen", **metadata: Any) -> Object:
@@ -79,6 +81,11 @@ def engine_state(pod: Object, plan: MemoryPlan | None = None, lora: dict[str, An
 
 
 _MARKS = (DELETION_COST, DRAINING_SINCE)
+_FILLED_IN = {
+    "Deployment": {"progressDeadlineSeconds": 600},
+    "StatefulSet": {"minReadySeconds": 600},
+    "LeaderWorkerSet": {"rolloutStrategy": {"type": "RollingUpdate"}},
+}
 
 
 def _deletion_order(pod: Object) -> tuple[bool, int]:
@@ -88,6 +95,8 @@ def _deletion_order(pod: Object) -> tuple[bool, int]:
 
 class MiniCluster:
     """One service, its children, and the controllers of a cluster, each of which runs only when it is called."""
+
+    has_leader_worker_sets = False
 
     def __init__(self, obj: Object, defaults: Defaults | None = None) -> None:
         self.service = obj
@@ -117,12 +126,12 @@ class MiniCluster:
         of_kind: Callable[[str], tuple[Object, ...]] = lambda kind: tuple(  # noqa: E731
             obj for ref, obj in self.objects.items() if ref.kind == kind
         )
-        known = ("Deployment", "StatefulSet", "Service", "ConfigMap", "ControllerRevision")
+        known = (*CONTROLLERS, "Service", "ConfigMap", "ControllerRevision")
         return copy.deepcopy(
             Observed(
                 service=self.service,
                 deployments=of_kind("Deployment"),
-                stateful_sets=of_kind("StatefulSet"),
+                group_objects=of_kind("StatefulSet") + of_kind("LeaderWorkerSet"),
                 services=of_kind("Service"),
                 config_maps=of_kind("ConfigMap"),
                 revisions=of_kind("ControllerRevision"),
@@ -133,6 +142,7 @@ class MiniCluster:
                 adapters={pod: tuple(each.values()) for pod, each in self.adapters.items() if pod in self.engines},
                 downloads=self.downloads,
                 rejected=self.rejected,
+                has_leader_worker_sets=self.has_leader_worker_sets,
                 abandoned=self.abandoned,
                 unauthorized=frozenset(self.unauthorized),
             )
@@ -187,10 +197,11 @@ class MiniCluster:
             self.reconcile()
             self.run_controllers()
             self.remove_terminating_pods()
+            leader_worker_sets.collect(self)
             for pod in self.pods:
                 self.become_ready(pod)
             plan = self.reconcile()
-            if plan == Plan(requeue_after=plan.requeue_after):
+            if plan == Plan(requeue_after=plan.requeue_after) and not any(map(podutil.is_terminating, self.pods)):
                 return
         raise AssertionError(f"not converged after {rounds} rounds: {plan}")
 
@@ -212,12 +223,13 @@ class MiniCluster:
     # the controllers and kubelets
 
     def run_controllers(self) -> None:
-        """Create and delete pods until every Deployment and StatefulSet has its replicas."""
+        """Create and delete pods until every object that makes pods has its replicas."""
+        leader_worker_sets.run(self)
         for ref, stateful_set in self.objects.items():
             if ref.kind == "StatefulSet":
                 names = {pod["metadata"]["name"] for pod in self.of(ref.name)}  # a name is free once its pod is gone
                 wanted = [f"{ref.name}-{index}" for index in range(stateful_set["spec"]["replicas"])]
-                self.pods += [self._make(stateful_set, name) for name in wanted if name not in names]
+                self.pods += [self.make_pod(stateful_set, name) for name in wanted if name not in names]
         for ref, deployment in self.objects.items():
             if ref.kind != "Deployment":
                 continue
@@ -228,10 +240,11 @@ class MiniCluster:
             mine = self._rolled(deployment, mine)
             for pod in sorted(mine, key=_deletion_order)[: max(0, len(mine) - wanted)]:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            self.pods += [self._make(deployment) for _ in range(wanted - len(mine))]
+            self.pods += [self.make_pod(deployment) for _ in range(wanted - len(mine))]
         # Garbage collection: the pods of what was deleted are deleted, too.
         for pod in self.pods:
-            if not {Ref(kind, "team", pod["owner"]) for kind in ("Deployment", "StatefulSet")} & {*self.objects}:
+            owners = {Ref(kind, "team", pod["owner"]) for kind in CONTROLLERS}
+            if not leader_worker_sets.is_worker(pod) and not owners & {*self.objects}:
                 pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
     def _rolled(self, deployment: Object, pods: list[Object]) -> list[Object]:
@@ -243,7 +256,7 @@ class MiniCluster:
         for pod in stale[: max(0, sum(map(podutil.is_ready, current)) + len(stale) - wanted)]:
             pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         if stale and len(pods) <= wanted:
-            self.pods.append(self._make(deployment))
+            self.pods.append(self.make_pod(deployment))
         return [pod for pod in pods if not podutil.is_terminating(pod)] if not stale else pods[:wanted]
 
     def remove_terminating_pods(self) -> None:
@@ -327,9 +340,9 @@ class MiniCluster:
                 pod["metadata"]["annotations"] = others | applied["metadata"].get("annotations", {})
                 pod["metadata"]["labels"].update(applied["metadata"].get("labels", {}))
 
-    def _make(self, deployment: Object, stable_name: str = "") -> Object:
+    def make_pod(self, deployment: Object, stable_name: str = "") -> Object:
         self._made += 1
-        template = copy.deepcopy(deployment["spec"]["template"])
+        template = copy.deepcopy(pod_template_of(deployment))
         waiting = {"ready": False, "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}
         name = deployment["metadata"]["name"]
         return {
@@ -362,9 +375,9 @@ class MiniCluster:
         before = self.objects.get(Ref.of(obj), {}).get("metadata", {})
         stored["metadata"].setdefault("creationTimestamp", before.get("creationTimestamp", self.now.isoformat()))
         stored["metadata"]["resourceVersion"] = str(int(before.get("resourceVersion", "0")) + 1)
-        if stored["kind"] in ("Deployment", "StatefulSet"):
-            stored["spec"]["progressDeadlineSeconds" if stored["kind"] == "Deployment" else "minReadySeconds"] = 600
-            for container in stored["spec"]["template"]["spec"]["containers"]:
+        if stored["kind"] in CONTROLLERS:
+            stored["spec"] |= copy.deepcopy(_FILLED_IN[stored["kind"]])
+            for container in pod_template_of(stored)["spec"]["containers"]:
                 container["terminationMessagePath"] = "/dev/termination-log"
                 container["imagePullPolicy"] = "IfNotPresent"
         return stored

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from blade_operator.model.controllers import CONTROLLERS, LEADER_WORKER_SET, STATEFUL_SET, pod_template_of
 from blade_operator.model.objects import Object
 from blade_operator.render import (
     Defaults,
@@ -26,6 +27,7 @@ from operator_support.mini_cluster import service
 DEFAULTS = Defaults(engine_image="bladellm/engine:0", router_image="bladellm/operator:0")
 WITH_KEY = dataclasses.replace(DEFAULTS, internal_key=b"a key of thirty-two random bytes")
 WATCHING_KEYS = dataclasses.replace(DEFAULTS, watch_keys=True)
+LEADER_WORKER_SETS = dataclasses.replace(DEFAULTS, group_kind=LEADER_WORKER_SET)
 CASES: dict[str, dict[str, Any]] = {
     "file_model": {"model": {"uri": "file:///models/qwen"}, "replicas": 2},
     "hub_model": {
@@ -241,6 +243,10 @@ CASES: dict[str, dict[str, Any]] = {
         "model": {"uri": "file:///models/qwen"},
         "engine": {"gpus": {"tensorParallel": 2, "nodes": 2}},
     },
+    "leader_worker_sets": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"gpus": {"count": 16, "tensorParallel": 8, "pipelineParallel": 2, "nodes": 2}},
+    },
     "embeddings": {
         "model": {"uri": "hf://acme/embedder"},
         "engine": {
@@ -257,6 +263,16 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+FOREIGN = {"leader_worker_sets"}
+"""Cases with objects of a kind that clusters have from other software."""
+_METADATA: dict[str, dict[str, Any]] = {
+    "leader_worker_sets": {
+        "labels": {"kueue.x-k8s.io/queue-name": "inference", "team": "search"},
+        "annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": "topology.kubernetes.io/rack", "note": "x"},
+    }
+}
+
+
 def render(spec: dict[str, Any], defaults: Defaults = DEFAULTS, **metadata: Any) -> list[Object]:
     typed = parse_service(service(spec, **metadata))
     template = pod_template(typed, defaults)
@@ -264,32 +280,35 @@ def render(spec: dict[str, Any], defaults: Defaults = DEFAULTS, **metadata: Any)
         *service_objects(typed, defaults),
         *engine_objects(typed),
         controller_revision(typed, template, 1, spec_hash(typed)),
-        *_workloads(typed, template),
+        *_workloads(typed, template, STATEFUL_SET if defaults.group_kind == "auto" else defaults.group_kind),
         *router_objects(typed, defaults),
     ]
 
 
-def _workloads(service: LLMService, template: Object) -> list[Object]:
+def _workloads(service: LLMService, template: Object, kind: str) -> list[Object]:
     revision, replicas = revision_of(template), service.spec.replicas
     if nodes_of(template) == 1:
         return [engine_deployment(service, revision, template, replicas)]
     return [
-        engine_group(service, revision, template, number, "0123456789abcdef"[: 16 * number])
+        engine_group(service, revision, template, number, "0123456789abcdef"[: 16 * number], kind)
         for number in range(replicas)
     ]
 
 
+_DEFAULTS = {"internal_token": WITH_KEY, "router": WATCHING_KEYS, "leader_worker_sets": LEADER_WORKER_SETS}
+
+
 def render_case(case: str) -> list[Object]:
-    return render(CASES[case], {"internal_token": WITH_KEY, "router": WATCHING_KEYS}.get(case, DEFAULTS))
+    return render(CASES[case], _DEFAULTS.get(case, DEFAULTS), **_METADATA.get(case, {}))
 
 
 def containers(obj: Object) -> Iterator[Object]:
-    pod = obj["spec"]["template"]["spec"]
+    pod = pod_template_of(obj)["spec"]
     yield from pod.get("initContainers", ())
     yield from pod["containers"]
 
 
 def args(objects: list[Object], name: str) -> list[str]:
-    deployments = [obj for obj in objects if obj["kind"] in ("Deployment", "StatefulSet")]
+    deployments = [obj for obj in objects if obj["kind"] in CONTROLLERS]
     found, *_ = [entry for obj in deployments for entry in containers(obj) if entry["name"] == name]
     return list(found["args"])

@@ -35,7 +35,7 @@ OPTIONS = (
     *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
     *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
     *("--watch_keys", "--no-watch_keys", "--prometheus_namespaces", "--prometheus_labels"),
-    *("--openshift", "--no-openshift", "--api_server"),
+    *("--openshift", "--no-openshift", "--api_server", "--group_kind"),
 )
 
 
@@ -163,6 +163,12 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         type=_addresses,
         metavar="CIDR:PORT,…",
         help="NetworkPolicies let routers connect to these, DNS and their engines only (default: not restricted)",
+    )
+    run.add_argument(
+        "--group_kind",
+        choices=["auto", "StatefulSet", "LeaderWorkerSet"],
+        help="what is made for an engine on several machines (default auto: a LeaderWorkerSet where the cluster has "
+        "that kind)",
     )
     run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's own account, else $KUBECONFIG")
     run.add_argument("--workers", type=_positive, default=8, help="services acted on at a time (default 8)")

@@ -14,7 +14,7 @@ from blade_operator.cli.manifests import dump
 from blade_operator.cluster.local.commands import resource
 from blade_operator.cluster.local.layout import Layout, loop_is_running
 from blade_operator.cluster.local.store import read_objects
-from blade_operator.model.objects import WORKLOADS, Object, Ref
+from blade_operator.model.objects import Object, Ref
 from blade_operator.program import program
 from blade_protocol.labels import (
     ADAPTER_KIND,
@@ -23,7 +23,6 @@ from blade_protocol.labels import (
     ADAPTER_SINGULAR,
     GROUP,
     KIND,
-    OWN_KINDS,
     PLURAL,
     SHORT_NAME,
     SINGULAR,
@@ -124,8 +123,8 @@ def _print(objects: list[Object], kinds: tuple[str, ...], options: argparse.Name
 
 
 def _prefixed(obj: Object) -> str:
-    group = {**dict.fromkeys(OWN_KINDS, f".{GROUP}"), **dict.fromkeys(WORKLOADS, ".apps")}.get(obj["kind"], "")
-    return f"{obj['kind'].lower()}{group}/{obj['metadata']['name']}"
+    group = obj["apiVersion"].rpartition("/")[0]
+    return f"{'.'.join(filter(None, (obj['kind'].lower(), group)))}/{obj['metadata']['name']}"
 
 
 def _watch(

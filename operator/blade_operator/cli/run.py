@@ -25,7 +25,7 @@ STOP_SECONDS = 30.0
 """Seconds that an orderly end may take."""
 _DEFAULTS = (
     *("engine_image", "router_image", "watch_keys", "openshift"),
-    *("prometheus_namespaces", "prometheus_labels", "api_server"),
+    *("prometheus_namespaces", "prometheus_labels", "api_server", "group_kind"),
 )
 """Options that replace a default of what is rendered."""
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

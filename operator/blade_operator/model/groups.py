@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.controllers import LEADER_WORKER_SET, pods_of
 from blade_operator.model.objects import Object
 from blade_protocol.labels import MEMBERS, REPLICA_GROUP, REVISION, ROLE, ROLE_ENGINE
 
@@ -21,20 +22,20 @@ class Group:
     revision: str
     number: int
     """Its number among the engines of its revision."""
-    stateful_set: Object | None
-    """None: it is deleted, and only its pods are still there."""
+    obj: Object | None
+    """Its StatefulSet or LeaderWorkerSet. None: it is deleted, and only its pods are still there."""
     pods: tuple[Object, ...]
     """Its pods that have not ended for good, in the order of machines."""
 
     @property
     def name(self) -> str:
-        """Of its StatefulSet; empty when that is deleted."""
-        return str(self.stateful_set["metadata"]["name"]) if self.stateful_set else ""
+        """Of its StatefulSet or LeaderWorkerSet; empty when that is deleted."""
+        return str(self.obj["metadata"]["name"]) if self.obj else ""
 
     @property
     def nodes(self) -> int:
         """Pods that it has when it is whole."""
-        return int(self.stateful_set["spec"].get("replicas", 1)) if self.stateful_set else len(self.pods)
+        return pods_of(self.obj) if self.obj else len(self.pods)
 
     @property
     def leader(self) -> Object | None:
@@ -56,7 +57,7 @@ class Group:
     @property
     def known_members(self) -> str:
         """`members` as it was when the group was whole for the first time; empty before."""
-        annotations = (self.stateful_set or {}).get("metadata", {}).get("annotations") or {}
+        annotations = (self.obj or {}).get("metadata", {}).get("annotations") or {}
         return str(annotations.get(MEMBERS, ""))
 
     @property
@@ -67,7 +68,7 @@ class Group:
     @property
     def is_leaving(self) -> bool:
         """Whether its pods are about to be deleted, or are."""
-        return self.stateful_set is None or self.is_broken
+        return self.obj is None or self.is_broken
 
     def as_pod(self) -> Object:
         """The group as one pod: that of its leader, or of another member while it has none."""
@@ -82,14 +83,12 @@ class Group:
         return {**pod, "metadata": metadata, "status": {**status, "conditions": [*conditions, ready]}}
 
 
-def find_groups(stateful_sets: Iterable[Object], pods: Iterable[Object]) -> list[Group]:
-    """Every group of a service, those of one revision in the order of their numbers."""
+def find_groups(objs: Iterable[Object], pods: Iterable[Object]) -> list[Group]:
+    """Every group of a service, those of one revision in the order of their numbers; ``objs``: see `Group.obj`."""
     sets, members = {}, dict[tuple[str, int], list[Object]]()
-    for stateful_set in stateful_sets:
-        # By its selector, which is immutable, unlike its labels.
-        labels = stateful_set["spec"]["selector"].get("matchLabels") or {}
-        if (key := _key(labels)) is not None:
-            sets[key] = stateful_set
+    for obj in objs:
+        if (key := _key_of(obj)) is not None:
+            sets[key] = obj
     for pod in pods:
         key = _key(pod["metadata"].get("labels") or {})
         if key is not None and not podutil.is_finished(pod):
@@ -106,7 +105,10 @@ def is_member(pod: Object) -> bool:
 
 
 def machine_of(pod: Object) -> int:
-    """Which of its engine's machines a pod is, from 0 on: the end of its name, since labels can be removed."""
+    """Which of its engine's machines a pod is, from 0 on: the end of its name, since labels can be removed.
+
+    The pods of a StatefulSet S are S-0, S-1 …; those of a LeaderWorkerSet S are S-0, S-0-1, S-0-2 …
+    """
     number = str(pod["metadata"]["name"]).rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 
@@ -115,6 +117,14 @@ def as_engine(pod: Object) -> Object:
     """``pod`` with the role of an engine, whatever its own is."""
     labels = {**(pod["metadata"].get("labels") or {}), ROLE: ROLE_ENGINE}
     return {**pod, "metadata": {**pod["metadata"], "labels": labels}}
+
+
+def _key_of(obj: Object) -> tuple[str, int] | None:
+    """Revision and number, by what is immutable: labels are not. A LeaderWorkerSet has no selector."""
+    if obj["kind"] == LEADER_WORKER_SET:
+        _, revision, number = f"--{obj['metadata']['name']}".rsplit("-", 2)
+        return _key({REVISION: revision, REPLICA_GROUP: number})
+    return _key(obj["spec"]["selector"].get("matchLabels") or {})
 
 
 def _key(labels: Object) -> tuple[str, int] | None:

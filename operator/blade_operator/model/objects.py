@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 Object = dict[str, Any]
 """A Kubernetes object as the API server returns it."""
-WORKLOADS: Final = ("Deployment", "StatefulSet")
-"""Kinds of objects that others make pods from."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

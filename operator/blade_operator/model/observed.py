@@ -17,8 +17,8 @@ class Observed:
 
     service: Object
     deployments: tuple[Object, ...] = ()
-    stateful_sets: tuple[Object, ...] = ()
-    """One for each engine on several machines."""
+    group_objects: tuple[Object, ...] = ()
+    """A StatefulSet or a LeaderWorkerSet for each engine on several machines."""
     pods: tuple[Object, ...] = ()
     services: tuple[Object, ...] = ()
     config_maps: tuple[Object, ...] = ()
@@ -38,6 +38,8 @@ class Observed:
     """Why an engine refused to load an adapter, by the names of the pod and the adapter."""
     unauthorized: frozenset[str] = frozenset()
     """Names of the pods that do not accept the operator's internal token."""
+    has_leader_worker_sets: bool = False
+    """The cluster has that kind, and the operator may list it."""
     abandoned: bool = False
     """The installation of the operator that claimed the service is gone."""
     rejected: Mapping[Ref, str] = field(default_factory=dict)

@@ -36,7 +36,7 @@ def with_own_children(observed: Observed) -> Observed:
     return dataclasses.replace(
         observed,
         deployments=own(observed.deployments),
-        stateful_sets=own(observed.stateful_sets),
+        group_objects=own(observed.group_objects),
         services=own(observed.services),
         config_maps=own(observed.config_maps),
         revisions=tuple(obj for obj in observed.revisions if owner_uid(obj) == uid),

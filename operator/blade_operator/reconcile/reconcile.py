@@ -31,6 +31,7 @@ from blade_operator.reconcile.workloads import (
     Workload,
     change_workload,
     find_workloads,
+    group_kind,
     groups_of,
     leader_marks,
     refs_of,
@@ -85,13 +86,13 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         *engine_objects(service, bool(groups)),
         *revisions.desired,
     ]
-    events = replacement_events(workloads)
+    events, kind = replacement_events(workloads), group_kind(defaults, observed)
     removed = [ref for name, workload in workloads.items() if name not in planned for ref in refs_of(workload)]
     for revision, replicas in planned.items():
         workload = workloads.get(revision, Workload())
         # A revision whose ControllerRevision someone deleted is still scaled, with the template it runs with.
         template = revisions.templates.get(revision) or workload.template
-        change = change_workload(service, revision, template, replicas, workload, groups, observed)
+        change = change_workload(service, revision, template, replicas, workload, groups, observed, kind)
         desired += change.desired
         removed += change.delete
         if not any(Ref.of(obj) in observed.rejected for obj in change.desired):
@@ -279,7 +280,7 @@ def _scaling_events(revision: str, before: int, replicas: int) -> list[EventReco
 def _children(observed: Observed) -> Sequence[Object]:
     return (
         *observed.deployments,
-        *observed.stateful_sets,
+        *observed.group_objects,
         *observed.services,
         *observed.config_maps,
         *observed.revisions,

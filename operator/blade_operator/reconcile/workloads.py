@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.controllers import LEADER_WORKER_SET, STATEFUL_SET, pod_template_of
 from blade_operator.model.groups import Group, as_engine, find_groups, is_member, machine_of
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import EventRecord
 from blade_operator.reconcile.scale_down import leaving, marked
-from blade_operator.render import engine_deployment, engine_group, nodes_of
+from blade_operator.render import Defaults, engine_deployment, engine_group, nodes_of, with_members
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, REVISION, ROLE, ROLE_ENGINE
 
@@ -28,7 +29,7 @@ class Workload:
 
     deployment: Object | None = None
     groups: tuple[Group, ...] = ()
-    """Those with a StatefulSet."""
+    """Those whose object is there."""
 
     @property
     def replicas(self) -> int:
@@ -37,8 +38,8 @@ class Workload:
 
     @property
     def objects(self) -> list[Object]:
-        """The Deployment, or the StatefulSets."""
-        sets = [group.stateful_set for group in self.groups if group.stateful_set]
+        """The Deployment, or the StatefulSets and LeaderWorkerSets."""
+        sets = [group.obj for group in self.groups if group.obj]
         return [self.deployment, *sets] if self.deployment else sets
 
     @property
@@ -49,8 +50,7 @@ class Workload:
     @property
     def template(self) -> Object:
         """The pod template that it runs with."""
-        template: Object = self.objects[0]["spec"]["template"]
-        return template
+        return pod_template_of(self.objects[0])
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def find_workloads(observed: Observed, groups: Sequence[Group]) -> dict[str, Wor
     """The workloads of a service by revision. Deployments are identified by their selectors, which are immutable."""
     found: dict[str, Workload] = {}
     for group in groups:
-        if group.stateful_set is not None:
+        if group.obj is not None:
             known = found.get(group.revision, Workload())
             found[group.revision] = dataclasses.replace(known, groups=(*known.groups, group))
     for deployment in observed.deployments:
@@ -77,7 +77,14 @@ def find_workloads(observed: Observed, groups: Sequence[Group]) -> dict[str, Wor
 
 def groups_of(observed: Observed) -> list[Group]:
     """The groups of a service."""
-    return find_groups(observed.stateful_sets, observed.pods)
+    return find_groups(observed.group_objects, observed.pods)
+
+
+def group_kind(defaults: Defaults, observed: Observed) -> str:
+    """The kind of the objects of new groups. A group that is there keeps its own until it is replaced."""
+    if defaults.group_kind != "auto":
+        return defaults.group_kind
+    return LEADER_WORKER_SET if observed.has_leader_worker_sets else STATEFUL_SET
 
 
 def with_groups_as_pods(observed: Observed, groups: Sequence[Group]) -> Observed:
@@ -98,8 +105,9 @@ def change_workload(
     workload: Workload,
     groups: Sequence[Group],
     observed: Observed,
+    kind: str,
 ) -> WorkloadChange:
-    """What makes ``replicas`` engines of ``revision``; ``groups``: all of the service."""
+    """What makes ``replicas`` engines of ``revision``; ``groups``: all of the service; ``kind``: of new groups."""
     if nodes_of(template) == 1:
         return WorkloadChange([engine_deployment(service, revision, template, replicas)])
     whole = [group for group in workload.groups if not group.is_leaving]
@@ -109,12 +117,15 @@ def change_workload(
     change = WorkloadChange(delete=refs_of(Workload(groups=(*removed, *gone))))
     for group in kept:
         members = group.known_members or (group.members if group.is_whole else "")
-        change.desired.append(engine_group(service, revision, template, group.number, members))
+        if group.obj is not None and group.obj["kind"] == LEADER_WORKER_SET:
+            change.desired += [with_members(service, group.obj, members)] if members != group.known_members else []
+        else:
+            change.desired.append(engine_group(service, revision, template, group.number, members))
     # Pods of a group that leaves keep their names until they have ended.
     taken = {group.number for group in groups if group.revision == revision}
     free = (number for number in itertools.count() if number not in taken)
     for number in itertools.islice(free, max(0, replicas - len(kept))):
-        change.desired.append(engine_group(service, revision, template, number))
+        change.desired.append(engine_group(service, revision, template, number, kind=kind))
     return change
 
 

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Final
 
 from blade_operator.model import pods as podutil
-from blade_operator.model.objects import WORKLOADS, Object, Ref
+from blade_operator.model.controllers import CONTROLLERS
+from blade_operator.model.objects import Object, Ref
 from blade_operator.model.plan import Prune
 from blade_operator.reconcile.drift import differs, surplus
 from blade_operator.reconcile.ownership import owner_uid
@@ -38,7 +39,7 @@ def objects_to_apply(
     writes = {
         Ref.of(obj): write for obj in desired if (write := _needed_write(existing.get(Ref.of(obj)), obj)) is not None
     }
-    secrets = any(ref.kind in WORKLOADS for ref in writes) or any(podutil.waits_for_volumes(pod, now) for pod in pods)
+    secrets = any(ref.kind in CONTROLLERS for ref in writes) or any(podutil.waits_for_volumes(pod, now) for pod in pods)
     return [
         obj if obj["kind"] == "Secret" else writes[Ref.of(obj)]
         for obj in desired

@@ -6,7 +6,7 @@ from blade_operator.render.revisions import controller_revision, revision_of
 from blade_operator.render.router import router_objects
 from blade_operator.render.service import service_objects
 from blade_operator.render.spec_hash import spec_hash
-from blade_operator.render.workloads import engine_deployment, engine_group, nodes_of
+from blade_operator.render.workloads import engine_deployment, engine_group, nodes_of, with_members
 
 __all__ = [
     "Defaults",
@@ -21,4 +21,5 @@ __all__ = [
     "router_objects",
     "service_objects",
     "spec_hash",
+    "with_members",
 ]

@@ -50,6 +50,9 @@ class Defaults:
     """Namespaces of the Prometheus pods that NetworkPolicies let in; none: no scrape from outside the service."""
     prometheus_labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/name": "prometheus"})
     """Labels of these pods."""
+    group_kind: str = "auto"
+    """What is made for an engine on several machines: a ``StatefulSet``, a ``LeaderWorkerSet``, or ``auto``, which is
+    the latter where the cluster has that kind."""
     api_server: tuple[tuple[str, int], ...] = ()
     """Addresses (CIDR and port) of the API server, to which NetworkPolicies then restrict routers; none: not known."""
 

@@ -30,6 +30,7 @@ class LLMService:
     namespace: str
     uid: str
     generation: int
+    labels: Mapping[str, str]
     annotations: Mapping[str, str]
     spec: LLMServiceSpec
 
@@ -69,6 +70,7 @@ def parse_service(obj: dict[str, Any]) -> LLMService:
         namespace=metadata.get("namespace") or "default",
         uid=metadata.get("uid", ""),
         generation=metadata.get("generation", 0),
+        labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         spec=spec,
     )

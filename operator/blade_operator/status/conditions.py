@@ -14,7 +14,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from blade_operator.model import pods as podutil
-from blade_operator.model.objects import WORKLOADS, Object
+from blade_operator.model.controllers import CONTROLLERS
+from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, FETCH
 from blade_operator.spec.quantity import format_bytes
 from blade_operator.spec.rules.service import OWNED_FLAGS
@@ -287,7 +288,7 @@ def _routers_of_before(inputs: StatusInputs) -> str:
 
 def _failed_rollout(inputs: StatusInputs, failures: Sequence[Failure]) -> Failure | None:
     """What keeps the spec from being rolled out, although earlier pods serve; None while nothing does."""
-    refused = any(ref.kind in WORKLOADS for ref in inputs.rejected)
+    refused = any(ref.kind in CONTROLLERS for ref in inputs.rejected)
     missed = {"": refused, ROLE_ENGINE: bool(inputs.older_pods), ROLE_ROUTER: bool(inputs.older_routers)}
     return next((failure for failure in failures if failure.stuck and missed.get(failure.role)), None)
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
-from blade_operator.model.objects import WORKLOADS, Object, Ref
+from blade_operator.model.controllers import CONTROLLERS
+from blade_operator.model.objects import Object, Ref
 from blade_operator.model.pods import FETCH
 from blade_operator.status.container_failures import container_failure
 from blade_operator.status.deduplication import deduplicate
@@ -50,7 +51,7 @@ def find_failures(inputs: StatusInputs, now: datetime) -> list[Failure]:
 
 def _rejections(inputs: StatusInputs) -> Iterator[Failure]:
     for ref, cause in sorted(inputs.rejected.items()):
-        hint = _overlay_field(inputs, ref) if ref.kind in WORKLOADS else ""
+        hint = _overlay_field(inputs, ref) if ref.kind in CONTROLLERS else ""
         cause = _OBJECT.sub("", " ".join(cause.split()))
         message = with_hint(f"the cluster refuses {ref.kind} {ref.name}: {cause}", hint)
         yield Failure("", "", "", REJECTED, message, stuck=ref.kind != "Pod")
@@ -77,15 +78,15 @@ def _creation_failures(inputs: StatusInputs) -> Iterator[Failure]:
 
 
 def _incomplete_groups(inputs: StatusInputs, now: datetime) -> Iterator[Failure]:
-    """Yields a failure for each StatefulSet that lacks pods for long. Its Events alone say why."""
+    """Yields a failure for each group that lacks pods for long. The Events of its object alone say why."""
     for group in inputs.groups:
-        if group.is_leaving or len(group.pods) == group.nodes or group.stateful_set is None:
+        if group.is_leaving or len(group.pods) == group.nodes or group.obj is None:
             continue
-        if podutil.age(group.stateful_set["metadata"].get("creationTimestamp"), now) >= podutil.GRACE_S:
-            name = group.name
+        if podutil.age(group.obj["metadata"].get("creationTimestamp"), now) >= podutil.GRACE_S:
+            kind, name = group.obj["kind"], group.name
             message = (
-                f"{len(group.pods)} of {group.nodes} pods could be made for StatefulSet {name}: "
-                f"kubectl describe statefulset {name} says why"
+                f"{len(group.pods)} of {group.nodes} pods could be made for {kind} {name}: "
+                f"kubectl describe {kind.lower()} {name} says why"
             )
             yield Failure(ROLE_ENGINE, "", "", "FailedCreate", message, stuck=True)
 

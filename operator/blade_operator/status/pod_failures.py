@@ -26,6 +26,9 @@ def pod_failure(pod: Object, now: datetime) -> Failure | None:
 
 def _unscheduled(pod: Object, now: datetime) -> Failure | None:
     scheduled = podutil.condition(pod, "PodScheduled")
+    if gates := [gate["name"] for gate in pod.get("spec", {}).get("schedulingGates") or ()]:
+        message = f"waits in a queue: it is scheduled once whoever set {', '.join(gates)} removes that gate"
+        return _failure(pod, "SchedulingGated", message)
     if scheduled.get("status") == "False":
         cause = _TAIL.sub("", scheduled.get("message", ""))
         part = podutil.role(pod) or "engine"

@@ -1,4 +1,7 @@
-"""Engines on several machines: their pods are one replica, which is made, fails, is scaled and replaced as one."""
+"""Engines on several machines: their pods are one replica, which is made, fails, is scaled and replaced as one.
+
+All of it holds whether a StatefulSet or a LeaderWorkerSet makes the pods.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,20 @@ import pytest
 from operator_support.mini_cluster import MiniCluster, service
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.controllers import CONTROLLERS, LEADER_WORKER_SET, STATEFUL_SET, pod_template_of
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.plan import DrainPod
 from blade_protocol.check import CheckItem
 from blade_protocol.labels import DRAINING_SINCE, MEMBERS, NODES, REVISION, ROLE, ROLE_ENGINE, ROLE_MEMBER
 
 TWO = {"gpus": {"tensorParallel": 2, "nodes": 2}}
+
+
+@pytest.fixture(autouse=True, params=[STATEFUL_SET, LEADER_WORKER_SET])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Kind of the object of each engine."""
+    monkeypatch.setattr(MiniCluster, "has_leader_worker_sets", request.param == LEADER_WORKER_SET)
+    return str(request.param)
 
 
 def make(replicas: int = 1, **spec: Any) -> MiniCluster:
@@ -25,13 +36,16 @@ def make(replicas: int = 1, **spec: Any) -> MiniCluster:
 
 
 @pytest.fixture
-def cluster() -> MiniCluster:
+def cluster(kind: str) -> MiniCluster:
     return make()
 
 
 def sets(cluster: MiniCluster) -> list[str]:
-    """Names of the StatefulSets, without that of the service."""
-    return sorted(ref.name.removeprefix("qwen-") for ref in cluster.objects if ref.kind == "StatefulSet")
+    """Names of the objects that make pods of groups, without that of the service."""
+    kind = LEADER_WORKER_SET if cluster.has_leader_worker_sets else STATEFUL_SET
+    other = STATEFUL_SET if cluster.has_leader_worker_sets else LEADER_WORKER_SET
+    assert not [ref for ref in cluster.objects if ref.kind == other]
+    return sorted(ref.name.removeprefix("qwen-") for ref in cluster.objects if ref.kind == kind)
 
 
 def numbers(cluster: MiniCluster) -> list[int]:
@@ -71,7 +85,7 @@ def test_a_group_is_one_replica_and_only_its_leader_is_an_engine_for_routers(clu
     assert services["spec"]["selector"][ROLE] == ROLE_ENGINE
 
 
-def test_a_group_is_ready_when_every_member_is(cluster: MiniCluster) -> None:
+def test_a_group_is_ready_when_every_member_is(kind: str) -> None:
     cluster = MiniCluster(service({"engine": TWO}))
     for _ in range(3):
         cluster.reconcile()
@@ -83,11 +97,11 @@ def test_a_group_is_ready_when_every_member_is(cluster: MiniCluster) -> None:
     message = condition(cluster, "WorkersReady")["message"]
     assert f"1 of 2 machines of engine {leader['owner']} ready" in message
     assert f"{follower['metadata']['name']} is not (machine 1 of 2, rank 1)" in message
-    assert MEMBERS not in cluster.objects[Ref("StatefulSet", "team", leader["owner"])]["metadata"]["annotations"]
+    assert MEMBERS not in cluster.objects[Ref(kind, "team", leader["owner"])]["metadata"]["annotations"]
     cluster.become_ready(follower)
     cluster.reconcile()
     assert status(cluster)["readyReplicas"] == 1
-    assert MEMBERS in cluster.objects[Ref("StatefulSet", "team", leader["owner"])]["metadata"]["annotations"]
+    assert MEMBERS in cluster.objects[Ref(kind, "team", leader["owner"])]["metadata"]["annotations"]
 
 
 def test_members_that_restart_before_the_group_was_whole_are_left_alone() -> None:
@@ -128,7 +142,9 @@ def test_memory_that_one_machine_lacks_is_the_engines() -> None:
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["leader", "follower"])
 @pytest.mark.parametrize("how", ["restarted", "deleted", "evicted", "gone"])
-def test_a_group_that_loses_a_member_is_replaced_whole_and_once(cluster: MiniCluster, lost: int, how: str) -> None:
+def test_a_group_that_loses_a_member_is_replaced_whole_and_once(
+    cluster: MiniCluster, kind: str, lost: int, how: str
+) -> None:
     before = {pod["metadata"]["uid"] for pod in members(cluster)}
     pod = members(cluster)[lost]
     if how == "restarted":
@@ -146,6 +162,10 @@ def test_a_group_that_loses_a_member_is_replaced_whole_and_once(cluster: MiniClu
     assert how != "restarted" or "ended with exit 137: killed; all pods of the engine are replaced" in event.message
     assert (numbers(cluster), status(cluster)["readyReplicas"]) == ([1], 0)
     cluster.run_controllers()
+    if kind == LEADER_WORKER_SET:  # its leader goes first, and takes the others along
+        assert all(leaves(each) for each in cluster.of(name) if each["metadata"]["name"] == f"{name}-0")
+        cluster.remove_terminating_pods()
+        cluster.run_controllers()
     assert all(leaves(each) for each in cluster.of(name))
     cluster.converge()
     assert numbers(cluster) == [1]
@@ -213,7 +233,7 @@ def test_a_change_replaces_groups_one_by_one_and_an_engine_answers_at_any_time()
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["one machine to two", "two machines to one"])
-def test_the_number_of_machines_can_change(there: bool) -> None:
+def test_the_number_of_machines_can_change(there: bool, kind: str) -> None:
     one = {"gpus": {"tensorParallel": 2}}
     first, second = (one, TWO) if there else (TWO, one)
     cluster = MiniCluster(service({"engine": first}))
@@ -226,10 +246,8 @@ def test_the_number_of_machines_can_change(there: bool) -> None:
         cluster.remove_terminating_pods()
         for pod in cluster.pods:
             cluster.become_ready(pod)
-    kinds = [
-        ref.kind for ref in cluster.objects if ref.kind in ("Deployment", "StatefulSet") and "router" not in ref.name
-    ]
-    assert kinds == (["StatefulSet"] if there else ["Deployment"])
+    kinds = [ref.kind for ref in cluster.objects if ref.kind in CONTROLLERS and "router" not in ref.name]
+    assert kinds == ([kind] if there else ["Deployment"])
     policies = {ref.name for ref in cluster.objects if ref.kind == "NetworkPolicy"}
     assert ("qwen-engine-members" in policies) is there
     assert status(cluster)["readyReplicas"] == 1
@@ -251,11 +269,11 @@ def test_a_group_keeps_its_pods_when_its_stored_template_is_deleted(cluster: Min
     assert {pod["metadata"]["uid"] for pod in members(cluster)} == before
 
 
-def test_a_group_stays_in_one_rack_when_its_stored_template_is_deleted() -> None:
+def test_a_group_stays_in_one_rack_when_its_stored_template_is_deleted(kind: str) -> None:
     cluster = MiniCluster(service({"engine": {"gpus": {**TWO["gpus"], "topologyKey": "rack"}}}))
     cluster.converge()
-    [ref] = [ref for ref in cluster.objects if ref.kind == "StatefulSet"]
-    before = copy.deepcopy(cluster.objects[ref]["spec"]["template"])
+    [ref] = [ref for ref in cluster.objects if ref.kind == kind]
+    before = copy.deepcopy(pod_template_of(cluster.objects[ref]))
     assert before["spec"]["affinity"]["podAffinity"]
     # The current revision's would be rendered again; an older one's only runs on.
     cluster.service["spec"]["engine"]["maxNumSeqs"] = 3
@@ -264,7 +282,7 @@ def test_a_group_stays_in_one_rack_when_its_stored_template_is_deleted() -> None
         del cluster.objects[stored]
     for _ in range(3):
         cluster.reconcile()
-    assert cluster.objects[ref]["spec"]["template"] == before
+    assert pod_template_of(cluster.objects[ref]) == before
 
 
 def test_an_earlier_restart_is_not_why_a_group_is_replaced(cluster: MiniCluster) -> None:
@@ -276,14 +294,14 @@ def test_an_earlier_restart_is_not_why_a_group_is_replaced(cluster: MiniCluster)
     assert event.message.startswith(f"pod {follower['metadata']['name']} (machine 1 of 2) was deleted")
 
 
-def test_a_set_that_lacks_pods_for_long_is_a_failure(cluster: MiniCluster) -> None:
+def test_a_set_that_lacks_pods_for_long_is_a_failure(kind: str) -> None:
     cluster = MiniCluster(service({"engine": TWO}))
     for _ in range(40):
         cluster.reconcile()
     [failure] = status(cluster)["failures"]
-    [name] = [ref.name for ref in cluster.objects if ref.kind == "StatefulSet"]
+    [name] = [ref.name for ref in cluster.objects if ref.kind == kind]
     assert failure["message"] == (
-        f"0 of 2 pods could be made for StatefulSet {name}: kubectl describe statefulset {name} says why"
+        f"0 of 2 pods could be made for {kind} {name}: kubectl describe {kind.lower()} {name} says why"
     )
     assert condition(cluster, "Progressing")["reason"] == "Stalled"
 

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import pytest
 from operator_support import golden
 from operator_support.mini_cluster import service
-from operator_support.rendering import CASES, DEFAULTS, WITH_KEY, args, containers, render, render_case
+from operator_support.rendering import CASES, DEFAULTS, FOREIGN, WITH_KEY, args, containers, render, render_case
 
 from blade_llm.api.common import pooling, served_model
 from blade_llm.check.items import parse_items
@@ -79,7 +79,7 @@ def test_pods_are_restricted_and_explain_their_end(case: str) -> None:
             assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in FOREIGN])
 def test_the_local_runtime_runs_every_object(case: str) -> None:
     for obj in render_case(case):
         require_supported(obj)

@@ -14,6 +14,7 @@ from blade_operator.cluster.kubernetes.informer_cache import InformerCache
 from blade_operator.cluster.kubernetes.installations import Installations
 from blade_operator.cluster.kubernetes.kinds import ADAPTER, EVENT, KINDS, SERVICE, path_of
 from blade_operator.cluster.kubernetes.watching.scopes import Scopes
+from blade_operator.model.controllers import LEADER_WORKER_SET, STATEFUL_SET
 from blade_operator.model.installation import claimed
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
@@ -29,7 +30,8 @@ _NO_SUCH_PLACE = "the server rejected our request due to an error in our request
 """Said with a 422, of a JSON patch that does not apply."""
 _TRIES = 3
 """Writes of a status that others write, too, before the next reconcile goes on with it."""
-_SEPARATE_KINDS = ("Deployment", "StatefulSet", "Pod", "Service", "ConfigMap", "ControllerRevision")
+_GROUPS = (STATEFUL_SET, LEADER_WORKER_SET)
+_SEPARATE_KINDS = ("Deployment", "Pod", "Service", "ConfigMap", "ControllerRevision")
 
 
 class KubernetesCluster:
@@ -65,13 +67,21 @@ class KubernetesCluster:
         if KIND not in found or self.scopes.is_incomplete(key.namespace):
             return None
         [service] = found.pop(KIND)
-        deployments, stateful_sets, pods, services, config_maps, revisions = (
-            tuple(found.pop(kind, ())) for kind in _SEPARATE_KINDS
-        )
+        groups = tuple(obj for kind in _GROUPS for obj in found.pop(kind, ()))
+        deployments, pods, services, config_maps, revisions = (tuple(found.pop(kind, ())) for kind in _SEPARATE_KINDS)
         others = tuple(obj for objs in found.values() for obj in objs)
         adapters = self.lora_adapters(key.namespace)
         observed = Observed(
-            service, deployments, stateful_sets, pods, services, config_maps, revisions, others, adapters
+            service,
+            deployments,
+            groups,
+            pods,
+            services,
+            config_maps,
+            revisions,
+            others,
+            adapters,
+            has_leader_worker_sets=self.scopes.has(KINDS[LEADER_WORKER_SET]),
         )
         owner = claimed(service)
         if self._installation and owner not in ("", self._installation):
@@ -101,6 +111,11 @@ class KubernetesCluster:
                 return  # not what was observed any more: its event is on the way, and triggers a reconcile
             if error.status in _REFUSALS or any(words in str(error) for words in _REFUSAL_MESSAGES):
                 raise Rejected(str(error)) from error
+            if error.status == 404 and not self.scopes.has(KINDS[ref.kind]):
+                raise Rejected(
+                    f"the cluster has no {KINDS[ref.kind].plural}.{KINDS[ref.kind].group}: install what it comes with, "
+                    "or run the operator with another --group_kind (the chart's groups.kind)"
+                ) from error
             raise
 
     async def replace(self, obj: Object) -> None:

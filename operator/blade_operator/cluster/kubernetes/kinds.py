@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blade_operator.model.controllers import LEADER_WORKER_SET, LEADER_WORKER_SET_VERSION
 from blade_operator.model.objects import Ref
 from blade_protocol.labels import ADAPTER_KIND, ADAPTER_PLURAL, API_VERSION, KIND, MANAGED_BY, MANAGER, PLURAL
 
@@ -21,6 +22,8 @@ class Kind:
     optional: bool = False
     """Services are reconciled also where it cannot be listed: it came with a later release, whose CRD or rights may be
     missing."""
+    foreign: bool = False
+    """It belongs to software that few clusters have: an optional kind whose absence is nothing to report."""
 
     @property
     def group(self) -> str:
@@ -59,6 +62,7 @@ _ALL = (
     SECRET,
     Kind("Deployment", "apps/v1", "deployments"),
     Kind("StatefulSet", "apps/v1", "statefulsets", optional=True),
+    Kind(LEADER_WORKER_SET, LEADER_WORKER_SET_VERSION, "leaderworkersets", optional=True, foreign=True),
     Kind("ControllerRevision", "apps/v1", "controllerrevisions"),
     Kind("Pod", "v1", "pods"),
     Kind("Service", "v1", "services"),

@@ -27,7 +27,7 @@ _METADATA = (
 )
 _POD_ANNOTATIONS = (DELETION_COST, DRAINING_SINCE)
 _NOISE = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
-_POD_SPEC = ("nodeName", "terminationGracePeriodSeconds", "volumes")
+_POD_SPEC = ("nodeName", "schedulingGates", "terminationGracePeriodSeconds", "volumes")
 _CONTAINER = ("name", "image", "ports", "resources")
 _POD_STATUS = ("phase", "podIP", "reason", "message", "startTime")
 _CONTAINER_STATUS = ("name", "image", "ready", "started", "restartCount", "state", "lastState")

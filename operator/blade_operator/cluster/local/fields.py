@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from blade_operator.cluster.local.errors import UnsupportedField
-from blade_operator.model.objects import WORKLOADS, Object
+from blade_operator.model.controllers import CONTROLLERS, pod_template_of
+from blade_operator.model.objects import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +187,8 @@ def require_supported(obj: Object) -> None:
     body = {name: value for name, value in obj.items() if name not in ("apiVersion", "kind", "metadata", "status")}
     for problem in _problems(body, RUN[kind], ""):
         raise UnsupportedField(f"{where}: {problem}")
-    if kind in WORKLOADS:
-        for problem in _inconsistencies(obj["spec"]["template"]["spec"]):
+    if kind in CONTROLLERS:
+        for problem in _inconsistencies(pod_template_of(obj)["spec"]):
             raise UnsupportedField(f"{where}: spec.template.spec.{problem}")
 
 

@@ -159,10 +159,12 @@ def test_options_become_defaults_of_what_is_rendered() -> None:
     assert defaults() == Defaults()
     api_server = ("--api_server", "10.0.0.1/32:6443, fd00::1/128:443")
     prometheus = ("--prometheus_namespaces", "a, b", "--prometheus_labels", "app=prometheus,tier=")
-    assert defaults("--router_image", "r:1", "--watch_keys", "--openshift", *prometheus, *api_server) == Defaults(
+    options = ("--router_image", "r:1", "--watch_keys", "--openshift", "--group_kind", "StatefulSet")
+    assert defaults(*options, *prometheus, *api_server) == Defaults(
         router_image="r:1",
         watch_keys=True,
         openshift=True,
+        group_kind="StatefulSet",
         api_server=(("10.0.0.1/32", 6443), ("fd00::1/128", 443)),
         prometheus_namespaces=("a", "b"),
         prometheus_labels={"app": "prometheus", "tier": ""},
@@ -176,6 +178,7 @@ def test_options_become_defaults_of_what_is_rendered() -> None:
     [
         (["--workers", "0"], "'0' is not a number from 1 up"),
         (["--http_port", "-1"], "'-1' is not a port"),
+        (["--group_kind", "Deployment"], "invalid choice: 'Deployment'"),
         (["--leader-elect"], "did you mean '--leader_elect'?"),
         (["--watch-keys"], "did you mean '--watch_keys'?"),
         (["--no_watch_keys"], "did you mean '--no-watch_keys'?"),

@@ -12,6 +12,9 @@ from blade_operator.cluster.kubernetes.kinds import WATCHED, Kind
 
 _log = logging.getLogger(__name__)
 
+NOT_INSTALLED = "this cluster does not have it"
+"""Why a foreign kind is skipped where there is none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -65,6 +68,11 @@ class Scopes:
         """Whether ``scope``, or the namespace it is in, cannot be listed now."""
         return scope in self._skipped or self._waits_not(scope)
 
+    def has(self, kind: Kind) -> bool:
+        """Whether all there was of ``kind`` has been seen, and it can be listed still."""
+        mine = [scope for scope in self.all if scope.kind == kind and not self._leaves_out(scope)]
+        return kind not in self._absent and all(scope in self._synced for scope in mine)
+
     @property
     def skipped(self) -> dict[str, str]:
         """What cannot be listed now, with the reason."""
@@ -105,11 +113,11 @@ class Scopes:
         """``refused`` is all that cannot be listed now, and why. Returns the namespaces that are skipped since now."""
         before = self._skipped_namespaces
         for scope, reason in refused.items():
-            if scope not in self._skipped:
+            if scope not in self._skipped and reason != NOT_INSTALLED:
                 _log.warning("%s cannot be watched: %s; %s", scope, reason, _consequence(scope))
         for scope in self._skipped:
             if scope not in refused:
-                _log.info("%s can be watched again", scope)
+                _log.info("%s can be watched now", scope)
         async with self._changed:
             self._skipped = dict(refused)
             new = self._skipped_namespaces - before
@@ -117,7 +125,7 @@ class Scopes:
             self._synced -= {scope for scope in self.all if scope.namespace in new}
             self._changed.notify_all()
         metrics.SKIPPED.clear()
-        for scope in refused:
+        for scope in (scope for scope, reason in refused.items() if reason != NOT_INSTALLED):
             metrics.SKIPPED.labels(scope.namespace or "", scope.kind.name).set(1)
         return new
 
@@ -127,8 +135,12 @@ class Scopes:
 
     def _waits_not(self, scope: Scope) -> bool:
         """Whether nothing waits for ``scope`` to be listed."""
-        absent = {each.kind for each in self._skipped if each.kind.optional and not self._leaves_out(each)}
-        return self._leaves_out(scope) or scope.kind in absent
+        return self._leaves_out(scope) or scope.kind in self._absent
+
+    @property
+    def _absent(self) -> set[Kind]:
+        """Optional kinds that are skipped in all namespaces."""
+        return {each.kind for each in self._skipped if each.kind.optional and not self._leaves_out(each)}
 
     def _leaves_out(self, scope: Scope) -> bool:
         return scope.namespace in self._skipped_namespaces

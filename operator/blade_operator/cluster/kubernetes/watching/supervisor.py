@@ -14,7 +14,7 @@ from blade_operator import backoff, metrics
 from blade_operator.cluster.kubernetes.api import METADATA, Api, ApiError
 from blade_operator.cluster.kubernetes.informer_cache import InformerCache
 from blade_operator.cluster.kubernetes.watching.event_source import EventSource
-from blade_operator.cluster.kubernetes.watching.scopes import Scope, Scopes
+from blade_operator.cluster.kubernetes.watching.scopes import NOT_INSTALLED, Scope, Scopes
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +119,8 @@ class Supervisor:
                     await self._api.check(scope.path, {"watch": "1", **narrowed}, kind=kind, timeout=CHECK_SECONDS)
                     self._source.unwatchable.discard(scope)
             except ApiError as error:
+                if scope.kind.foreign and error.status == 404:
+                    return NOT_INSTALLED
                 return str(error) if error.status in REFUSALS else None
         return ""
 
