@@ -18,7 +18,8 @@ def dump_namespace(cluster: Cluster, namespace: str, folder: Path) -> None:
     save("llmservices.txt", "describe", "llmservices")
     save("llmservices.yaml", "get", "llmservices", "-o", "yaml")
     save("pods.describe.txt", "describe", "pods")
-    kinds = "deployments,replicasets,services,configmaps,endpointslices,persistentvolumeclaims,controllerrevisions"
+    kinds = "deployments,replicasets,statefulsets,controllerrevisions,services,configmaps,endpointslices"
+    kinds += ",persistentvolumeclaims"
     save("objects.yaml", "get", kinds, "-o", "yaml")
     for pod in cluster.kubectl("-n", namespace, "get", "pods", "-o", "name", check=False).split():
         if pod.startswith("pod/"):

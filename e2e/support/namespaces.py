@@ -28,7 +28,7 @@ def discard_namespace(cluster: Cluster, name: str) -> None:
 
     Not together: a namespace that has pods when it is deleted is checked again after half their grace period.
     """
-    for kinds in ("llmservices", "deployments,replicasets,pods"):
+    for kinds in ("llmservices", "deployments,replicasets,statefulsets,pods"):
         cluster.kubectl("-n", name, "delete", kinds, "--all", "--grace-period=1", "--wait=false", check=False)
     cluster.kubectl("delete", "persistentvolumes", "-l", f"{NAMESPACE_LABEL}={name}", "--wait=false")
     cluster.kubectl("label", "namespace", name, f"{DISCARDED}=true", check=False)  # a test may have deleted it

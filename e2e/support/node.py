@@ -22,15 +22,26 @@ def own_node(cluster: Cluster) -> OwnNode:
 
 def kill_container(cluster: Cluster, pod: Object, container: str) -> None:
     """SIGKILL for the container's first process; the kernel then ends the others."""
+    inside = _processes(cluster, pod, container)
+    first = [pid for pid in inside if _parent(pid) not in inside]
+    assert len(first) == 1, f"{container} of {pod['metadata']['name']}: processes {inside}, of which first: {first}"
+    os.kill(first[0], signal.SIGKILL)
+
+
+def kill_process(cluster: Cluster, pod: Object, container: str, command: str) -> None:
+    """SIGKILL for the container's one process that has ``command`` in its command line."""
+    inside = _processes(cluster, pod, container)
+    [pid] = [pid for pid in inside if command in _read(pid, "cmdline")]
+    os.kill(pid, signal.SIGKILL)
+
+
+def _processes(cluster: Cluster, pod: Object, container: str) -> list[int]:
     [identity] = [
         str(status["containerID"]).removeprefix("containerd://")
         for status in pod["status"]["containerStatuses"]
         if status["name"] == container
     ]
-    inside = [pid for pid in members(own_node(cluster).layout) if identity in _read(pid, "cgroup")]
-    first = [pid for pid in inside if _parent(pid) not in inside]
-    assert len(first) == 1, f"{container} of {pod['metadata']['name']}: processes {inside}, of which first: {first}"
-    os.kill(first[0], signal.SIGKILL)
+    return [pid for pid in members(own_node(cluster).layout) if identity in _read(pid, "cgroup")]
 
 
 def _parent(pid: int) -> int:

@@ -20,8 +20,8 @@ DEMO_MODEL: Final = Path(__file__).resolve().parents[2] / "examples" / "demo_mod
 CLAIM: Final = "demo-models"
 ROUTER_PORT: Final = 8080
 KINDS: Final = (
-    "deployments,replicasets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,serviceaccounts,"
-    "persistentvolumeclaims,poddisruptionbudgets,networkpolicies,roles,rolebindings"
+    "deployments,replicasets,statefulsets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,"
+    "serviceaccounts,persistentvolumeclaims,poddisruptionbudgets,networkpolicies,roles,rolebindings"
 )
 """Everything an LLMService has, and what Kubernetes makes of it."""
 

@@ -1,12 +1,14 @@
-"""Engines on several machines, on the real node: a member that is killed under load, scaling and a change by groups."""
+"""Engines of several processes, on the real node: on two machines, a member that is killed under load, scaling and a
+change by groups; in one pod, a rank that is killed under load."""
 
 from __future__ import annotations
 
 from e2e.support.load import Load
-from e2e.support.node import kill_container
+from e2e.support.node import kill_container, kill_process
 from e2e.support.service import Object, Service, is_ready
 
-TWO = {"gpus": {"tensorParallel": 2, "nodes": 2}, "shmSize": "1Gi"}
+STAGES = {"gpus": {"pipelineParallel": 2, "nodes": 2}, "shmSize": "1Gi"}
+RANKS = {"gpus": {"tensorParallel": 2}, "shmSize": "1Gi"}
 
 
 def members(service: Service) -> list[Object]:
@@ -25,7 +27,7 @@ def wait_whole(service: Service, groups: int) -> None:
 
 
 def test_groups_fail_scale_and_change_as_one(private: Service) -> None:
-    private.apply(engine=TWO, replicas=2)
+    private.apply(engine=STAGES, replicas=2)
     wait_whole(private, 2)
     with private.reach() as url, Load(url) as load:
         load.more()
@@ -43,8 +45,27 @@ def test_groups_fail_scale_and_change_as_one(private: Service) -> None:
         wait_whole(private, 2)
         load.more()
         before = {pod["metadata"]["uid"] for pod in members(private)}
-        private.apply(engine={**TWO, "maxNumSeqs": 4}, replicas=2)
+        private.apply(engine={**STAGES, "maxNumSeqs": 4}, replicas=2)
         private.until(lambda: not before & {pod["metadata"]["uid"] for pod in members(private)}, "changed", 300)
         wait_whole(private, 2)
+        load.more()
+    assert load.bad == []
+
+
+def test_a_rank_that_is_killed_ends_its_engine_and_no_stream(private: Service) -> None:
+    private.apply(engine=RANKS, replicas=2)
+    private.until(lambda: private.status().get("readyReplicas") == 2, "with two engines of two ranks", 180)
+    target = private.pods("engine")[0]
+    with private.reach() as url, Load(url) as load:
+        load.more()
+        kill_process(private.cluster, target, "engine", "blade_llm.engine.ranks.worker")
+        load.more()
+        name = target["metadata"]["name"]
+
+        def restarted() -> bool:
+            [pod] = [each for each in private.pods("engine") if each["metadata"]["name"] == name]
+            return is_ready(pod) and all(each["restartCount"] == 1 for each in pod["status"]["containerStatuses"])
+
+        private.until(restarted, "with the engine of the killed rank back", 180)
         load.more()
     assert load.bad == []
