@@ -243,10 +243,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.pipeline_micro_batch is not None:
             self._check_micro_batch(self.pipeline_micro_batch)
-        if self.pipeline_parallel_size > 1 and self.speculative is not None:
+        if (
+            self.pipeline_parallel_size > 1
+            and self.speculative is not None
+            and self.speculative.method in METHODS_WITH_HEAD
+        ):
             raise ValueError(
-                f"speculative decoding (decode_algo {self.speculative.method}) does not go together with "
-                "pipeline_parallel_size yet; leave one of them out"
+                f"a draft head (decode_algo {self.speculative.method}) does not go together with "
+                "pipeline_parallel_size: it reads states that only the last stage has; take decode_algo sps, ngram or "
+                "look_ahead, or leave one of them out"
             )
 
     def _check_micro_batch(self, count: int) -> None:

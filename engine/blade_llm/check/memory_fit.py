@@ -77,12 +77,15 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     ranks = config.ranks_per_node
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
     parts = _largest_parts(config, model, dtype)
-    # The bytes are of one machine.
-    part = max(
-        parts, key=lambda part: weight_bytes(part, dtype, config.quant) + given * config.nnodes * share_of_rank(part)
-    )
+    of_parts = [(part, draft_model_config(config, part, dtype)) for part in parts]
+
+    def largest(of_part: tuple[ModelConfig, DraftModelConfig | None]) -> Fraction:
+        part, draft = of_part
+        cache = given * config.nnodes * share_of_rank(part)  # the bytes are of one machine
+        return weight_bytes(part, dtype, config.quant) + _draft_weights(draft) + cache
+
+    part, draft = max(of_parts, key=largest)
     weights, share = weight_bytes(part, dtype, config.quant), share_of_rank(part) * config.nnodes
-    draft = draft_model_config(config, part, dtype)
     activations = activation_peak(config, part, dtype, draft)
     plan = plan_kv_cache(
         config,

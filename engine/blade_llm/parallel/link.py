@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from blade_llm.parallel.group import CollectiveError
+from blade_llm.parallel.group import CollectiveError, RankGroup
 
 _ROUNDS: Final = 2
 """Once around the ring the least is found, the second time all are told."""
@@ -80,6 +80,14 @@ def least_of_stages(link: StageLink, value: int) -> int:
             value = min(value, _received(link))
             link.send(_encoded(value))
     return value
+
+
+def least_of_ranks(group: RankGroup | None, link: StageLink | None, value: int) -> int:
+    """The least ``value`` of all ranks of all stages, which all of them call with; None: there is one tensor rank, or
+    one stage."""
+    if group is not None:
+        value = group.least(value)
+    return value if link is None else least_of_stages(link, value)
 
 
 def _encoded(value: int) -> memoryview:

@@ -51,11 +51,11 @@ def draft_model_config(config: EngineConfig, target: ModelConfig, dtype: DTypeNa
     """The draft model or head of ``config``; None where decoding needs none. ``dtype``: the target's.
 
     Of a ``target`` that is a rank's part of the model it is what that rank has: a part of a head, where the ranks can
-    divide it, and else the whole, as of every draft model.
+    divide it, and else the whole, as of every draft model. Of a pipeline's stages the first alone has one.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for one that cannot draft for ``target``.
     """
-    if config.speculative is None:
+    if config.speculative is None or not (target.stage is None or target.stage.first):
         return None
     whole = target if target.shard is None else _whole_target(config)
     found = read_draft(config.speculative, config.model_dir, whole)

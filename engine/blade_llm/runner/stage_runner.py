@@ -3,6 +3,9 @@
 Hidden states go from stage to stage within the model. The last stage samples and sends each step's results to the
 first, whose tables need the tokens for the next embeddings, and whose rank 0 returns the results. Other stages never
 learn the tokens, and need not.
+
+Draft tokens are in the plan where the host has them. Those of a draft model, which the first stage alone has, go ahead
+of the step's hidden states to the last stage, which verifies them: nothing depends on two stages drafting the same.
 """
 
 from __future__ import annotations
@@ -11,17 +14,16 @@ from collections import deque
 from typing import Final, cast
 
 import msgspec
-import numpy as np
 import torch
+from torch import Tensor
 
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.parallel.group import RankGroup
-from blade_llm.parallel.link import StageLink
+from blade_llm.parallel.link import StageLink, receive_tensor, send_tensor
 from blade_llm.runner.pending import LaunchedForward, LaunchedStep
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
-from blade_llm.sampling.sampler import SampledSlots
 from blade_llm.scheduling.plan import PendingForward, StepPlan, StepResult
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -54,7 +56,7 @@ class StageRunner(TorchRunner):
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> LaunchedStep | AwaitedStep:  # type: ignore[override]
         """See :class:`~blade_llm.scheduling.plan.Runner`. The last stage waits for its device, to send the results."""
         if self.link.stage == 0:
-            awaited = AwaitedStep(self, cast(LaunchedForward, forward).sampled)
+            awaited = AwaitedStep(self, cast(LaunchedForward, forward))
             self._awaited.append(awaited)
             return awaited
         step = super().launch_sampling(forward, masks)
@@ -64,6 +66,25 @@ class StageRunner(TorchRunner):
                 result = StepResult(result.tokens, [None] * len(result.tokens))
             self.link.send(memoryview(_ENCODER.encode(result)))
         return step
+
+    def _make_drafts(self, plan: StepPlan, masks: DraftMasks | None) -> Tensor | None:
+        """The first stage's draft model makes them, and all get them."""
+        invalid = super()._make_drafts(plan, masks)
+        drafting = [chunk for chunk in plan.chunks if chunk.num_draft_tokens] if plan.draft_chunks else []
+        if not drafting:
+            return invalid
+        slots = [chunk.slot for chunk in drafting for _ in range(chunk.num_draft_tokens)]
+        ends = [(chunk.start + chunk.count, chunk.num_draft_tokens) for chunk in drafting]
+        positions = [position for end, count in ends for position in range(end - count, end)]
+        where = tuple(torch.tensor([slots, positions], device=self.device))
+        if self.link.stage:
+            tokens = receive_tensor(self.link, (len(slots),), torch.int32, self.device)
+            self.tables.token_ids[where] = tokens
+        else:
+            tokens = self.tables.token_ids[where]
+        if not self.model_config.ends:
+            send_tensor(self.link, tokens)
+        return invalid
 
     def _settle(self, plan: StepPlan) -> None:
         """Have the tokens in the tables that ``plan`` goes on from, and let none come later into a slot that is another
@@ -85,26 +106,38 @@ class StageRunner(TorchRunner):
         if payload is None:
             return False
         step = self._awaited.popleft()
-        step.received = _DECODER.decode(payload)
-        kept = [row for row, slot in enumerate(step.sampled.slots) if slot in step.slots]
-        if kept:
-            sampled = step.sampled
-            where = np.array([[sampled.slots[row] for row in kept], [sampled.positions[row] for row in kept]])
-            tokens = np.array([max(step.received.tokens[row][0], 0) for row in kept], dtype=np.int32)
-            slots, positions = torch.from_numpy(where).to(self.device)
-            self.tables.token_ids[slots, positions] = torch.from_numpy(tokens).to(self.device)
+        brought = step.take(_DECODER.decode(payload))
+        if brought:
+            slots, positions, tokens = torch.tensor(brought, device=self.device).t()
+            self.tables.token_ids[slots, positions] = tokens.to(torch.int32)
         return True
 
 
 class AwaitedStep:
     """A step on its way through the stages."""
 
-    def __init__(self, runner: StageRunner, sampled: SampledSlots) -> None:
+    def __init__(self, runner: StageRunner, forward: LaunchedForward) -> None:
         self._runner = runner
-        self.sampled = sampled
-        self.slots = set(sampled.slots)
+        self._sampled, self._drafts = forward.sampled, forward.drafts
+        self.slots = set(forward.sampled.slots)
         """Those that still belong to the requests that sample here."""
         self.received: StepResult | None = None
+
+    def take(self, result: StepResult) -> list[tuple[int, int, int]]:
+        """Note what the last stage has sent; slot, position and token of each token that it brings to :attr:`slots`."""
+        drafts, sampled = self._drafts, self._sampled
+        if drafts is not None and drafts.invalid is not None and bool(drafts.invalid):
+            result = msgspec.structs.replace(result, draft_invalid=True)
+        self.received = result
+        counts = [0] * len(result.tokens) if drafts is None else drafts.counts
+        brought: list[tuple[int, int, int]] = []
+        row = 0
+        for tokens, count in zip(result.tokens, counts, strict=True):
+            slot, first = sampled.slots[row], sampled.positions[row]
+            if slot in self.slots:
+                brought += [(slot, first + index, max(token, 0)) for index, token in enumerate(tokens)]
+            row += count + 1
+        return brought
 
     def done(self) -> bool:
         """Whether :meth:`result` would return at once."""

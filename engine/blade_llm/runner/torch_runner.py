@@ -32,7 +32,7 @@ from blade_llm.models.dtypes import resolve_dtype
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_llm.models.model import Model
 from blade_llm.parallel.group import RankGroup
-from blade_llm.parallel.link import StageLink, least_of_stages
+from blade_llm.parallel.link import StageLink, least_of_ranks
 from blade_llm.runner.device import (
     TORCH_DTYPES,
     choose_attention,
@@ -139,10 +139,8 @@ class TorchRunner:
             self._graph_backend = CudaGraphs
         with torch.inference_mode():
             kv = self._start_on_cpu() if self.device.type == "cpu" else self._start_on_gpu()
-            if group is not None:
-                kv = kv.at_most(group.least(kv.blocks), group.least(kv.max_model_len))
-            if link is not None:
-                kv = kv.at_most(least_of_stages(link, kv.blocks), least_of_stages(link, kv.max_model_len))
+            blocks, length = (least_of_ranks(group, link, own) for own in (kv.blocks, kv.max_model_len))
+            kv = kv.at_most(blocks, length)
             try:
                 self.attach(kv)
             except torch.OutOfMemoryError as error:
@@ -170,9 +168,7 @@ class TorchRunner:
                 copy_tokens(self._kv_cache, *inputs.trees.copies)
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies, None if self._states is None else self._states.cache)
-            draft_invalid = None
-            if plan.draft_chunks and self.draft is not None:
-                draft_invalid = self.draft.launch(plan, draft_masks)
+            draft_invalid = self._make_drafts(plan, draft_masks)
             hidden = self._hidden(inputs)
             num_sampled = len(inputs.sampled.slots)
             logits = self.model.own_logits(hidden[:num_sampled]) if num_sampled and self.model_config.ends else None
@@ -202,6 +198,10 @@ class TorchRunner:
         launched = cast(LaunchedForward, forward)
         return {} if launched.drafts is None else launched.drafts.by_slot(launched.sampled.slots)
 
+    def _make_drafts(self, plan: StepPlan, masks: DraftMasks | None) -> Tensor | None:
+        """Let the draft model write its draft tokens into the tables; whether its logits are no numbers, [] bool."""
+        return self.draft.launch(plan, masks) if plan.draft_chunks and self.draft is not None else None
+
     def _drafts(self, inputs: StepInputs, invalid: Tensor | None) -> Drafts | None:
         """The draft tokens that the step verifies, as they are in the tables."""
         if inputs.draft_counts is None:
@@ -229,7 +229,7 @@ class TorchRunner:
         if self.config.speculative is not None:
             start = time.perf_counter()
             with torch.inference_mode():
-                self.step_seconds = measure_steps(self, self.config.speculative, self.group)
+                self.step_seconds = measure_steps(self, self.config.speculative, self.group, self.link)
             self.timings["speculation"] = time.perf_counter() - start
 
     @property

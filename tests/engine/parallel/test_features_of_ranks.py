@@ -66,10 +66,14 @@ def test_tokens_are_those_of_one_rank(
 
 
 @pytest.mark.parametrize("method", ["ngram", "look_ahead", "draft", "equal"])
+@pytest.mark.parametrize(
+    ("size", "stages", "batches"),
+    [(2, 1, None), (2, 2, None), (1, 3, 4), pytest.param(1, 2, None, marks=pytest.mark.soak)],
+)
 def test_draft_tokens_are_verified_alike(
-    folder: Path, other: Path, of_one_rank: dict[str, Result], method: str
+    folder: Path, other: Path, of_one_rank: dict[str, Result], size: int, stages: int, batches: int | None, method: str
 ) -> None:
-    """A draft model is whole on every rank, and drafts the same there."""
+    """A draft model is whole on every rank of the first stage, and drafts the same there."""
     drafts = {"draft": other, "equal": folder}.get(method)
     speculative = SpeculativeConfig(
         method=cast("SpeculativeMethod", method if drafts is None else "draft"),
@@ -77,12 +81,25 @@ def test_draft_tokens_are_verified_alike(
         draft_model="" if drafts is None else str(drafts),
     )
     config = engine_config(
-        folder, max_num_seqs=24, max_model_len=256, max_kv_blocks=40, speculative=speculative, tensor_parallel_size=2
+        folder,
+        max_num_seqs=24,
+        max_model_len=256,
+        max_kv_blocks=40 if stages == 1 else 20,
+        speculative=speculative,
+        tensor_parallel_size=size,
+        pipeline_parallel_size=stages,
+        pipeline_micro_batch=batches,
     )
-    core = core_for(config, ThreadRanks(config), step_seconds=free_drafts())  # type: ignore[arg-type]
+    ranks = ThreadRanks(config)
+    assert [runner.draft is not None for runner in ranks.runners] == [
+        drafts is not None and rank < size for rank in range(size * stages)
+    ]
+    core = core_for(config, ranks, step_seconds=free_drafts())  # type: ignore[arg-type]
     for name, result in run(core, REQUESTS, stagger=1).items():
         check_equal(result, of_one_rank[name])
     counts = core.state(epoch="", sequence=0, draining=False).speculation
     assert counts is not None
     assert counts.accepted_tokens > 0
     assert not counts.failed
+    if stages > 1:
+        assert core.state(epoch="", sequence=0, draining=False).preemptions_total

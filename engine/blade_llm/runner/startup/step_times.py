@@ -11,6 +11,7 @@ from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import SpeculativeConfig
 from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.parallel.group import RankGroup
+from blade_llm.parallel.link import StageLink, least_of_ranks
 from blade_llm.runner.startup.dummy_batch import VARIETY, DummyBatch
 from blade_llm.runner.startup.startable import StartableDraft, StartableRunner
 from blade_llm.scheduling.drafting import most_sampled
@@ -27,15 +28,21 @@ _PROMPT: Final = 8
 """Tokens."""
 
 
-def measure_steps(runner: StartableRunner, config: SpeculativeConfig, group: RankGroup | None = None) -> StepSeconds:
-    """Seconds of steps of up to as many tokens as a batch with draft tokens has. ``group``: the ranks that run them."""
+def measure_steps(
+    runner: StartableRunner,
+    config: SpeculativeConfig,
+    group: RankGroup | None = None,
+    link: StageLink | None = None,
+) -> StepSeconds:
+    """Seconds of steps of up to as many tokens as a batch with draft tokens has; of a pipeline's first stage those
+    until the last one's tokens are there. ``group``, ``link``: to the ranks that run them."""
     slots = _slots(runner, config)
     most = min(slots * (1 + config.most_draft_tokens), most_sampled(runner.config.max_num_seqs))
     sizes = sorted({size for size in _SIZES if size < most} | {most})
     batch = DummyBatch((VARIETY[0],))  # greedy: what else sampling does is small beside the forward pass of real models
     _run(runner, batch.step([_PROMPT + config.most_draft_tokens] * slots))
     plans = {size: partial(_run, runner, _decodes(size, config)) for size in sizes}
-    seconds = _fastest(plans, group)
+    seconds = _fastest(plans, group, link)
     draft = None
     if runner.draft is not None:
         sizes = sorted({size for size in _SIZES if size < slots} | {slots})
@@ -46,14 +53,16 @@ def measure_steps(runner: StartableRunner, config: SpeculativeConfig, group: Ran
     return StepSeconds(seconds, draft, plain)
 
 
-def _fastest(runs: Mapping[int, Callable[[], float]], group: RankGroup | None) -> dict[int, float]:
+def _fastest(
+    runs: Mapping[int, Callable[[], float]], group: RankGroup | None, link: StageLink | None = None
+) -> dict[int, float]:
     """The shortest time of each of ``runs``, of a few rounds over all: what disturbs one disturbs its neighbours. All
     ranks make as many rounds."""
     shortest = {size: run() for size, run in runs.items()}
     started = time.perf_counter()
     for number in range(_MOST_ROUNDS - 1):
         going_on = number < _ROUNDS - 1 or time.perf_counter() - started <= _ENOUGH_SECONDS
-        if not (going_on if group is None else group.least(going_on)):
+        if not least_of_ranks(group, link, going_on):
             break
         for size, run in runs.items():
             shortest[size] = min(shortest[size], run())
