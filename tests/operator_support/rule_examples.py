@@ -294,7 +294,14 @@ EXAMPLES: tuple[Example, ...] = (
     ),
     *(
         Example("spec.engine.gpus.pipelineParallel", "qwen", _spec(engine={"gpus": {"pipelineParallel": 2}, **feature}))
-        for feature in ({"speculative": {"method": "ngram"}}, {"speculative": {"method": "mtp"}})
+        for feature in (
+            {"speculative": {"method": "mtp"}},
+            {"speculative": {"method": "eagle3", **_draft(FILE)}},
+        )
+    ),
+    *(
+        Example("", "qwen", _spec(engine={"gpus": {"pipelineParallel": 2}, "speculative": speculative}))
+        for speculative in ({"method": "ngram"}, {"method": "lookahead"}, {"method": "draft", **_draft(FILE)})
     ),
     Example("", "qwen", _spec(engine={"gpus": {"pipelineParallel": 2}, "lora": {}})),
     Example("spec.engine.gpus", "qwen", _spec(engine={"gpus": {"tensorParallel": 2, "nodes": 2}, "lora": {}})),

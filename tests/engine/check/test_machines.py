@@ -11,7 +11,7 @@ from hub_support.tiny_model import make_model
 
 from blade_llm.check.memory_fit import RANK_RUNTIME_BYTES, RUNTIME_BYTES, Gpu, check_memory_fit
 from blade_llm.cli.check import main
-from blade_llm.config import EngineConfig
+from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_protocol.check import CheckItem
 
 GIB = 1 << 30
@@ -73,6 +73,22 @@ def test_each_machine_plans_the_stage_that_is_on_it(tmp_path: Path) -> None:
         assert f"KV cache {40 * LAYER_BLOCK} bytes (0.00 GiB) (40 blocks" in item.detail
         runtime = RUNTIME_BYTES + RANK_RUNTIME_BYTES
         assert f", times 2 + runtime {runtime} bytes (0.75 GiB) = " in item.detail
+
+
+def test_the_first_stage_alone_has_a_draft_model(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    drafting = {"speculative": SpeculativeConfig(method="draft", draft_model=str(model))}
+    plain, drafts = (
+        [check(model, node, 4 * GIB, ranks=(1, 2), kv_cache_bytes=60 * LAYER_BLOCK, **flags) for node in range(2)]
+        for flags in ({}, drafting)
+    )
+    assert drafts[1].detail == plain[1].detail
+    whole = check(model, 0, 4 * GIB, ranks=(1, 1), nnodes=1)
+    assert figure(drafts[0].detail, "+ draft model") == figure(whole.detail, "weights")
+    assert "(30 blocks" in plain[0].detail
+    assert "(10 blocks" in drafts[0].detail  # of three layers
+    both = check(model, 0, 4 * GIB, ranks=(1, 2), kv_cache_bytes=60 * LAYER_BLOCK, nnodes=1, **drafting)
+    assert figure(both.detail, "+ draft model") == figure(drafts[0].detail, "+ draft model")
 
 
 @pytest.mark.parametrize(("nnodes", "node"), [(1, 0), (2, 0), (2, 1)])

@@ -13,6 +13,8 @@ from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments,
 from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
+LOOPING = {"prompt": "a b a b a b a b", "max_tokens": 96, "temperature": 0.0, "ignore_eos": True}
+"""Of which an n-gram foresees much."""
 FLAGS = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
 
 
@@ -31,21 +33,24 @@ def server(folder: Path, text_model: Path) -> Iterator[ServerProcess]:
 def test_it_answers_what_one_device_answers(folder: Path, text_model: Path) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     answers = []
-    for name, flags in (("o", []), ("p", ["-pp", "2", "-tp", "2"])):
+    for name, flags in (("o", []), ("p", ["-pp", "2", "-tp", "2"]), ("s", ["-pp", "2", "--decode_algo", "ngram"])):
         with running_server(folder / name, text_model, *flags, *FLAGS, engine="real") as server:
             found = server.post("/v1/completions", **REQUEST).json()["choices"][0]
             guided = server.post("/v1/completions", **{**REQUEST, "max_tokens": 200, "guided_json": schema})
             texts = guided.json()["choices"][0]["text"]
             assert isinstance(json.loads(texts)["a"], int)
-            answers.append((found["text"], found["logprobs"]["tokens"], texts))
+            looping = server.post("/v1/completions", **LOOPING).json()
+            answers.append((found["text"], found["logprobs"]["tokens"], texts, looping["choices"][0]["text"]))
+            details = looping["usage"].get("completion_tokens_details") or {}
+            assert (details.get("accepted_prediction_tokens", 0) > 0) == (name == "s")
             ranks = rank_pids(server)
-            assert len(ranks) == (3 if flags else 0)
-            assert all(segments(rank) for rank in ranks)
+            assert len(ranks) == {"o": 0, "p": 3, "s": 1}[name]
+            assert all(bool(segments(rank)) == (name == "p") for rank in ranks)
             assert not any(Path(path).parent.exists() for rank in ranks for path in segments(rank))
             server.signal(signal.SIGTERM)
             assert server.process.wait(20) == 0
             assert all(gone(rank) for rank in ranks)
-    assert answers[0] == answers[1]
+    assert answers[0] == answers[1] == answers[2]
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
@@ -71,7 +76,7 @@ def test_nothing_outlives_the_server(server: ServerProcess) -> None:
     [
         (["-pp", "9"], "--pipeline_parallel_size 9 is more than the model's"),
         (["-pp", "2", "-tp", "33"], "give 1 stage or more, and at most 64 ranks"),
-        (["-pp", "2", "--decode_algo", "ngram"], "speculative decoding (decode_algo ngram) does not go together with"),
+        (["-pp", "2", "--decode_algo", "mtp"], "a draft head (decode_algo mtp) does not go together with"),
         (["-pp", "2", "--pipeline_micro_batch", "1"], "pipeline_micro_batch is 1; give 2, one for each stage, to 64"),
         (["--pipeline_micro_batch", "2"], "pipeline_micro_batch is 2, and there is one stage; leave it out"),
         (["-pp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"], "raise --kv_cache_bytes to"),

@@ -14,7 +14,7 @@ from blade_llm.models.sharding import rank_model
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner.stage_runner import AwaitedStep, StageRunner
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.plan import BlockUpdate, NewRequest, ScheduledChunk, StepPlan
+from blade_llm.scheduling.plan import BlockUpdate, NewRequest, ScheduledChunk, StepPlan, TokenUpdate
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=100, seed=0)
 PROMPT = [5, 6, 7, 8]
@@ -98,6 +98,39 @@ def test_a_late_token_does_not_go_to_the_next_request_of_its_slot(stages: tuple[
     (token,) = after.result().tokens
     assert len(late.result().tokens) == 1
     assert tokens_of(first, 3, 13) == tokens_of(second, 3, 13) == [*longer, *token]
+
+
+@pytest.mark.parametrize("right", [0, 1, 3])
+def test_all_tokens_that_draft_tokens_bring_come_to_the_first_stage(
+    stages: tuple[StageRunner, StageRunner], right: int
+) -> None:
+    """In the middle of a step with a decode before it and one behind it."""
+    first, second = stages
+    for step, plan in enumerate([enters(0, 30, PROMPT), *(decodes(0, 31 + more, 4 + more) for more in range(4))]):
+        for runner in stages:
+            launched = launch(runner, plan)
+        assert len(launched.result().tokens) == 1, step
+    known = tokens_of(second, 0, 9)
+    for slot in range(3):
+        for runner in stages:
+            launch(runner, enters(slot, 40 + slot, PROMPT))
+    drafts = [*known[5 : 5 + right], *((token + 1) % 50 for token in known[5 + right : 8])]
+    plan = StepPlan(
+        43,
+        [
+            ScheduledChunk(0, 4, 1, True, "0"),
+            ScheduledChunk(2, 4, 4, True, "2", num_draft_tokens=3),
+            ScheduledChunk(1, 4, 1, True, "1"),
+        ],
+        token_updates=[TokenUpdate(2, 5, drafts)],
+        pipeline_stages=2,
+    )
+    awaited = launch(first, plan)
+    launch(second, plan)
+    brought = known[5 : 6 + right]
+    assert awaited.result().tokens == [[known[5]], brought, [known[5]]]
+    assert tokens_of(first, 2, 6 + right) == [*known[:5], *brought]
+    assert tokens_of(first, 0, 6) == tokens_of(first, 1, 6) == known[:6]
 
 
 def test_each_stage_has_its_layers_alone(stages: tuple[StageRunner, StageRunner]) -> None:

@@ -17,6 +17,8 @@ _ONE_RANK: Final = (
     "self.gpus.count / self.gpus.pipelineParallel) <= 1)"
 )
 """Of each layer: stages alone exchange little."""
+_HEADS: Final = ("eagle3", "mtp")
+"""Methods of speculative decoding that read the model's hidden states."""
 
 
 def _has_a_rank_for_each_device(gpus: Gpus) -> bool:
@@ -36,7 +38,8 @@ def _has_shared_memory(spec: LLMServiceSpec) -> bool:
 
 def _has_plain_stages(spec: LLMServiceSpec) -> bool:
     """Whether the engine has no feature that does not go together with pipeline stages."""
-    return spec.engine.gpus.pipeline_parallel == 1 or spec.engine.speculative is None
+    speculative = spec.engine.speculative
+    return spec.engine.gpus.pipeline_parallel == 1 or speculative is None or speculative.method not in _HEADS
 
 
 def _has_plain_machines(spec: LLMServiceSpec) -> bool:
@@ -71,9 +74,11 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
         field=f"{_FIELD}.pipelineParallel",
-        cel="!has(self.gpus) || self.gpus.pipelineParallel == 1 || !has(self.speculative)",
+        cel="!has(self.gpus) || self.gpus.pipelineParallel == 1 || !has(self.speculative) || "
+        f"!(self.speculative.method in {list(_HEADS)})",
         holds=lambda name, spec: _has_plain_stages(spec),
-        message="stages do not go with speculative: remove it, or set 1",
+        message="stages do not go with the speculative methods eagle3 and mtp, whose heads read states of the last "
+        "one: take draft, ngram or lookahead, or set 1",
     ),
     Rule(
         at=("spec", "engine"),
