@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import torch
 from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, run
 from engine_support.thread_ranks import ThreadRanks
 from engine_support.tiny_models import engine_config, save_model
+from safetensors.torch import load_file, save_file
 
 from blade_llm.config import SpeculativeConfig, SpeculativeMethod
 
@@ -103,3 +105,26 @@ def test_draft_tokens_are_verified_alike(
     assert not counts.failed
     if stages > 1:
         assert core.state(epoch="", sequence=0, draining=False).preemptions_total
+
+
+def test_a_draft_model_of_nan_in_the_first_stage_is_switched_off(
+    folder: Path, tmp_path: Path, of_one_rank: dict[str, Result]
+) -> None:
+    """The last stage, which verifies what it made, sees nothing wrong."""
+    save_model(tmp_path, "llama", num_hidden_layers=1)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], 3e38)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = engine_config(
+        folder,
+        max_num_seqs=24,
+        max_model_len=256,
+        speculative=SpeculativeConfig(method="draft", gamma=3, draft_model=str(tmp_path)),
+        pipeline_parallel_size=2,
+    )
+    core = core_for(config, ThreadRanks(config), step_seconds=free_drafts())  # type: ignore[arg-type]
+    for name, result in run(core, REQUESTS[:6], stagger=1).items():
+        check_equal(result, of_one_rank[name])
+    counts = core.state(epoch="", sequence=0, draining=False).speculation
+    assert counts is not None
+    assert counts.failed
