@@ -271,8 +271,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"node_rank is {self.node_rank}; with nnodes {self.nnodes} machines are 0 to {self.nnodes - 1}"
             )
-        if self.nnodes > 1 and self.enable_lora:
-            raise ValueError("enable_lora does not go together with nnodes yet; leave one of them out")
 
     @property
     def batches_in_flight(self) -> int:

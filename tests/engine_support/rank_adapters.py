@@ -12,7 +12,7 @@ from engine_support.thread_ranks import ThreadRanks
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore
-from blade_llm.engine.ranks.adapter_messages import ForgetAdapterMessage, ReadAdapterMessage
+from blade_llm.engine.ranks.adapter_messages import FetchAdapterMessage, ForgetAdapterMessage, ReadAdapterMessage
 from blade_llm.engine.ranks.adapter_reads import RankAdapters
 from blade_llm.engine.ranks.adapters import AdapterRanks
 from blade_llm.engine.ranks.messages import decode
@@ -27,7 +27,7 @@ class LocalRanks:
 
     def send(self, payload: bytes) -> None:
         message = decode(payload)
-        assert isinstance(message, ReadAdapterMessage | ForgetAdapterMessage)
+        assert isinstance(message, FetchAdapterMessage | ReadAdapterMessage | ForgetAdapterMessage)
         for other in self._others:
             other.handle(message)
 
@@ -35,6 +35,9 @@ class LocalRanks:
         for other in self._others:
             self._replies.extend(other.take_replies())
         return self._replies.popleft() if self._replies else None
+
+    def name_of(self, rank: int) -> str:
+        return f"rank {rank}"
 
     def raise_if_lost(self) -> None:
         pass

@@ -10,9 +10,11 @@ from typing import cast
 from blade_llm.config import EngineConfig
 from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.core import EngineCore, EngineInfo
+from blade_llm.engine.ranks.adapter_reads import Place
 from blade_llm.engine.ranks.adapters import AdapterRanks
 from blade_llm.engine.ranks.build import build_rank, build_with_ranks
 from blade_llm.models.implementation import log_implementation, read_model_config
+from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner import preload
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
@@ -60,7 +62,9 @@ def build_core(config: EngineConfig) -> EngineCore:
     core.ranks = ranks
     if runner.adapters is not None:
         loaded = cast("dict[int, LoadedAdapter]", runner.adapters.loaded)
-        others = None if ranks is None else AdapterRanks(ranks, config.num_ranks)
+        layout = RankLayout.of(config)
+        fetching = [rank for rank in range(layout.size) if Place.of(layout, rank).fetches]
+        others = None if ranks is None else AdapterRanks(ranks, layout.size, fetching=fetching)
         core.serve_adapters(config, runner.adapters.reader(), loaded, others)
     return core
 

@@ -185,8 +185,6 @@ def merged(leader: EngineConfig, own: EngineConfig) -> EngineConfig:
         model=own.model,
         tokenizer_dir=own.tokenizer_dir,
         packed_cache_dir=own.packed_cache_dir,
-        lora_modules=own.lora_modules,
-        lora_allowed_roots=own.lora_allowed_roots,
         node_rank=own.node_rank,
         dist_init_addr=own.dist_init_addr,
         speculative=speculative,

@@ -131,5 +131,5 @@ def test_the_program_plans_for_one_machine_and_meets_nobody(tmp_path: Path, caps
     printed = capsys.readouterr().out
     assert "machine 1: rank 1: weights" in printed
     assert [line.split()[0] for line in printed.splitlines()[:2]] == ["check_memory_fit", "check_model"]
-    assert main([*arguments, "--nnodes", "2", "--enable_lora=true"]) == 1
-    assert "enable_lora does not go together with nnodes yet" in capsys.readouterr().out
+    assert main([*arguments, "--nnodes", "2", "--node_rank", "1", "--enable_lora=true"]) == 0
+    assert "adapters" in capsys.readouterr().out

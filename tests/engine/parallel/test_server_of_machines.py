@@ -2,66 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from engine_support.machine_servers import MODEL_FLAGS, Machine, running_machine
 from engine_support.rank_servers import refusal
-from engine_support.server_process import ServerProcess, gone, running_server, server_command, wait_until
+from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 from blade_llm.parallel.route import free_port
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
-MODEL_FLAGS = "--dtype", "float32", "--kv_cache_bytes", "16MiB"
-
-
-class Machine:
-    """A machine behind machine 0: a server process that answers probes."""
-
-    def __init__(self, folder: Path, model: Path, *flags: str) -> None:
-        self.log = folder / "machine.log"
-        command = [*server_command("real"), "--model", str(model), "--load_format", "dummy", "--host", "127.0.0.1"]
-        with self.log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, "--port", "0", *flags],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-        wait_until(lambda: "Probes answered at" in self.output or self.process.poll() is not None, 60)
-        match = re.search(r"Probes answered at (.+)", self.output)
-        assert match, self.output
-        self.url = f"http://{match[1]}"
-
-    @property
-    def output(self) -> str:
-        return self.log.read_text(encoding="utf-8")
-
-    def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", timeout=30)
-
-    def status(self, path: str) -> int:
-        with contextlib.suppress(httpx.TransportError):  # it does not listen yet
-            return self.get(path).status_code
-        return 0
-
-    @property
-    def rank_pid(self) -> int:
-        (rank,) = psutil.Process(self.process.pid).children()
-        assert "blade_llm.engine.ranks.worker" in rank.cmdline()
-        return rank.pid
-
-    @property
-    def errors(self) -> list[str]:
-        return [line for line in self.output.splitlines() if line.startswith("blade_llm_server: error:")]
 
 
 @pytest.fixture
@@ -83,12 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def machine(folder: Path, text_model: Path, flags: tuple[str, ...]) -> Iterator[Machine]:
     """Machine 1, which is there before machine 0."""
-    made = Machine(folder, text_model, *flags, "--node_rank", "1")
-    yield made
-    with contextlib.suppress(ProcessLookupError):
-        made.process.send_signal(signal.SIGCONT)
-    made.process.kill()
-    made.process.wait()
+    with running_machine(folder, text_model, *flags, "--node_rank", "1") as made:
+        yield made
 
 
 @pytest.fixture
@@ -213,7 +166,6 @@ def test_a_signal_waits_for_the_leader(server: ServerProcess, machine: Machine) 
         (["--nnodes", "2", "--node_rank", "1"], "nnodes 2 needs dist_init_addr"),
         (["--nnodes", "2", "--dist_init_addr", "10.0.0.1"], "--dist_init_addr is '10.0.0.1'; give HOST:PORT"),
         (["--node_rank", "1"], "--node_rank 1 needs --nnodes"),
-        (["--nnodes", "2", "--enable_lora"], "enable_lora does not go together with nnodes yet"),
         (
             ["--nnodes", "2", "--node_rank", "1", "--dist_init_addr", "127.0.0.1:9", "--dist_timeout", "0"],
             "nobody answers at --dist_init_addr 127.0.0.1:9 after 0 s",

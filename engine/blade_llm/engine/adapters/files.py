@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from blade_llm.engine.adapters.entry import Adapter, CheckedFiles, LoadedAdapter
 from blade_llm.engine.adapters.paths import find_folder, normalized
 from blade_llm.sampling.guided.threads import DaemonThreads
 
+_T = TypeVar("_T")
 RECENT: Final = 0.2
 """Share of the last one in what reading takes."""
 DOWNLOADS: Final = 2
@@ -38,14 +39,21 @@ class AdapterReader(Protocol):
 class OtherRanks(Protocol):
     """Ranks that read their own parts of all adapters; see :class:`blade_llm.engine.ranks.adapters.AdapterRanks`."""
 
-    def read(self, number: int, folder: Path, own: Future[LoadedAdapter]) -> Future[LoadedAdapter]:
-        """Let them read ``folder``; the result is that of ``own`` once they have the same."""
+    def fetch(self, path: str, own: Future[CheckedFiles]) -> Future[CheckedFiles]:
+        """Let their machines download what ``own`` downloads of ``path``; the result is that of ``own`` once they
+        have it. Without other machines it is ``own``."""
+        ...
+
+    def read(self, number: int, path: str, folder: Path, own: Future[LoadedAdapter]) -> Future[LoadedAdapter]:
+        """Let them read ``folder``, which was found for ``path``; the result is that of ``own`` once they have the
+        same."""
+        ...
 
     def forget(self, number: int) -> None:
         """Let them free an adapter's memory."""
 
     def poll(self) -> None:
-        """Settle what :meth:`read` returned. Raises what a lost rank raises."""
+        """Settle what the others return. Raises what a lost rank raises."""
 
 
 class AdapterFiles:
@@ -69,7 +77,8 @@ class AdapterFiles:
         """Find the files of ``adapter``, download them if they are elsewhere, and check them if it is registered
         only."""
         threads = self._checks if is_local(adapter.path) else self._downloads
-        return threads.submit(self._prepare, adapter.path, adapter.register_only)
+        own = threads.submit(self._prepare, adapter.path, adapter.register_only)
+        return own if self._ranks is None or is_local(adapter.path) else self._ranks.fetch(adapter.path, own)
 
     def read(self, adapter: Adapter) -> Future[LoadedAdapter]:
         """Read the weights of ``adapter``, under a number that no other has."""
@@ -78,18 +87,16 @@ class AdapterFiles:
         own = self._reads.submit(self._read, adapter.folder, adapter.path)
         if self._ranks is None:
             return own
-        return self._ranks.read(adapter.coming, adapter.folder or Path(normalized(adapter.path)), own)
+        folder = adapter.folder or Path(normalized(adapter.path))
+        return self._ranks.read(adapter.coming, adapter.path, folder, own)
 
     def read_now(self, adapter: Adapter) -> LoadedAdapter:
         """Find them, read them and wait for that. Raises ``ModelFilesError``, and what lost ranks raise."""
-        adapter.folder = find_folder(adapter.path)
-        reading = self.read(adapter)
-        while not wait([reading], POLL_S).done:
-            self.poll()
-        return reading.result()
+        adapter.folder = self._wait_for(self.prepare(adapter)).folder
+        return self._wait_for(self.read(adapter))
 
     def poll(self) -> None:
-        """Settle what was read by all ranks. Raises what lost ranks raise."""
+        """Settle what all machines have found and all ranks have read. Raises what lost ranks raise."""
         if self._ranks is not None:
             self._ranks.poll()
 
@@ -97,6 +104,11 @@ class AdapterFiles:
         """What was read under ``number`` is not kept."""
         if self._ranks is not None:
             self._ranks.forget(number)
+
+    def _wait_for(self, future: Future[_T]) -> _T:
+        while not wait([future], POLL_S).done:
+            self.poll()
+        return future.result()
 
     def _prepare(self, path: str, check: bool) -> CheckedFiles:
         folder = find_folder(path)

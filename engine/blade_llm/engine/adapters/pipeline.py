@@ -60,7 +60,9 @@ class AdapterPipeline:
             self.queue.remove(adapter)
 
     def take_prepared(self) -> list[Adapter]:
-        """Those whose files were found, or were not."""
+        """Those whose files were found, or were not. Raises what lost ranks raise."""
+        if self._preparing:
+            self._files.poll()
         done = [adapter for adapter in self._preparing if adapter.files is not None and adapter.files.done()]
         for adapter in done:
             self._preparing.remove(adapter)

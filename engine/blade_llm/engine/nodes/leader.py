@@ -108,6 +108,13 @@ class Leader:
         """Call ``on_lost`` for every rank or machine that is lost after :meth:`admit`, from another thread."""
         self._on_lost = on_lost
 
+    def place_of(self, rank: int) -> str:
+        """What messages call the machine of ``rank``; empty: it is this one."""
+        if (node := self._layout.node_of(rank)) == 0:
+            return ""
+        seat = self._seats.get(node)  # one look, while the loop's thread may change it
+        return f"machine {node}" if seat is None else _place(seat)
+
     def serving(self) -> None:
         """All ranks are ready: whoever is silent now is lost soon."""
         self._serving = True
@@ -269,14 +276,14 @@ class Leader:
     def _lost_rank(self, seat: _Seat, lost: RankLost) -> None:
         if lost.rank not in self._layout.ranks_of_node(seat.node):
             return
-        message = f"machine {seat.node} at {seat.connection.peer}: {lost.failure.message}"
+        message = f"{_place(seat)}: {lost.failure.message}"
         self._report(lost.rank, msgspec.structs.replace(lost.failure, message=message), lost.consequence)
 
     def _lost_machine(self, seat: _Seat, how: str) -> None:
         if self._seats.get(seat.node) is not seat:
             return
         del self._seats[seat.node]
-        message = f"machine {seat.node} at {seat.connection.peer} ({ranks_text(self._layout, seat.node)}) {how}"
+        message = f"{_place(seat)} ({ranks_text(self._layout, seat.node)}) {how}"
         if self._started:
             self._report(self._layout.ranks_of_node(seat.node)[0], EngineFailure(message=message), False)
         else:
@@ -301,6 +308,10 @@ class Leader:
     def _send_all(self, message: Beat | Ending) -> None:
         for seat in self._seats.values():
             seat.connection.send(message)
+
+
+def _place(seat: _Seat) -> str:
+    return f"machine {seat.node} at {seat.connection.peer}"
 
 
 def ranks_text(layout: RankLayout, node: int) -> str:

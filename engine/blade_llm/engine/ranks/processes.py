@@ -200,6 +200,11 @@ class RankProcesses:
                     return payload
         return None
 
+    def name_of(self, rank: int) -> str:
+        """What messages call a rank: its number, and that of its machine where that is another one."""
+        place = "" if self._leader is None else self._leader.place_of(rank)
+        return f"{place}: rank {rank}" if place else f"rank {rank}"
+
     def watch(self, on_lost: OnLost) -> None:
         """Call ``on_lost(rank, failure)`` as soon as the first rank is lost, from another thread, or now if one is lost
         already: to abort the collectives that wait for it."""

@@ -19,7 +19,7 @@ import zmq
 
 from blade_llm.engine.adapters import LoadedAdapter
 from blade_llm.engine.child_process import begin, failure_of, load_build, report_failure
-from blade_llm.engine.ranks.adapter_reads import RankAdapters
+from blade_llm.engine.ranks.adapter_reads import Place, RankAdapters
 from blade_llm.engine.ranks.hangs import STACKS_SIGNAL
 from blade_llm.engine.ranks.messages import (
     ForwardMessage,
@@ -35,6 +35,7 @@ from blade_llm.engine.ranks.ready import other_version
 from blade_llm.engine.ranks.runner import LoadedRunner
 from blade_llm.engine.start import LOG_FORMAT, freeze_gc_heap
 from blade_llm.engine.version import package_version
+from blade_llm.parallel.layout import RankLayout
 from blade_llm.parallel.session_key import connect_with
 from blade_llm.parallel.waiting import LONGEST_SLEEP
 from blade_llm.scheduling.plan import PendingForward, Runner
@@ -107,7 +108,8 @@ def _serve(start: RankStart, parent_pipe: int) -> None:
     adapters: RankAdapters | None = None
     if runner.adapters is not None:
         loaded = cast("dict[int, LoadedAdapter]", runner.adapters.loaded)
-        adapters = RankAdapters(start.rank, runner.adapters.reader(), loaded)
+        place = Place.of(RankLayout.of(start.config), start.rank)
+        adapters = RankAdapters(start.rank, runner.adapters.reader(), loaded, place)
     freeze_gc_heap()
     context: zmq.Context[Any] = zmq.Context()
     RankProcess(runner, connect(context, start), parent_pipe, adapters).run()

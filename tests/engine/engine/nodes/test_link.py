@@ -83,6 +83,7 @@ def test_a_machine_gets_the_leaders_settings_and_both_hear_of_the_end() -> None:
             _, welcome = await asyncio.gather(two.admit(), link.join(JOIN, 30))
             assert welcome.config == WELCOME.config
             assert welcome.session_key == "key"
+            assert [two.leader.place_of(rank) for rank in range(4)] == ["", "", *["machine 1 at 127.0.0.1"] * 2]
             ended = asyncio.ensure_future(link.wait())
             assert not link.serving
             two.leader.serving()
@@ -94,6 +95,7 @@ def test_a_machine_gets_the_leaders_settings_and_both_hear_of_the_end() -> None:
             rank, failure, consequence = await two.lost.get()
             assert (rank, consequence) == (2, False)
             assert failure.message == "machine 1 at 127.0.0.1 (ranks 2 to 3) ends: it follows"
+            assert two.leader.place_of(2) == "machine 1"
 
     run(test())
 

@@ -211,5 +211,5 @@ def test_folders_are_sent_in_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     ranks = DiskRanks()
     monkeypatch.setattr(ranks, "send", sent.append)
     monkeypatch.chdir(tmp_path)
-    AdapterRanks(ranks, 3).read(1, Path("a"), Future())
+    AdapterRanks(ranks, 3).read(1, "a", Path("a"), Future())
     assert [decode(each) for each in sent] == [ReadAdapterMessage(1, str(tmp_path / "a"))]
