@@ -243,6 +243,18 @@ CASES: dict[str, dict[str, Any]] = {
         "model": {"uri": "file:///models/qwen"},
         "engine": {"gpus": {"tensorParallel": 2, "nodes": 2}},
     },
+    "adapters_of_nodes": {
+        "model": {
+            "uri": "hf://Qwen/Qwen2.5-72B-Instruct",
+            "tokenSecretRef": {"name": "hub", "key": "token"},
+            "cache": {"claimName": "models"},
+        },
+        "engine": {
+            "gpus": {"count": 16, "tensorParallel": 8, "pipelineParallel": 2, "nodes": 2},
+            "lora": {"maxGPU": 4},
+        },
+        "adapters": [{"name": "sql", "uri": "hf://acme/sql"}],
+    },
     "leader_worker_sets": {
         "model": {"uri": "file:///models/qwen"},
         "engine": {"gpus": {"count": 16, "tensorParallel": 8, "pipelineParallel": 2, "nodes": 2}},

@@ -304,7 +304,7 @@ EXAMPLES: tuple[Example, ...] = (
         for speculative in ({"method": "ngram"}, {"method": "lookahead"}, {"method": "draft", **_draft(FILE)})
     ),
     Example("", "qwen", _spec(engine={"gpus": {"pipelineParallel": 2}, "lora": {}})),
-    Example("spec.engine.gpus", "qwen", _spec(engine={"gpus": {"tensorParallel": 2, "nodes": 2}, "lora": {}})),
+    Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2, "nodes": 2}, "lora": {}})),
     Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 1}, "shmSize": "64Mi"})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": 1 << 30})),
     Example("spec.engine.shmSize", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": "1023Mi"})),

@@ -310,3 +310,24 @@ def test_the_template_says_how_many_pods_an_engine_has(cluster: MiniCluster) -> 
     [template] = [obj["data"]["template"] for ref, obj in cluster.objects.items() if ref.kind == "ControllerRevision"]
     assert template["metadata"]["annotations"][NODES] == "2"
     assert REVISION not in template["metadata"]["labels"]
+
+
+def test_adapters_are_placed_on_groups_through_their_leaders() -> None:
+    """A leader lets its machines read what it is told to load."""
+    names = ("sql", "law")
+    adapters = [{"name": name, "uri": f"file:///adapters/{name}", "replicas": 1} for name in names]
+    cluster = make(2, engine={**TWO, "lora": {"maxGPU": 4}}, adapters=adapters)
+    leaders = {pod["metadata"]["name"] for pod in members(cluster) if podutil.role(pod) == ROLE_ENGINE}
+    assert len(leaders) == 2
+    entries = {each["name"]: each for each in status(cluster)["adapters"]}
+    assert {name: (each["desired"], each["loaded"]) for name, each in entries.items()} == dict.fromkeys(names, (1, 1))
+    assert {*entries["sql"]["pods"], *entries["law"]["pods"]} == leaders
+    assert {pod for pod, listed in cluster.adapters.items() if listed} == leaders
+    assert condition(cluster, "AdaptersReady")["status"] == "True"
+
+    lost = next(pod for pod in members(cluster) if podutil.role(pod) == ROLE_MEMBER)
+    cluster.terminate_container(lost, "engine", 1, "a bus error")
+    cluster.converge()
+    entries = {each["name"]: each for each in status(cluster)["adapters"]}
+    assert {name: each["loaded"] for name, each in entries.items()} == dict.fromkeys(names, 1)
+    assert status(cluster)["readyReplicas"] == 2

@@ -217,6 +217,22 @@ def test_the_check_of_a_machine_plans_for_it_alone_and_meets_nobody() -> None:
     assert "BLADE_LEADER" not in str(check)
 
 
+def test_each_machine_of_an_engine_finds_and_downloads_adapters() -> None:
+    gpus = {"tensorParallel": 2, "nodes": 2}
+    adapters = {"engine": {"gpus": gpus, "lora": {}}, "adapters": [{"name": "sql", "uri": "hf://a/sql"}]}
+    spec = pod(adapters | hub(tokenSecretRef={"name": "hub", "key": "token"}, cache={"claimName": "store"}))
+    engine = containers(spec)["engine"]
+    assert "--enable_lora=true" in engine["args"]
+    assert "--nnodes" in engine["args"]
+    env = {entry["name"]: entry for entry in engine["env"]}
+    assert env["HF_HOME"]["value"] == "/models"
+    assert env["HF_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "token"}
+    assert "HF_HUB_OFFLINE" not in env
+    assert {"name": "models", "mountPath": "/models"} in engine["volumeMounts"]
+    claimed = containers(pod({**adapters, "model": {"uri": "pvc://store/qwen"}, "adapters": []}))["engine"]
+    assert {"name": "models", "mountPath": "/models", "readOnly": True} in claimed["volumeMounts"]
+
+
 def test_the_token_is_mounted_where_the_internal_port_is_served_or_queried() -> None:
     typed = parse_service(service(hub()))
     spec = pod(hub(), WITH_KEY)

@@ -42,11 +42,6 @@ def _has_plain_stages(spec: LLMServiceSpec) -> bool:
     return spec.engine.gpus.pipeline_parallel == 1 or speculative is None or speculative.method not in _HEADS
 
 
-def _has_plain_machines(spec: LLMServiceSpec) -> bool:
-    """Whether the engine has no feature that does not go together with several machines: adapters are on one."""
-    return spec.engine.gpus.nodes == 1 or spec.engine.lora is None
-
-
 GPU_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
@@ -79,12 +74,5 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
         holds=lambda name, spec: _has_plain_stages(spec),
         message="stages do not go with the speculative methods eagle3 and mtp, whose heads read states of the last "
         "one: take draft, ngram or lookahead, or set 1",
-    ),
-    Rule(
-        at=("spec", "engine"),
-        field=_FIELD,
-        cel="!has(self.gpus) || self.gpus.nodes == 1 || !has(self.lora)",
-        holds=lambda name, spec: _has_plain_machines(spec),
-        message="several nodes do not go with lora: remove it, or set nodes to 1",
     ),
 )
