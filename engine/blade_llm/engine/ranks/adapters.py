@@ -52,6 +52,8 @@ class RankMessages(Protocol):
 class _Reading:
     """An adapter that is being read."""
 
+    origin: str
+    """The id of what each machine has downloaded; empty: it is a folder."""
     own: Future[LoadedAdapter]
     """By rank 0."""
     result: Future[LoadedAdapter] = field(default_factory=Future)
@@ -95,7 +97,7 @@ class AdapterRanks:
         :meth:`poll` settles it."""
         message = ReadAdapterMessage(number, str(folder.absolute()), origin_of(path, folder))
         self._ranks.send(encode_adapter(message))
-        reading = self._reading[number] = _Reading(own)
+        reading = self._reading[number] = _Reading(message.origin, own)
         return reading.result
 
     def forget(self, number: int) -> None:
@@ -130,6 +132,11 @@ class AdapterRanks:
         for rank, reply in sorted(reading.replies.items()):
             if reply.error:
                 return AdapterError(f"{self._ranks.name_of(rank)}: {reply.error}")
+            if reply.digest != digest and reading.origin:
+                return AdapterError(
+                    f"{self._ranks.name_of(rank)} has another version of {reading.origin} than rank 0: give an id that "
+                    "names one, like ORG/NAME@REVISION"
+                )
             if reply.digest != digest:
                 return AdapterError(
                     f"{self._ranks.name_of(rank)} has read other weights than rank 0: the folder was changed "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from engine_support.adapter_core import change, finish, info
-from engine_support.disk_ranks import RankDisk
+from engine_support.disk_ranks import RankDisk, other_weights
 from engine_support.fake_core import make_core
 from engine_support.fake_runner import FakeRunner
 from engine_support.rank_adapters import LocalRanks
@@ -108,6 +108,12 @@ def test_what_another_machine_cannot_download_is_read_by_nobody(core: EngineCore
     assert [disk.reads for disk in ranks.disks] == [[]] * 3
     ranks.fails = ""
     assert load(core, "acme/sql") == ""
+
+
+def test_an_id_that_has_changed_meanwhile(core: EngineCore, ranks: TwoMachines) -> None:
+    ranks.disks[2].instead["sql"] = other_weights
+    says = load(core, "acme/sql")
+    assert says.startswith("machine 1 at 10.0.0.2: rank 3 has another version of acme/sql than rank 0: give an id")
 
 
 def test_one_that_is_registered_is_on_all_machines(core: EngineCore, ranks: TwoMachines) -> None:
