@@ -34,7 +34,7 @@ class _Fetch:
     missing: set[int] = field(default_factory=set)
     """Ranks whose machines have not got it yet."""
     sent: float | None = None
-    """When the others were told."""
+    """When the others were asked."""
 
 
 class AdapterFetches:
@@ -84,10 +84,10 @@ class AdapterFetches:
             fetch.result.set_exception(AdapterError(f"{self._name_of(reply.rank)}: {reply.error}"))
 
     def settle(self) -> None:
-        """Tell the others of what this machine has found by now, and settle what all have."""
+        """Ask the others for what this machine has found by now, and settle what all have."""
         for number, fetch in list(self._under_way.items()):
             if fetch.sent is None:
-                self._tell(number, fetch)
+                self._ask(number, fetch)
             elif not fetch.missing:
                 del self._under_way[number]
                 fetch.result.set_result(fetch.own.result())
@@ -101,7 +101,7 @@ class AdapterFetches:
                     )
                 )
 
-    def _tell(self, number: int, fetch: _Fetch) -> None:
+    def _ask(self, number: int, fetch: _Fetch) -> None:
         if not fetch.own.done():
             return
         error = fetch.own.exception()
