@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
@@ -64,13 +63,6 @@ def kv_token_bytes(config: ModelConfig, dtype: DTypeName) -> int:
 def kv_block_bytes(config: ModelConfig, dtype: DTypeName, block_size: int = BLOCK_SIZE) -> int:
     """Bytes of one block of keys and values in all layers."""
     return kv_token_bytes(config, dtype) * block_size
-
-
-def share_of_rank(config: ModelConfig) -> Fraction:
-    """The part of the bytes for all ranks' caches that the rank which ``config`` is for gets: as much as other tensor
-    ranks, and for each of its stage's layers as much as other stages."""
-    of_stage = Fraction(1) if config.stage is None else Fraction(len(config.stage.layers), config.stage.num_layers)
-    return of_stage if config.shard is None else of_stage / config.shard.size
 
 
 def raise_kv_cache_bytes(needed: int) -> str:

@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
-from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes, share_of_rank
+from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.config import ModelConfig
@@ -81,11 +81,10 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
 
     def largest(of_part: tuple[ModelConfig, DraftModelConfig | None]) -> Fraction:
         part, draft = of_part
-        cache = given * config.nnodes * share_of_rank(part)  # the bytes are of one machine
-        return weight_bytes(part, dtype, config.quant) + _draft_weights(draft) + cache
+        return weight_bytes(part, dtype, config.quant) + _draft_weights(draft) + given * part.kv_share
 
     part, draft = max(of_parts, key=largest)
-    weights, share = weight_bytes(part, dtype, config.quant), share_of_rank(part) * config.nnodes
+    weights, share = weight_bytes(part, dtype, config.quant), part.kv_share
     activations = activation_peak(config, part, dtype, draft)
     plan = plan_kv_cache(
         config,

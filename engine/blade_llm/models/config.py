@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ class ModelConfig:
     """Which rank's part of a model this describes (:mod:`blade_llm.models.sharding`); None: the whole."""
     stage: Stage | None = None
     """Which stage's layers this describes; None: all."""
+    kv_share: Fraction = Fraction(1)
+    """The part that the rank this describes gets of the bytes that all ranks of its machine have for KV caches."""
 
     @property
     def vocab_size(self) -> int:

@@ -20,7 +20,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes, share_of_rank
+from blade_llm.cache.sizing import BLOCK_SIZE, KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes
 from blade_llm.config import EngineConfig
 from blade_llm.decoding.step_seconds import StepSeconds
 from blade_llm.kernels.backend import backend_of
@@ -362,13 +362,12 @@ class TorchRunner:
         """The plan comes first: a cache that does not fit is known before the weights are read."""
         config, model_config = self.config, self.model_config
         of_all = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
-        share = share_of_rank(model_config) * config.nnodes  # the bytes are of one machine
         kv = plan_kv_cache(
             config,
             model_config,
             self.dtype_name,
-            int(of_all * share),
-            lambda needed: raise_kv_cache_bytes(math.ceil(needed / share)),
+            int(of_all * model_config.kv_share),
+            lambda needed: raise_kv_cache_bytes(math.ceil(needed / model_config.kv_share)),
             draft=self._draft_config,
         )
         self.model = self._load(kv.max_model_len)

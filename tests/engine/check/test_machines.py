@@ -108,6 +108,14 @@ def test_the_cache_that_is_named_for_stages_of_unlike_size_passes(tmp_path: Path
     assert with_cache(fitting + 8 * LAYER_BLOCK * 3, limit).status == "WARNING"
 
 
+def test_no_machine_plans_more_than_its_bytes_for_stages_of_unlike_size(tmp_path: Path) -> None:
+    """Of two layers and of one."""
+    model, bytes_of_cache = make_model(tmp_path, num_hidden_layers=3), 120 * LAYER_BLOCK
+    for node, blocks in enumerate([30, 60]):  # a block of one rank has the heads of both
+        item = check(model, node, 4 * GIB, ranks=(1, 2), kv_cache_bytes=bytes_of_cache)
+        assert f"KV cache {bytes_of_cache} bytes (0.00 GiB) ({blocks} blocks" in item.detail
+
+
 def test_as_many_gpus_are_looked_for_as_this_machine_has_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = [(3 * GIB, 8 * GIB), (GIB, 4 * GIB)]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

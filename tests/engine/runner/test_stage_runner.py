@@ -37,6 +37,20 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> tuple[StageRunner, Stage
     return first, second
 
 
+def test_no_machine_has_more_than_its_bytes_for_stages_of_unlike_size(tmp_path: Path) -> None:
+    """All have as many blocks as the machine with most layers has room for."""
+    save_model(tmp_path, "qwen2", num_hidden_layers=3)
+    flags = {"max_num_seqs": 4, "max_model_len": 64, "pipeline_parallel_size": 2, "nnodes": 2}
+    config = engine_config(tmp_path, kv_cache_bytes=40_000, **flags)
+    whole, links, layout = read_model_config(tmp_path), thread_links(2), RankLayout.of(config)
+    with ThreadPoolExecutor(2) as pool:
+        runners = pool.map(lambda link: StageRunner(config, rank_model(whole, layout, link.stage), None, link), links)
+    first, second = (runner.memory_plan for runner in runners)
+    assert first.kv_cache == 2 * second.kv_cache
+    assert first.kv_blocks == second.kv_blocks
+    assert 0 <= 40_000 - first.kv_cache < first.kv_block_bytes
+
+
 def enters(slot: int, step: int, tokens: list[int]) -> StepPlan:
     name = f"{slot} {step}"
     return StepPlan(

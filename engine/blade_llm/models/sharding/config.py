@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import UnsupportedModelError
@@ -18,10 +19,17 @@ from blade_llm.spec.shard import Shard
 def rank_model(config: ModelConfig, layout: RankLayout, rank: int) -> ModelConfig:
     """What rank ``rank`` has of the whole model: of every layer of its stage its part. Of one rank that is ``config``.
 
+    Its ``kv_share`` is by layers, so that all ranks of its machine have as many blocks.
+
     Raises :class:`UnsupportedModelError` where tensor ranks or stages cannot divide the model.
     """
     own = shard_model(config, layout.tensor_rank_of(rank), layout.tensor)
-    return stage_model(own, stages_of(config, layout.pipeline)[layout.stage_of(rank)])
+    if layout.size == 1:
+        return own
+    stages = stages_of(config, layout.pipeline)
+    on_machine = sum(len(stages[layout.stage_of(each)].layers) for each in layout.ranks_of_node(layout.node_of(rank)))
+    stage = stages[layout.stage_of(rank)]
+    return replace(stage_model(own, stage), kv_share=Fraction(len(stage.layers), on_machine))
 
 
 def shard_model(config: ModelConfig, rank: int, size: int) -> ModelConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from engine_support.families import ROWS, in_one_tensor, save_row
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blade_llm.cache.sizing import share_of_rank
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
@@ -77,7 +77,8 @@ def test_together_the_stages_have_the_model(name: str, tmp_path: Path) -> None:
             twice = {maps[0].tensors["embedding"].name} if whole.decoder.tied and whole.decoder.head else set()
             assert read == {name: 1 + (name in twice) for name in maps[0].expected()}
         assert sum(stage.kv.num_layers for stage in stages) == whole.kv.num_layers
-        assert sum(share_of_rank(stage) for stage in stages) == 1
+        ranks = [rank_model(whole, RankLayout(pipeline=count), rank) for rank in range(count)]
+        assert sum(rank.kv_share for rank in ranks) == 1
         assert [weight_bytes(stage, "float32") > 0 for stage in stages] == [True] * count
 
 
@@ -101,7 +102,27 @@ def test_ranks_of_a_stage_have_the_same_layers(tmp_path: Path) -> None:
     assert [rank.shard and rank.shard.rank for rank in ranks] == [0, 1, 0, 1, 0, 1]
     assert all(one.stage == other.stage for one, other in zip(ranks[::2], ranks[1::2], strict=True))
     assert rank_model(whole, RankLayout(), 0) is whole
-    assert sum(share_of_rank(rank) for rank in ranks) == 1
+    assert sum(rank.kv_share for rank in ranks) == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "shares"),
+    [
+        (RankLayout(), [1]),
+        (RankLayout(tensor=2, nodes=2), [1, 1]),
+        (RankLayout(pipeline=2, nodes=2), [1, 1]),
+        (RankLayout(tensor=2, pipeline=2, nodes=2), [Fraction(1, 2)] * 4),
+        (RankLayout(tensor=2, pipeline=2), [Fraction(17, 48)] * 2 + [Fraction(7, 48)] * 2),
+        # Stages of 8, 8, 7 layers and 1.
+        (RankLayout(pipeline=4, nodes=2), [Fraction(1, 2)] * 2 + [Fraction(7, 8), Fraction(1, 8)]),
+    ],
+    ids=str,
+)
+def test_the_ranks_of_a_machine_share_its_bytes_by_their_layers(
+    layout: RankLayout, shares: list[Fraction], tmp_path: Path
+) -> None:
+    whole = read(tmp_path)
+    assert [rank_model(whole, layout, rank).kv_share for rank in range(layout.size)] == shares
 
 
 def test_only_the_last_stage_needs_memory_for_logits(tmp_path: Path) -> None:
