@@ -238,6 +238,10 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
             "spec.engine.gpus.nodes: must divide tensorParallel x pipelineParallel, the ranks",
         ),
         (
+            {"engine": {"gpus": {"count": 2, "topologyKey": "rack"}}},
+            "spec.engine.gpus.topologyKey: is what several nodes share, and nodes is 1: remove it, or set nodes",
+        ),
+        (
             {"engine": {"gpus": {"count": 1, "resource": "gpu"}}},
             "spec.engine.gpus.resource: must be a resource name like nvidia.com/gpu or amd.com/gpu, "
             'not the string "gpu"',

@@ -61,6 +61,13 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         at=("spec", "engine"),
+        field=f"{_FIELD}.topologyKey",
+        cel="!has(self.gpus) || !has(self.gpus.topologyKey) || self.gpus.nodes > 1",
+        holds=lambda name, spec: spec.engine.gpus.topology_key is None or spec.engine.gpus.nodes > 1,
+        message="is what several nodes share, and nodes is 1: remove it, or set nodes",
+    ),
+    Rule(
+        at=("spec", "engine"),
         field="spec.engine.shmSize",
         cel=f"{_ONE_RANK} || quantity(string(self.shmSize)).compareTo(quantity('{_LEAST_SHM}')) >= 0",
         holds=lambda name, spec: _has_shared_memory(spec),
