@@ -21,6 +21,8 @@ UNLOAD_ADAPTER: Final = "/v1/unload_lora_adapter"
 
 HEALTH: Final = "/health"
 """200 only when the process can serve a request now."""
+READY: Final = "/ready"
+"""Alias of ``/health``."""
 LIVE: Final = "/live"
 """503 only when the engine loop had work and made no progress for too long."""
 METRICS: Final = "/metrics"

@@ -141,12 +141,11 @@ def _follow(flags: Mapping[str, Any], token_file: str | None) -> int:
     except ValueError as error:
         raise StartError(str(error)) from None
     print_arguments(flags)
-    print_probes(public)
     options = ServerOptions(drain_timeout=flags["drain_timeout"], log_level=flags["log_level"])
     limits = http_limits(flags["max_connections"], flags["max_body_bytes"])
     rules, _ = _access_rules(flags, token_file, public, public)
     try:
-        failure = uvloop.run(run_follower(config, public, rules, limits, options))
+        failure = uvloop.run(run_follower(config, public, rules, limits, options, lambda: print_probes(public)))
     except PortTakenError as error:
         raise StartError(f"{error}; give another --port") from None
     if failure is not None:

@@ -33,14 +33,19 @@ from blade_protocol import paths
 
 _BACKLOG: Final = 128
 _METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-_READY: Final = "/ready"
 _log = logging.getLogger(__name__)
 
 
 async def run_follower(
-    config: EngineConfig, sock: socket.socket, rules: AccessRules, limits: HttpLimits, options: ServerOptions
+    config: EngineConfig,
+    sock: socket.socket,
+    rules: AccessRules,
+    limits: HttpLimits,
+    options: ServerOptions,
+    on_listening: Callable[[], None],
 ) -> str | None:
-    """Follow machine 0 until it, this machine or a rank ends. ``sock``: bound and not listening.
+    """Follow machine 0 until it, this machine or a rank ends. ``sock``: bound and not listening. ``on_listening`` is
+    called when probes are answered.
 
     Returns why, or None after a signal. Raises :class:`~blade_llm.server.supervisor.PortTakenError`.
     """
@@ -52,6 +57,8 @@ async def run_follower(
     failed = asyncio.Event()
     server = HttpServer(make_follower_app(follower, rules, failed.is_set), limits, options.log_level)
     serving = await server.begin(sock)
+    if not serving.done():
+        on_listening()
     stop = asyncio.Event()
     _on_signals(stop, follower)
     running = asyncio.ensure_future(follower.run())
@@ -104,7 +111,7 @@ def make_follower_app(follower: Follower, rules: AccessRules, failed: Callable[[
     for path, handler in (
         (paths.LIVE, live),
         (paths.HEALTH, health),
-        (_READY, health),
+        (paths.READY, health),
         (paths.VERSION, version),
         (paths.METRICS, metrics),
         (paths.METRIC, metrics),

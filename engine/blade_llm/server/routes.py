@@ -49,6 +49,7 @@ ROUTES: Final = (
     Route("GET", paths.MODELS, operations.models, types.ModelList),
     Route("GET", paths.MODELS + "/{model}", operations.model, types.Model, errors=(404,)),
     Route("GET", paths.HEALTH, operations.health, types.Status, errors=(503,)),
+    Route("GET", paths.READY, operations.health, types.Status, errors=(503,)),
     Route("GET", paths.LIVE, operations.live, types.Status, errors=(503,)),
     Route("GET", paths.METRICS, operations.metrics, None),
     Route("GET", paths.METRIC, operations.metrics, None),

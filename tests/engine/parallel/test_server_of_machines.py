@@ -46,8 +46,8 @@ def machine(folder: Path, text_model: Path, flags: tuple[str, ...]) -> Iterator[
 
 @pytest.fixture
 def server(folder: Path, text_model: Path, flags: tuple[str, ...], machine: Machine) -> Iterator[ServerProcess]:
-    wait_until(lambda: machine.status("/live") == 200)
-    assert machine.status("/health") == 503
+    assert machine.get("/live").status_code == 200  # it listens once it has said where
+    assert [machine.status(path) for path in ("/health", "/ready")] == [503, 503]
     with running_server(folder, text_model, *flags, engine="real") as process:
         wait_until(lambda: machine.status("/health") == 200)
         yield process

@@ -68,7 +68,7 @@ def test_allowed_hosts_widen_loopback_and_narrow_the_rest() -> None:
 def test_probes_need_neither_a_name_nor_a_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     rules = AccessRules(token_file=str(tmp_path / "token"), allowed_hosts=("localhost",))
-    for path in (paths.HEALTH, paths.LIVE, paths.METRICS, paths.METRIC):
+    for path in (paths.HEALTH, paths.READY, paths.LIVE, paths.METRICS, paths.METRIC):
         assert respond(rules, path, host="10.0.0.7:8081").status_code == 200
     for path in (paths.MODELS, paths.VERSION, paths.OPENAPI, paths.DOCS, paths.COMPLETIONS, "/nothing"):
         assert respond(rules, path, host="localhost").status_code == 401

@@ -34,7 +34,7 @@ CHECKS: Any = [
     negative_data_rejection,
 ]
 BODIES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize")
-PLAIN = ("/v1/models", "/health", "/live", "/metrics", "/metric", "/version")
+PLAIN = ("/v1/models", "/health", "/ready", "/live", "/metrics", "/metric", "/version")
 SECONDS = 60.0
 
 

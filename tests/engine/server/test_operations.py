@@ -22,6 +22,7 @@ LONG = {"prompt": "hello", "max_tokens": 2000, "ignore_eos": True}
 
 def test_health_live_version_models(server: ServerProcess) -> None:
     assert httpx.get(f"{server.url}/health").status_code == 200
+    assert httpx.get(f"{server.url}/ready").status_code == 200
     assert httpx.get(f"{server.url}/live").status_code == 200
     assert httpx.get(f"{server.url}/version").json()["version"]
     (model,) = server.client.models.list().data
