@@ -26,7 +26,7 @@ class Setting:
     weight_bytes: float = 2.0
     """Of one weight of a matrix; products are computed in bf16."""
     own_kernels: bool = False
-    """All-reduces of one machine are one-shot and two-shot, in bf16; else NCCL's in fp32, as this engine's are."""
+    """All-reduces of one machine are one-shot and two-shot; else NCCL's. Both in bf16."""
     measured: Measured = field(default_factory=Measured.read)
 
     @property
@@ -95,11 +95,9 @@ def stage_cost(setting: Setting, new: int, sampled: int, context: float, pairs: 
     bandwidth, flops = gpu.bandwidth * measured.bandwidth_share, gpu.flops * measured.flops_share
     operations = 2 * (work.per_token - work.head) * new + 2 * work.head * sampled + work.attention * pairs
     elements = new * work.hidden
+    each = nccl_all_reduce(2 * elements, ranks, gpu, setting.network, machines)
     if setting.own_kernels and machines == 1:
-        each = own_all_reduce(2 * elements, ranks, gpu)
-        each = min(each, nccl_all_reduce(2 * elements, ranks, gpu, setting.network))
-    else:
-        each = nccl_all_reduce(4 * elements, ranks, gpu, setting.network, machines)
+        each = min(each, own_all_reduce(2 * elements, ranks, gpu))
     logits = all_gather(2 * sampled * -(-work.vocab // ranks), ranks, gpu, setting.network, machines)
     return Cost(
         weights=work.read(new) * setting.weight_bytes / bandwidth / stages,

@@ -33,7 +33,8 @@ class RankGroup(Protocol):
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of the ranks' ``x`` (fp32, bf16 or fp16, contiguous), which is overwritten with it and returned.
 
-        16-bit numbers are added in fp32 and rounded once. Raises :class:`RankLostError`.
+        On CPUs 16-bit numbers are added in fp32 and rounded once; on GPUs they are what is sent, and NCCL may round
+        each partial sum. Raises :class:`RankLostError`.
         """
 
     def all_gather(self, x: Tensor) -> Tensor:

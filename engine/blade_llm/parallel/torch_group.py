@@ -1,6 +1,6 @@
 """Ranks that meet through torch.distributed: those on GPUs, those of several hosts, and those without native operators.
 
-It defines what :mod:`blade_llm.parallel.shared_memory` has to compute.
+On CPUs it defines what :mod:`blade_llm.parallel.shared_memory` has to compute.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class TorchGroup:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See the protocol. The order of the sum is the backend's, and all get the result of the rank that added."""
-        # The backends round each partial sum to the type that they get.
-        total = x if x.dtype == torch.float32 else x.float()
+        # The backends round each partial sum to the type that they get. Between GPUs half the bytes count more.
+        total = x if self._device.type == "cuda" or x.dtype == torch.float32 else x.float()
         self._run("all_reduce", lambda wait: dist.all_reduce(total, async_op=not wait))
         return x if total is x else x.copy_(total)
 

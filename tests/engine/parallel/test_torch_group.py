@@ -10,10 +10,11 @@ import torch
 from engine_support import rank_work
 from engine_support.rank_processes import results_of, running
 
-from blade_llm.parallel import build
+from blade_llm.parallel import build, torch_group
 from blade_llm.parallel.build import join_group
 from blade_llm.parallel.group import RankLostError
 from blade_llm.parallel.shared_memory import create_segment, is_available
+from blade_llm.parallel.torch_group import TorchGroup
 
 COUNTS = (1, 17, 896, 100_003)
 
@@ -87,6 +88,26 @@ def test_shared_memory_is_for_native_calls() -> None:
     assert group.native
     assert torch.equal(group.all_reduce(torch.ones(2)), torch.ones(2))
     group.close()
+
+
+@pytest.mark.parametrize(("device_type", "sent"), [("cpu", torch.float32), ("cuda", None)])
+@pytest.mark.parametrize("dtype", rank_work.DTYPES, ids=str)
+def test_between_gpus_sums_are_sent_in_their_own_type(
+    device_type: str, sent: torch.dtype | None, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what the backend gets: no GPU is needed to see it."""
+    found: list[torch.dtype] = []
+    group = TorchGroup(f"file://{tmp_path / 'store'}", 0, 1, "cpu")
+    try:
+        monkeypatch.setattr(group, "_device", torch.device(device_type))
+        monkeypatch.setattr(torch_group.dist, "all_reduce", lambda x, async_op: found.append(x.dtype) or x.mul_(3))
+        monkeypatch.setattr(torch_group, "_ended", lambda work: True)
+        x = torch.ones(4, dtype=dtype)
+        assert group.all_reduce(x) is x
+    finally:
+        group.close()
+    assert found == [sent or dtype]
+    assert x.tolist() == [3.0] * 4
 
 
 def test_who_waits_for_a_rank_that_hangs_can_be_freed(tmp_path: Path) -> None:
