@@ -200,6 +200,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Stages that the layers are divided into, each of ``tensor_parallel_size`` ranks."""
     pipeline_micro_batch: int | None = None
     """Steps in flight among which the stages' decodes are divided; as many as stages when None."""
+    enable_custom_allreduce: bool = False
+    """Ranks on GPUs of one machine add by kernels of our own where that can be, and is faster than NCCL."""
     nnodes: int = 1
     """Machines that the ranks are on, as many on each."""
     node_rank: int = 0

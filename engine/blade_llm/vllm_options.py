@@ -278,7 +278,6 @@ _REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
     "ngram_min_match": ("2",),
     "nnodes": ("1",),
     "node_rank": ("0",),
-    "enable_custom_allreduce": ("false",),
     "gamma": ("4",),
     "port": ("8081",),
     "api_server_count": ("1",),

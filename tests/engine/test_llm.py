@@ -217,6 +217,14 @@ def test_the_server_gives_the_same_tokens(llm: LLM, text_model: Path, tmp_path: 
         assert "libtorch" not in Path(f"/proc/{server.process.pid}/maps").read_text()
 
 
+def test_custom_allreduce_is_for_gpus(text_model: Path) -> None:
+    says = "--enable_custom_allreduce is for GPUs, and there is none; leave it out"
+    with pytest.raises(ValueError, match=says):
+        LLM(str(text_model), load_format="dummy", enable_custom_allreduce=True)
+    with pytest.raises(ValueError, match=says):
+        LLM(str(text_model), load_format="dummy", disable_custom_all_reduce=False)
+
+
 def test_it_is_of_one_machine(text_model: Path) -> None:
     with pytest.raises(ValueError, match="LLM is of one machine; leave nnodes out, or start blade_llm_server on each"):
         LLM(str(text_model), load_format="dummy", nnodes=2, tensor_parallel_size=2)

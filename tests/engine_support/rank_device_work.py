@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_support import rank_work
 from engine_support.runner_driver import Driver
 from engine_support.tiny_models import engine_config
 from torch import Tensor
@@ -17,6 +18,7 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import rank_model
 from blade_llm.parallel.group import RankGroup
 from blade_llm.parallel.layout import RankLayout
+from blade_llm.parallel.torch_group import TorchGroup
 from blade_llm.runner import build_runner
 
 
@@ -68,6 +70,28 @@ def generated(group: RankGroup, folder: Path, prompts: Sequence[list[int]], coun
     driver.decode(list(range(len(prompts))), count)
     tokens = [driver.live[slot].tokens[len(prompt) :] for slot, prompt in enumerate(prompts)]
     return tokens, runner.graphs is not None and runner.mixed_graphs is not None
+
+
+def own_sums(group: TorchGroup, counts: Sequence[int]) -> tuple[str, list[bytes], list[bytes]]:
+    """Which kernels of our own add, their sums in bf16, and those of the same replayed in a CUDA graph."""
+    group._open_symmetric_memory()
+    assert group._symmetric is not None, "there is none between these GPUs"
+    eager, replayed = [], []
+    for count in counts:
+        numbers = rank_work.numbers(group.rank, count, torch.bfloat16).cuda()
+        eager.append(rank_work.bits(group.all_reduce(numbers.clone()).cpu()))
+        x = torch.zeros_like(numbers)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            group.all_reduce(x)
+            group.all_reduce(x)  # one right after the other, through the same memory
+        x.copy_(numbers)
+        graph.replay()
+        for _ in range(20):
+            x.copy_(numbers)
+            graph.replay()
+        replayed.append(rank_work.bits(x.cpu()))
+    return str(group._symmetric.ways), eager, replayed
 
 
 def freed(group: RankGroup, done: Path) -> str:

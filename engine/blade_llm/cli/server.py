@@ -345,6 +345,7 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         num_threads=flags["num_threads"],
         deterministic=flags["deterministic"],
         enable_triton_mla=flags["enable_triton_mla"],
+        enable_custom_allreduce=flags["enable_custom_allreduce"],
         load_format=flags["load_format"],
         packed_cache_dir=flags["packed_cache_dir"],
         packed_cache_bytes=flags["packed_cache_bytes"],

@@ -186,7 +186,8 @@ _PARALLEL = (
     Flag(name="pipeline_micro_batch", help="steps in flight among which decodes are divided; default: as many as "
          "stages", kind=positive),
     Flag(name="attention_dp_size", help="data-parallel attention groups", kind=positive, default=1, accepts=(1,)),
-    _off("enable_custom_allreduce", "own all-reduce kernels"),
+    Flag(name="enable_custom_allreduce", help="on GPUs of one machine: small sums of ranks by one-shot and two-shot "
+         "kernels over NVLink instead of NCCL", kind=boolean, default=False),
     Flag(name="nnodes", help="machines that the ranks are divided among", kind=positive, default=1),
     Flag(name="node_rank", help="this machine's number; 0 is the one that serves requests", kind=count, default=0),
     Flag(name="dist_init_addr", help="with nnodes: where the machines find machine 0, which listens there",

@@ -27,6 +27,8 @@ def join_stages(
     device_type: str,
     timeout: float,
     session_key: str,
+    *,
+    custom_allreduce: bool = False,
 ) -> tuple[RankGroup | None, SocketLink]:
     """See :func:`~blade_llm.parallel.ranks.join_ranks`, for several stages on several machines.
 
@@ -44,7 +46,9 @@ def join_stages(
         store = TCPStore(
             place.hostname, place.port, layout.size, rank == 0, timedelta(seconds=timeout), wait_for_workers=False
         )
-        group = _join_stage(store, layout, rank, device_type, timeout, host) if layout.tensor > 1 else None
+        group: RankGroup | None = None
+        if layout.tensor > 1:
+            group = _join_stage(store, layout, rank, device_type, timeout, host, custom_allreduce)
         listen = f"tcp://{host}:{free_port()}"
         store.set(f"link-{rank}", listen)
         following = store.get(f"link-{(rank + layout.tensor) % layout.size}").decode()
@@ -65,6 +69,7 @@ def _join_stage(
     device_type: str,
     timeout: float,
     host: str,
+    custom_allreduce: bool,
 ) -> RankGroup:
     """The group of the rank's stage, at the place that its first rank chooses."""
     stage, number = layout.stage_of(rank), layout.tensor_rank_of(rank)
@@ -77,7 +82,7 @@ def _join_stage(
         store.set(f"stage-{stage}", f"tcp://{host}:{free_port()}" if segment is None else f"shm:{segment}")
     try:
         place = store.get(f"stage-{stage}").decode()
-        group = join_group(place, number, layout.tensor, device_type, timeout)
+        group = join_group(place, number, layout.tensor, device_type, timeout, custom_allreduce=custom_allreduce)
         store.set(f"of-stage-{rank}", "")
         if number == 0:
             store.wait([f"of-stage-{each}" for each in ranks])

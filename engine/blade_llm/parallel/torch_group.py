@@ -5,6 +5,7 @@ On CPUs it defines what :mod:`blade_llm.parallel.shared_memory` has to compute.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,8 +17,10 @@ from torch import Tensor
 
 from blade_llm.parallel.group import RankLostError
 from blade_llm.parallel.shares import share_of
+from blade_llm.parallel.symmetric_memory import NO_CUSTOM_ALLREDUCE, SymmetricMemory, open_symmetric_memory
 from blade_llm.parallel.waiting import LONGEST_SLEEP
 
+logger = logging.getLogger(__name__)
 _CHECK: Final = timedelta(seconds=LONGEST_SLEEP)
 """How often who waits for gloo looks whether a rank is known to be lost."""
 
@@ -25,11 +28,21 @@ _CHECK: Final = timedelta(seconds=LONGEST_SLEEP)
 class TorchGroup:
     """Implements :class:`~blade_llm.parallel.group.RankGroup`; the default process group, so one in a process."""
 
-    def __init__(self, init_method: str, rank: int, size: int, device_type: str, timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        init_method: str,
+        rank: int,
+        size: int,
+        device_type: str,
+        timeout: float = 60.0,
+        *,
+        custom_allreduce: bool = False,
+    ) -> None:
         """``init_method``: ``tcp://host:port`` of rank 0, or ``file:///path`` of a file that is not there yet.
 
         ``device_type``: cpu (gloo) or cuda (NCCL). ``timeout``: seconds to wait for the others, here and in each
-        collective. Raises :class:`RankLostError`.
+        collective. ``custom_allreduce``: add by kernels of our own where that can be, on GPUs of one host that follow
+        each other. Raises :class:`RankLostError`.
         """
         self._rank, self._size = rank, size
         self._lost = False
@@ -44,6 +57,18 @@ class TorchGroup:
                 timeout=timedelta(seconds=timeout),
                 device_id=self._device if on_gpu else None,
             )
+        self._symmetric: SymmetricMemory | None = None
+        if custom_allreduce:
+            self._open_symmetric_memory()
+
+    def _open_symmetric_memory(self) -> None:
+        assert dist.group.WORLD is not None
+        found = open_symmetric_memory(self._rank, self._size, self._device, dist.group.WORLD, self.least)
+        if isinstance(found, SymmetricMemory):
+            self._symmetric = found
+            logger.info("%s", found.ways)
+        elif self._rank == 0:
+            logger.warning("%s: %s", NO_CUSTOM_ALLREDUCE, found)
 
     @property
     def rank(self) -> int:
@@ -59,6 +84,8 @@ class TorchGroup:
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See the protocol. The order of the sum is the backend's, and all get the result of the rank that added."""
+        if self._symmetric is not None and self._symmetric.all_reduce(x):
+            return x
         # The backends round each partial sum to the type that they get. Between GPUs half the bytes count more.
         total = x if self._device.type == "cuda" or x.dtype == torch.float32 else x.float()
         self._run("all_reduce", lambda wait: dist.all_reduce(total, async_op=not wait))
@@ -87,7 +114,10 @@ class TorchGroup:
         return int(number)
 
     def abort(self, lost_rank: int) -> None:
-        """See the protocol. gloo notices when a process is gone, but not one that hangs; NCCL neither."""
+        """See the protocol. gloo notices when a process is gone, but not one that hangs; NCCL neither.
+
+        Nothing ends a kernel of symmetric memory that waits for the rank: who has launched it must not wait for it.
+        """
         self._lost = True
         if self._device.type == "cuda":
             dist.distributed_c10d._abort_process_group()
@@ -103,6 +133,7 @@ class TorchGroup:
                     raise RuntimeError("it was given up")
 
     def close(self) -> None:
+        self._symmetric = None
         if dist.is_initialized():
             dist.destroy_process_group()
 

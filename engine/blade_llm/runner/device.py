@@ -47,6 +47,14 @@ def require_devices(ranks: int) -> None:
         )
 
 
+def require_gpus(device: torch.device) -> None:
+    """Raises :class:`~blade_llm.models.errors.UnsupportedSettingError` for ``--enable_custom_allreduce`` elsewhere."""
+    if device.type != "cuda":
+        raise UnsupportedSettingError(
+            "--enable_custom_allreduce is for GPUs, and there is none; leave it out: ranks on CPUs add in shared memory"
+        )
+
+
 def choose_attention(requested: AttentionClass | None, device: torch.device) -> AttentionClass:
     """The attention implementation for ``--attn_cls``, by default the one that ``device`` does best.
 

@@ -39,6 +39,7 @@ from blade_llm.runner.device import (
     choose_device,
     describe,
     enable_triton_mla,
+    require_gpus,
     require_quantization,
 )
 from blade_llm.runner.draft import DraftRunner, DraftWeights, load_draft
@@ -121,6 +122,8 @@ class TorchRunner:
         require_quantization(config.quant, self.device, self.dtype_name)
         self.dtype = TORCH_DTYPES[self.dtype_name]
         self.attn_cls = choose_attention(config.attn_cls, self.device)
+        if config.enable_custom_allreduce:
+            require_gpus(self.device)
         if config.enable_triton_mla:
             logger.info("%s", enable_triton_mla(model_config.kv.value_part > 0, self.attn_cls, self.device))
         self._torch_attention = self.attn_cls == "paged" and self.device.type == "cuda"

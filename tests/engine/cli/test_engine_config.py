@@ -57,6 +57,11 @@ def test_special_tokens_reach_the_text_side() -> None:
     assert text_fields(flags())["tokenizer_special_tokens"] == ()
 
 
+def test_custom_allreduce_reaches_the_engine() -> None:
+    assert _engine_config(flags(enable_custom_allreduce=True), Path("m"), MODEL).enable_custom_allreduce
+    assert not _engine_config(flags(), Path("m"), MODEL).enable_custom_allreduce
+
+
 def test_triton_mla_reaches_the_engine() -> None:
     assert _engine_config(flags(enable_triton_mla=True), Path("m"), MODEL).enable_triton_mla
     assert not _engine_config(flags(), Path("m"), MODEL).enable_triton_mla

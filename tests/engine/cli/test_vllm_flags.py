@@ -23,8 +23,6 @@ EXAMPLES = {
     "uvicorn_log_level": ("trace", "DEBUG"), "shutdown_timeout": ("5", 5.0),
 }  # fmt: skip
 FIELDS = EngineConfig.__struct_fields__
-UNBUILT = {"disable_custom_all_reduce": "false"}
-"""Renamed ones whose feature is refused under either name."""
 
 
 def _parse(*argv: str) -> tuple[dict[str, object], list[str]]:
@@ -68,9 +66,6 @@ def test_every_option_does_what_the_table_says(option: VllmOption, capsys: pytes
                 assert option.note in line
             for off in option.off:
                 assert _parse("M", f"--{option.name}={off}")[0] == {**DEFAULTS, "model": "M"}
-        case "renamed" if option.name in UNBUILT:
-            line = _refused(capsys, "M", f"--{option.name}={UNBUILT[option.name]}")
-            assert f"--{option.to}" in line
         case "renamed" if not option.switch:
             given, becomes = EXAMPLES[option.name]
             for spelled in _spelled(option, given):
@@ -228,9 +223,8 @@ def test_llm_takes_of_a_flag_it_has_no_field_for_what_requests_nothing(option: V
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"num_speculative_tokens": 1}, {"kv_cache_dtype": True},
-     {"disable_custom_all_reduce": False}],
-)  # fmt: skip
+    [{"num_speculative_tokens": 1}, {"kv_cache_dtype": True}],
+)
 def test_llm_refuses_what_it_cannot_do(arguments: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="leave it out"):
         engine_fields(arguments)
@@ -240,7 +234,8 @@ def test_llm_refuses_what_it_cannot_do(arguments: dict[str, object]) -> None:
     ("arguments", "fields"),
     [({"enable_prefix_caching": None}, {}), ({"enable_prefix_caching": 1}, {"enable_prompt_cache": True}),
      ({"enable_prefix_caching": False}, {"enable_prompt_cache": False}), ({"max_num_seqs": None}, {}),
-     ({"disable_custom_all_reduce": True}, {}), ({"trust_remote_code": None}, {}),
+     ({"disable_custom_all_reduce": True}, {"enable_custom_allreduce": False}),
+     ({"disable_custom_all_reduce": False}, {"enable_custom_allreduce": True}), ({"trust_remote_code": None}, {}),
      ({"pipeline_parallel_size": 1}, {"pipeline_parallel_size": 1}),
      ({"tensor_parallel_size": 2}, {"tensor_parallel_size": 2})],
 )  # fmt: skip

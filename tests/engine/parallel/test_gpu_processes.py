@@ -26,6 +26,7 @@ TWO_GPUS = [
 ]
 SIZES = [1, pytest.param(2, marks=TWO_GPUS if DEVICE_TYPE == "cuda" else ())]
 FLAGS = "--dtype", "float32", "--kv_cache_bytes", "64MiB", "--max_num_seqs", "8", "--load_format", "auto"
+OWN = "--dtype", "bfloat16", "--enable_custom_allreduce"
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
 
 
@@ -78,6 +79,29 @@ def test_who_waits_on_a_gpu_for_a_rank_that_hangs_can_be_freed(tmp_path: Path) -
     assert results_of(f"file:{tmp_path / 'store'}", 2, *work, timeout=600.0, device_type="cuda")[0] == "freed"
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_all_reduces_of_our_own_add_what_nccl_adds(size: int, tmp_path: Path) -> None:
+    """By one-shot, two-shot or the switch, and in CUDA graphs."""
+    if torch.cuda.device_count() < size:
+        pytest.skip(f"needs {size} GPUs")
+    counts = (8, 896, 8192, (512 << 10) // 2 - 8, (512 << 10) // 2, (4 << 20) // 2)
+    first, *others = results_of(
+        f"file:{tmp_path / 'store'}", size, rank_device_work.own_sums, counts, device_type="cuda"
+    )
+    assert others == [first] * (size - 1)
+    print(first[0])
+    for count, eager, twice in zip(counts, first[1], first[2], strict=True):
+        expected = rank_work.total(size, count, torch.bfloat16)
+        found, again = (torch.frombuffer(bytearray(each), dtype=torch.bfloat16).float() for each in (eager, twice))
+        if size == 2:  # a sum of two is rounded once
+            assert eager == rank_work.bits(expected)
+        else:
+            terms = [rank_work.numbers(rank, count, torch.bfloat16).float().abs() for rank in range(size)]
+            assert bool(((found - expected.float()).abs() <= size * 2**-8 * sum(terms)).all())
+        assert torch.equal(again, size * found)  # powers of two are exact
+
+
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a short name, as the paths of sockets are short."""
@@ -105,8 +129,22 @@ def test_a_server_of_two_gpus_answers_what_one_gpu_answers(how: str, folder: Pat
 
 
 @_two_gpus
-def test_a_rank_that_dies_on_its_gpu_ends_the_replica(folder: Path, model: Path) -> None:
-    with running_server(folder, model, "-tp", "2", *FLAGS, engine="real") as server:
+def test_all_reduces_of_our_own_change_no_token(folder: Path, model: Path) -> None:
+    """Of two ranks in bf16, whose sums are the same in every bit."""
+    texts = []
+    for name, flags in (("n", ()), ("o", OWN)):
+        with running_server(folder / name, model, "-tp", "2", *FLAGS, *OWN[:2], *flags, engine="real") as server:
+            texts.append(server.post("/v1/completions", **REQUEST).json()["choices"][0]["text"])
+            assert ("all-reduces in bf16: one-shot" in server.output) == bool(flags)
+            server.signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+    assert texts[0] == texts[1]
+
+
+@_two_gpus
+@pytest.mark.parametrize("flags", [(), OWN], ids=["nccl", "own"])
+def test_a_rank_that_dies_on_its_gpu_ends_the_replica(flags: tuple[str, ...], folder: Path, model: Path) -> None:
+    with running_server(folder, model, "-tp", "2", *FLAGS, *flags, engine="real") as server:
         (rank,) = psutil.Process(server.engine_pid).children()
         os.kill(rank.pid, signal.SIGKILL)
         assert server.process.wait(60) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import shutil
 import tempfile
 import threading
@@ -37,6 +39,9 @@ COLLECTIVE_SECONDS: Final = 300.0
 """How long a rank waits for the others: they load weights at different speeds. An exit is noticed at once, and a
 process that does nothing within seconds, so this is for a rank that computes for ever, or hangs on a GPU."""
 _WATCH_SECONDS: Final = 0.1
+_STUCK_SECONDS: Final = 10.0
+"""How long who builds a runner may not come back when a rank is lost."""
+logger = logging.getLogger(__name__)
 
 
 def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[LoadedRunner, RankProcesses | None]:
@@ -52,26 +57,31 @@ def build_with_ranks(config: EngineConfig, model_config: ModelConfig) -> tuple[L
         return build_runner(config, model_config), None
     own = rank_model(model_config, layout, 0)
     leader = _lead(config, layout) if layout.nodes > 1 else None
+    custom, built = config.enable_custom_allreduce, threading.Event()
     # What else the others have to say, rank 0 says as well.
     ranks = RankProcesses(layout.size, log_level="ERROR", local=layout.ranks_per_node, leader=leader)
     try:
         preload()
-        from blade_llm.runner.device import choose_device, require_devices
+        from blade_llm.runner.device import choose_device, require_devices, require_gpus
 
         require_devices(layout.ranks_per_node)
+        if custom:
+            require_gpus(choose_device())
         _bind(layout, 0)  # the others are processes by now, which do not inherit it
         with _meeting_place(config, layout) as address, ranks.naming_the_rank():
             if leader is not None:
                 _admit(leader, config, ranks, address)
             ranks.start(config, group=address)
-            joined = _join_first(address, layout, ranks)
-            ranks.watch(lambda rank, failure: _abort(joined, rank))
+            joined = _join_first(address, config, ranks)
+            ranks.watch(lambda rank, failure: _abort(joined, rank, None if not custom else built))
             runner = build_runner(config, own, *joined)
             ranks.wait_ready(on_host=choose_device().type == "cpu")
     except BaseException:
         ranks.kill()
         raise
-    return RankedRunner(runner, ranks), ranks
+    finally:
+        built.set()
+    return RankedRunner(runner, ranks, polls=custom), ranks
 
 
 def build_rank(start: RankStart) -> LoadedRunner:
@@ -83,7 +93,7 @@ def build_rank(start: RankStart) -> LoadedRunner:
     own = rank_model(model_config, layout, start.rank)
     preload()
     _bind(layout, start.rank)
-    return build_runner(config, own, *_join(start.group, layout, start.rank, start.session_key))
+    return build_runner(config, own, *_join(start.group, config, start.rank, start.session_key))
 
 
 def _bind(layout: RankLayout, rank: int) -> None:
@@ -131,13 +141,13 @@ def _require_devices(start: RankStart) -> None:
         )
 
 
-def _join_first(address: str, layout: RankLayout, ranks: RankProcesses) -> _Joined:
+def _join_first(address: str, config: EngineConfig, ranks: RankProcesses) -> _Joined:
     """Join as rank 0, in a thread: nothing stops a join that waits for a rank which is lost."""
     joined: Future[_Joined] = Future()
 
     def join() -> None:
         try:
-            joined.set_result(_join(address, layout, 0, ranks.session_key))
+            joined.set_result(_join(address, config, 0, ranks.session_key))
         except BaseException as error:
             joined.set_exception(error)
 
@@ -147,19 +157,40 @@ def _join_first(address: str, layout: RankLayout, ranks: RankProcesses) -> _Join
     return joined.result()
 
 
-def _join(address: str, layout: RankLayout, rank: int, session_key: str) -> _Joined:
+def _join(address: str, config: EngineConfig, rank: int, session_key: str) -> _Joined:
     preload()
     from blade_llm.parallel.ranks import join_ranks
     from blade_llm.runner.device import choose_device
 
-    return join_ranks(address, layout, rank, choose_device(rank).type, COLLECTIVE_SECONDS, session_key)
+    return join_ranks(
+        address,
+        RankLayout.of(config),
+        rank,
+        choose_device(rank).type,
+        COLLECTIVE_SECONDS,
+        session_key,
+        custom_allreduce=config.enable_custom_allreduce,
+    )
 
 
-def _abort(joined: _Joined, lost_rank: int) -> None:
-    """Let nothing wait here for a rank that is lost."""
+def _abort(joined: _Joined, lost_rank: int, built: threading.Event | None) -> None:
+    """Let nothing wait here for a rank that is lost.
+
+    ``built``: set once the runner is built, or is not going to be. Where it is given, kernels may wait that nothing can
+    end, and this process for them; steps do not wait so (:class:`~blade_llm.engine.ranks.runner.RankedStep`).
+    """
     for each in joined:
         if each is not None:
             each.abort(lost_rank)
+    if built is not None:
+        threading.Thread(target=_end_if_stuck, args=(built, lost_rank), daemon=True).start()
+
+
+def _end_if_stuck(built: threading.Event, lost_rank: int) -> None:
+    if not built.wait(_STUCK_SECONDS):
+        logger.error("rank %d is lost, and this process waits for it on its GPU: it ends", lost_rank)
+        logging.shutdown()
+        os._exit(1)
 
 
 @contextlib.contextmanager

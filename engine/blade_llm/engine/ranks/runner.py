@@ -6,8 +6,9 @@ collectives' business.
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from blade_llm.engine.ranks.messages import encode_forward, encode_sampling
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from blade_llm.runner.draft import DraftRunner
     from blade_llm.runner.graphs.mixed import MixedGraphs
     from blade_llm.runner.lora.adapters import RunnerAdapters
+
+
+_POLL_SECONDS: Final = 20e-6
+"""The system makes it some 70 microseconds."""
 
 
 class OtherRanks(Protocol):
@@ -81,8 +86,10 @@ class RankedRunner:
     :class:`~blade_llm.engine.ranks.lost.RankFailedError` of the rank that is to blame.
     """
 
-    def __init__(self, runner: LoadedRunner, ranks: OtherRanks) -> None:
+    def __init__(self, runner: LoadedRunner, ranks: OtherRanks, *, polls: bool = False) -> None:
+        """``polls``: look for lost ranks while a step is awaited, which no :meth:`RankGroup.abort` ends."""
         self._runner = runner
+        self._polls = polls
         self._ranks = ranks
         self._naming = ranks.naming_the_rank()
 
@@ -103,7 +110,8 @@ class RankedRunner:
         """See :class:`~blade_llm.scheduling.plan.Runner`."""
         self._ranks.send(encode_sampling(masks))
         with self._naming:
-            return RankedStep(self._runner.launch_sampling(forward, masks), self._naming)
+            step = self._runner.launch_sampling(forward, masks)
+            return RankedStep(step, self._naming, self._ranks if self._polls else None)
 
     @property
     def num_blocks(self) -> int:
@@ -155,10 +163,14 @@ class RankedRunner:
 class RankedStep:
     """A launched step of rank 0, which samples what all ranks sample."""
 
-    __slots__ = ("_naming", "_step")
+    __slots__ = ("_naming", "_ranks", "_step")
 
-    def __init__(self, step: PendingStep, naming: AbstractContextManager[None, None]) -> None:
+    def __init__(
+        self, step: PendingStep, naming: AbstractContextManager[None, None], ranks: OtherRanks | None = None
+    ) -> None:
+        """``ranks``: to look at while waiting; None: who waits is freed when one is lost."""
         self._step = step
+        self._ranks = ranks
         self._naming = naming
 
     def done(self) -> bool:
@@ -167,5 +179,9 @@ class RankedStep:
 
     def result(self) -> StepResult:
         """Wait for the tokens and return them."""
+        if self._ranks is not None:
+            while not self._step.done():
+                self._ranks.raise_if_lost()
+                time.sleep(_POLL_SECONDS)
         with self._naming:
             return self._step.result()

@@ -118,6 +118,34 @@ def test_no_step_begins_without_all_ranks() -> None:
     assert not events.events
 
 
+class Waiting(Events):
+    """A step that is done after so many looks, or never."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self._looks = looks
+
+    def done(self) -> bool:
+        self._looks -= 1
+        return self._looks == 0
+
+    def raise_if_lost(self) -> None:
+        if self.events and self._looks < -3:
+            raise rank_failed(1, "was ended by SIGKILL")
+
+
+def test_who_cannot_be_freed_looks_for_lost_ranks_while_it_waits() -> None:
+    done = Waiting(3)
+    runner = RankedRunner(cast(LoadedRunner, done), done, polls=True)
+    assert runner.launch_sampling(runner.launch_forward(plan_of(1))).result().tokens == [[1]]
+    never = Waiting(-1)
+    runner = RankedRunner(cast(LoadedRunner, never), never, polls=True)
+    step = runner.launch_sampling(runner.launch_forward(plan_of(1)))
+    with pytest.raises(RankFailedError, match="rank 1 was ended by SIGKILL"):
+        step.result()
+    assert "result" not in never.events
+
+
 def test_what_the_engine_wants_to_know_is_rank_0s() -> None:
     inner = FakeRunner()
     runner = RankedRunner(cast(LoadedRunner, inner), Events())
