@@ -132,6 +132,8 @@ SPECS: Spec = _object(
             tensorParallel=st.sampled_from([1, 2, 2, 0, 65]),
             pipelineParallel=_mostly(st.just(1), _integer),
             nodes=_mostly(st.just(1), _integer),
+            topologyKey=_mostly(st.none(), st.just("rack")),
+            customAllReduce=_mostly(st.booleans(), _junk),
         ),
         shmSize=_bytes,
         podTemplate=_template,

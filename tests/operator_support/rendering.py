@@ -219,7 +219,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "tensor_parallel": {
         "model": {"uri": "file:///models/qwen"},
-        "engine": {"gpus": {"count": 4}, "resources": {"requests": {"memory": "64Gi"}}},
+        "engine": {"gpus": {"count": 4, "customAllReduce": True}, "resources": {"requests": {"memory": "64Gi"}}},
     },
     "cpu_ranks": {"model": {"uri": "file:///models/qwen"}, "engine": {"gpus": {"tensorParallel": 2}}},
     "pipeline": {

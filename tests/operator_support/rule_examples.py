@@ -307,6 +307,13 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2, "nodes": 2}, "lora": {}})),
     Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2, "nodes": 2, "topologyKey": "rack"}})),
     Example("spec.engine.gpus.topologyKey", "qwen", _spec(engine={"gpus": {"count": 2, "topologyKey": "rack"}})),
+    Example("", "qwen", _spec(engine={"gpus": {"count": 2, "customAllReduce": True}})),
+    Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 2, "customAllReduce": False}})),
+    Example(
+        "spec.engine.gpus.customAllReduce",
+        "qwen",
+        _spec(engine={"gpus": {"tensorParallel": 2, "customAllReduce": True}}),
+    ),
     Example("", "qwen", _spec(engine={"gpus": {"tensorParallel": 1}, "shmSize": "64Mi"})),
     Example("", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": 1 << 30})),
     Example("spec.engine.shmSize", "qwen", _spec(engine={"gpus": {"count": 2}, "shmSize": "1023Mi"})),

@@ -157,6 +157,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args += ["--host", "$(BLADE_HOST)", "--port", "$(BLADE_HTTP_PORT)", "--internal_port", "$(BLADE_INTERNAL_PORT)"]
     args += ["--drain_timeout", str(parse_duration(service.spec.rollout.drain_timeout))]
     args += _flag("dtype", None if engine.dtype == "auto" else engine.dtype) + _memory_flags(service)
+    args += ["--enable_custom_allreduce=true"] if engine.gpus.custom_all_reduce else []
     args += ["--enable_triton_mla=true"] if engine.enable_triton_mla else []
     args += ["--deterministic=true"] if engine.deterministic else []
     args += _text_flags(service)

@@ -81,6 +81,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "pipelineParallel": 1,
         "nodes": 1,
         "topologyKey": None,
+        "customAllReduce": False,
     },
     "PodTemplate": {"metadata": None, "spec": {}},
     "PodMetadata": {"labels": {}, "annotations": {}},

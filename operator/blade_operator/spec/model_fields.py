@@ -85,10 +85,9 @@ class Model(Record):
     ] = Field(
         description="`file:///folder`: an absolute path the engine can read (in its image, or on this machine under "
         "the local runtime). `pvc://claim/folder`: a folder of a PersistentVolumeClaim in the service's namespace, "
-        "mounted read-only. The others are downloaded into the cache. `hf://organisation/name`, "
-        "`modelscope://organisation/name`: a model of the Hugging Face hub or of ModelScope. `s3://bucket/prefix`, "
-        "`oss://bucket/prefix`: the files below a prefix of a bucket. `oci://registry/name:tag` or "
-        "`oci://registry/name@sha256:digest`: an artifact of files in a registry; `latest` without a tag."
+        "mounted read-only. The others are downloaded into the cache. `hf://` and "
+        "`modelscope://organisation/name`: a model of that hub. `s3://` and `oss://bucket/prefix`: the files below a "
+        "prefix. `oci://registry/name:tag` or `name@sha256:digest`: an artifact of files; `latest` without a tag."
     )
     revision: (
         Annotated[
@@ -126,7 +125,7 @@ class Model(Record):
         default=None,
         description="Secret with credentials for an `s3://`, `oss://` or `oci://` model, in keys called like the "
         "variables of their clients. `s3://`: `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, and if it has them "
-        "`AWS_SESSION_TOKEN` and `AWS_REGION`. `oss://`: the same with `OSS_`: `OSS_ACCESS_KEY_ID`, "
+        "`AWS_SESSION_TOKEN` and `AWS_REGION`. `oss://`: `OSS_ACCESS_KEY_ID`, "
         "`OSS_ACCESS_KEY_SECRET`, `OSS_SESSION_TOKEN`, `OSS_REGION`. `oci://`: `.dockerconfigjson`, as in an "
         "imagePullSecret. Only the download sees them; the operator never reads them.",
     )

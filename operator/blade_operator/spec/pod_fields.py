@@ -64,6 +64,10 @@ class Gpus(Record):
     topology_key: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
         default=None, description="Node label whose value the machines of one engine share, e.g. of a rack."
     )
+    custom_all_reduce: bool = Field(
+        default=False,
+        description="Small sums by kernels over NVLink where devices can (`--enable_custom_allreduce`).",
+    )
 
     @property
     def tensor_ranks(self) -> int:
@@ -98,8 +102,8 @@ class PodTemplate(Record):
     metadata: PodMetadata | None = Field(default=None, description="Further labels and annotations.")
     spec: Annotated[dict[str, Any], Preserved()] = Field(
         default_factory=dict,
-        description="Any fields of a Kubernetes PodSpec. Objects merge field by field; containers, init containers, "
-        "volumes, env, ports, mounts and topology constraints merge by name; other lists are replaced; null removes a "
-        "field (`kubectl apply` drops nulls, `kubectl apply --server-side` keeps them). The containers are called "
-        "`engine` (with `fetch` and `check` before it) and `router`; their command and arguments are the operator's.",
+        description="Any fields of a Kubernetes PodSpec, merged one by one: containers, init containers, volumes, env, "
+        "ports, mounts and topology constraints by name, other lists as a whole; null removes a field (`kubectl apply` "
+        "needs `--server-side` for nulls). Containers: `engine` (before it `fetch`, `check`) and `router`; their "
+        "command and arguments are the operator's.",
     )

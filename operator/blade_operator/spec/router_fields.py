@@ -248,8 +248,8 @@ class Router(Record):
     image: Image = Field(default="", description="Router image; the operator release's own when empty.")
     resources: Resources | None = Field(
         default=None,
-        description="CPU and memory of the router container. What is unset: requests of 100m and, for each process, "
-        "256Mi; a memory limit of 512Mi for each process. The memory limit decides how many bytes of request bodies a "
-        "router keeps at a time (`--body_budget_bytes`): what is left above 256Mi for each process.",
+        description="CPU and memory of the router container. When unset: requests of 100m and, for each process, "
+        "256Mi; a memory limit of 512Mi for each process. What the limit leaves above 256Mi for each process, a router "
+        "may keep of request bodies (`--body_budget_bytes`).",
     )
     pod_template: PodTemplate | None = Field(default=None, description="Laid over the router pods.")

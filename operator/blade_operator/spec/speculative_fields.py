@@ -59,11 +59,10 @@ class Speculative(Record):
     gives."""
 
     method: Literal["draft", "ngram", "lookahead", "eagle3", "mtp"] = Field(
-        description="`draft`: a small model makes draft tokens (`--decode_algo sps`). `ngram`: what followed the last "
-        "time that the text went on as it does now (`--decode_algo ngram`). `lookahead`: the model guesses its own "
-        "later tokens, in the steps that decode (`--decode_algo look_ahead`). `eagle3`: an EAGLE-3 draft head, which "
-        "reads the model's hidden states (`--decode_algo eagle3`). `mtp`: the multi-token-prediction layers of the "
-        "model's own checkpoint (`--decode_algo mtp`)."
+        description="Where draft tokens are from (`--decode_algo`). `draft` (`sps`): a small model. `ngram`: what "
+        "followed the last time that the text went on as it does now. `lookahead` (`look_ahead`): the model's guesses "
+        "of its own later tokens, in the steps that decode. `eagle3`: an EAGLE-3 draft head, which reads the model's "
+        "hidden states. `mtp`: the multi-token-prediction layers of the model's own checkpoint."
     )
     draft_model: DraftModel | None = Field(
         default=None, description="The model of method `draft`, or the draft head of `eagle3` (`--draft.model`)."

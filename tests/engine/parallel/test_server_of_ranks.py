@@ -75,10 +75,7 @@ def test_shared_memory_has_no_name_once_the_ranks_have_joined(folder: Path, text
     [
         (["-tp", "3"], "--tensor_parallel_size 3 does not divide the model's"),
         (["-tp", "65"], "give 1 to 64 ranks"),
-        (
-            ["-tp", "2", "--enable_custom_allreduce"],
-            "--enable_custom_allreduce is for GPUs, and there is none; leave it",
-        ),
+        (["-tp", "2", "--enable_custom_allreduce"], "--enable_custom_allreduce is for GPUs, and there is none"),
         (["-tp", "2", "--decode_algo", "mtp"], "has no layers for multi-token prediction that are known here"),
         (["-tp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"], "raise --kv_cache_bytes to"),
     ],

@@ -239,7 +239,11 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
         ),
         (
             {"engine": {"gpus": {"count": 2, "topologyKey": "rack"}}},
-            "spec.engine.gpus.topologyKey: is what several nodes share, and nodes is 1: remove it, or set nodes",
+            "spec.engine.gpus.topologyKey: is what several nodes share: remove it, or set nodes",
+        ),
+        (
+            {"engine": {"gpus": {"tensorParallel": 2, "customAllReduce": True}}},
+            "spec.engine.gpus.customAllReduce: is for devices: remove it, or set count",
         ),
         (
             {"engine": {"gpus": {"count": 1, "resource": "gpu"}}},

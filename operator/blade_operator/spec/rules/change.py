@@ -70,16 +70,15 @@ CHANGE_RULES: Final[tuple[ChangeRule, ...]] = (
         cel=f"{_NO_CLAIM} || (has(self.cache.storageClassName) ? has(oldSelf.cache.storageClassName) "
         "&& self.cache.storageClassName == oldSelf.cache.storageClassName : !has(oldSelf.cache.storageClassName))",
         holds=_of_claim(lambda old, new: old.storage_class_name == new.storage_class_name),
-        message="the class of a claim cannot change: make a claim of your own and name it with claimName, or delete "
-        "the service and create it anew",
+        message="the class of a claim cannot change: name one of your own with claimName, or create the service anew",
     ),
     ChangeRule(
         at=("spec", "model"),
         field="spec.model.cache.accessModes",
         cel=f"{_NO_CLAIM} || ({_BEFORE}.all(m, m in {_AFTER}) && {_AFTER}.all(m, m in {_BEFORE}))",
         holds=_of_claim(lambda old, new: _modes(old) == _modes(new)),
-        message="the access modes of a claim cannot change: make a claim of your own and name it with claimName, or "
-        "delete the service and create it anew",
+        message="the access modes of a claim cannot change: name one of your own with claimName, or create the "
+        "service anew",
     ),
     ChangeRule(
         at=("spec", "model"),

@@ -64,7 +64,14 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
         field=f"{_FIELD}.topologyKey",
         cel="!has(self.gpus) || !has(self.gpus.topologyKey) || self.gpus.nodes > 1",
         holds=lambda name, spec: spec.engine.gpus.topology_key is None or spec.engine.gpus.nodes > 1,
-        message="is what several nodes share, and nodes is 1: remove it, or set nodes",
+        message="is what several nodes share: remove it, or set nodes",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.customAllReduce",
+        cel="!has(self.gpus) || !self.gpus.customAllReduce || self.gpus.count > 0",
+        holds=lambda name, spec: not spec.engine.gpus.custom_all_reduce or spec.engine.gpus.count > 0,
+        message="is for devices: remove it, or set count",
     ),
     Rule(
         at=("spec", "engine"),

@@ -107,7 +107,8 @@ MODEL_RULES: Final[tuple[Rule, ...]] = (
             spec.model.credentials_secret_ref is None
             or not any(variable.name in CREDENTIALS for variable in spec.engine.env)
         ),
-        message=f"credentials come from this Secret: remove {', '.join(CREDENTIALS)} from spec.engine.env",
+        message="credentials come from this Secret: remove its variables (AWS_..., OSS_..., OCI_..., "
+        "DOCKER_AUTH_CONFIG) from spec.engine.env",
     ),
     Rule(
         at=("spec",),

@@ -40,6 +40,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "max_gpu_memory_utilization": "spec.engine.memoryFraction",
     "tensor_parallel_size": "spec.engine.gpus.tensorParallel",
     "pipeline_parallel_size": "spec.engine.gpus.pipelineParallel",
+    "enable_custom_allreduce": "spec.engine.gpus.customAllReduce",
     "nnodes": "spec.engine.gpus.nodes",
     "node_rank": "spec.engine.gpus.nodes",
     "dist_init_addr": "spec.engine.gpus.nodes",
@@ -81,11 +82,10 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
     "gpu_memory_utilization": "spec.engine.memoryFraction",
     "kv_cache_memory_bytes": "spec.engine.kvCacheBytes",
     "enforce_eager": "spec.engine.cudaGraphs",
-    "no_enforce_eager": "spec.engine.cudaGraphs",
     "cuda_graph_sizes": "spec.engine.cudaGraphs",
     "cudagraph_capture_sizes": "spec.engine.cudaGraphs",
     "max_cudagraph_capture_size": "spec.engine.cudaGraphs",
-    "no_enable_lora": "spec.engine.lora",
+    "disable_custom_all_reduce": "spec.engine.gpus.customAllReduce",
     "runner": "spec.engine.task",
     "use_sps": "spec.engine.speculative",
     "use_lookahead": "spec.engine.speculative",
@@ -97,9 +97,10 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
 }
 """Further flags that set the same, and their owners: vLLM's names of them, mostly (docs/vllm-flags.md)."""
 _OWNERS: Final = OWNED_FLAGS | OTHER_SPELLINGS
-_LONG: Final = f"--({'|'.join(_OWNERS)})".replace("_", "[_-]").replace("draft.", "draft[.]")
-_OWNED: Final = f"({_LONG}|-[tp]p)(=.*)?"
-"""``-tp`` and ``-pp`` are short for the sizes of tensor and pipeline parallelism."""
+_OWNED: Final = f"(--(no_)?({'|'.join(_OWNERS)})|-[tp]p)(=.*)?".replace("_", ".")
+"""``-tp`` and ``-pp`` are short for the sizes of tensor and pipeline parallelism. Dots are for ``_`` and ``-``, which
+flags have there and nothing else, and ``--no-`` may stand before each: the pattern counts towards the size of the
+CRD."""
 
 
 def broken(rule: Rule, name: str, spec: LLMServiceSpec) -> bool:
@@ -115,7 +116,7 @@ def _by_owner(owners: Mapping[str, str]) -> str:
     """Flags by what sets them, in few words: the message counts towards the size of the CRD."""
     flags: dict[str, list[str]] = {}
     for flag, owner in owners.items():
-        flags.setdefault(owner.removeprefix("spec."), []).append(f"--{flag}")
+        flags.setdefault(owner.removeprefix("spec.").replace("engine.", "."), []).append(f"--{flag}")
     return "; ".join(f"{', '.join(names)} by {owner}" for owner, names in flags.items())
 
 
@@ -230,7 +231,8 @@ RULES: Final[tuple[Rule, ...]] = (
         field="spec.engine.extraArgs",
         cel=f"!has(self.extraArgs) || !self.extraArgs.exists(a, a.matches('^{_OWNED}$'))",
         holds=lambda name, spec: not any(re.fullmatch(_OWNED, arg) for arg in spec.engine.extra_args),
-        message=f"flags that have a field of their own are set there, below spec: {_by_owner(_OWNERS)}",
+        message="flags that have a field of their own are set there, below spec (.x is engine.x): "
+        f"{_by_owner(_OWNERS)}",
     ),
     Rule(
         at=("spec", "engine"),
