@@ -196,6 +196,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int = 1
     """Ranks that compute each layer together, one a device; on CPU all of them share its cores and
     ``kv_cache_bytes``."""
+    enable_expert_parallel: bool = False
+    """Each rank has some of a mixture-of-experts layer's experts whole, instead of a part of each one's inner
+    dimension."""
     pipeline_parallel_size: int = 1
     """Stages that the layers are divided into, each of ``tensor_parallel_size`` ranks."""
     pipeline_micro_batch: int | None = None
@@ -238,6 +241,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _check_ranks(self) -> None:
         if not 1 <= self.tensor_parallel_size <= MAX_RANKS:
             raise ValueError(f"tensor_parallel_size is {self.tensor_parallel_size}; give 1 to {MAX_RANKS} ranks")
+        if self.enable_expert_parallel and self.tensor_parallel_size == 1:
+            raise ValueError(
+                "enable_expert_parallel divides experts among the ranks of tensor_parallel_size, which is 1; give 2 or "
+                "more, or leave enable_expert_parallel out"
+            )
         if self.pipeline_parallel_size < 1 or self.num_ranks > MAX_RANKS:
             raise ValueError(
                 f"pipeline_parallel_size is {self.pipeline_parallel_size}, with {self.tensor_parallel_size} ranks in "

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blade_llm.kernels.experts import Expert, pack
-from blade_llm.kernels.experts.packed import MixtureWeights
+from blade_llm.kernels.experts.packed import MixtureWeights, Part
 from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.warm import warm_moe
 from blade_llm.layers.linear import Linear, LinearOptions
@@ -26,7 +26,8 @@ class MoEWeights:
     router: Tensor
     """[num_experts, hidden]."""
     experts: Iterable[Expert]
-    """For each, gate and up stacked ([2 * inner, hidden]) and down ([hidden, inner]); read once, one at a time."""
+    """For each that is here, gate and up stacked ([2 * inner, hidden]) and down ([hidden, inner]); read once, one at a
+    time."""
     correction_bias: Tensor | None = None
     """[num_experts], added to scores for the choice (``e_score_correction_bias``)."""
     shared: Expert | None = None
@@ -52,7 +53,10 @@ class MoE:
         self.router = Linear(router, None, exact)
         self.correction_bias = bias.float().contiguous() if bias is not None else None
         experts = _of_size(weights.experts, spec)
-        self.experts = pack(experts, options.quant, deterministic=options.deterministic, packer=options.packer)
+        part = None if spec.part is None else Part(spec.part.start, spec.routing.num_experts)
+        self.experts = pack(
+            experts, options.quant, deterministic=options.deterministic, packer=options.packer, part=part
+        )
         self.shared: MLP | None = None
         self.shared_gate: Linear | None = None
         self.nbytes = self.router.nbytes + self.experts.nbytes + (bias.numel() * 4 if bias is not None else 0)
@@ -116,5 +120,5 @@ def _of_size(experts: Iterable[Expert], spec: MoESpec) -> Iterable[Expert]:
         if down.shape[1] != spec.inner:
             raise ValueError(f"expert {count - 1} has an inner size of {down.shape[1]}, not {spec.inner}")
         yield gate_up, down
-    if count != spec.routing.num_experts:
-        raise ValueError(f"{count} experts, not {spec.routing.num_experts}")
+    if count != len(spec.experts):
+        raise ValueError(f"{count} experts, not {len(spec.experts)}")

@@ -56,7 +56,7 @@ class PlainWeights:
 
         weights = MoEWeights(
             router=parameters.tensor(f"{place}.router"),
-            experts=(expert(f"experts.{index}") for index in range(spec.routing.num_experts)),
+            experts=(expert(f"experts.{index}") for index in spec.experts),
             shared=expert("shared") if spec.shared_inner else None,
             shared_gate=parameters.tensor(f"{place}.shared_gate") if spec.shared_gate else None,
             correction_bias=parameters.tensor(f"{place}.correction_bias") if spec.correction_bias else None,

@@ -18,6 +18,8 @@ class RankLayout:
     tensor: int = 1
     pipeline: int = 1
     nodes: int = 1
+    expert_parallel: bool = False
+    """Tensor ranks divide experts as wholes."""
 
     def __post_init__(self) -> None:
         if min(self.tensor, self.pipeline, self.nodes) < 1:
@@ -28,7 +30,9 @@ class RankLayout:
     @classmethod
     def of(cls, config: EngineConfig) -> RankLayout:
         """That of an engine's ranks."""
-        return cls(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
+        return cls(
+            config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes, config.enable_expert_parallel
+        )
 
     @property
     def size(self) -> int:

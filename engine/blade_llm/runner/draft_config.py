@@ -93,9 +93,9 @@ def _whole_target(config: EngineConfig) -> ModelConfig:
 
 def _own_part(model: ModelConfig, shard: Shard) -> ModelConfig:
     """What a rank has of a draft model or head."""
-    if not model.is_head or tensor_parallel_problem(model, shard.size):
+    if not model.is_head or tensor_parallel_problem(model, shard.size, expert_parallel=shard.expert_parallel):
         return model
-    return shard_model(model, shard.rank, shard.size)
+    return shard_model(model, shard.rank, shard.size, expert_parallel=shard.expert_parallel)
 
 
 def _read_model(folder: Path, target: ModelConfig) -> ModelConfig:

@@ -73,6 +73,13 @@ class MoESpec:
     """Whether logits are computed in fp32 whatever the model's type (DeepSeek)."""
     correction_bias: bool = False
     """Whether scores get a bias for the choice of experts (DeepSeek-V3)."""
+    part: range | None = None
+    """The experts of one rank, where ranks divide them as wholes; the routing is of all."""
+
+    @property
+    def experts(self) -> range:
+        """The experts that are here."""
+        return range(self.routing.num_experts) if self.part is None else self.part
 
     @property
     def shared(self) -> MLPSpec | None:

@@ -11,6 +11,8 @@ class Shard:
 
     rank: int
     size: int
+    expert_parallel: bool = False
+    """Experts are divided as wholes, not each one's inner dimension."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
@@ -23,6 +25,10 @@ class Shard:
             raise ValueError(f"{count} cannot be divided into {self.size} equal parts")
         each = count // self.size
         return range(self.rank * each, (self.rank + 1) * each)
+
+    def share_of(self, count: int) -> range:
+        """This rank's part of ``count`` things, of which others may have one more or less."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
 
 @dataclass(frozen=True, slots=True)

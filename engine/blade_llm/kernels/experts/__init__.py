@@ -23,7 +23,7 @@ from torch import Tensor
 
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.experts import torch as _reference
-from blade_llm.kernels.experts.packed import PackedExperts
+from blade_llm.kernels.experts.packed import PackedExperts, Part
 from blade_llm.kernels.linear import pack as pack_linear
 from blade_llm.kernels.linear.packed import Packer, Quantization
 
@@ -37,12 +37,14 @@ def pack(
     *,
     deterministic: bool = False,
     packer: Packer = pack_linear,
+    part: Part | None = None,
 ) -> PackedExperts:
     """Pack the weights of ``experts``, all of one shape. They are read one at a time and packed at once, so an iterator
     that loads them needs memory for one.
 
     ``deterministic``: a token's result does not depend on the others, as in :func:`blade_llm.kernels.linear.pack`.
     ``packer``: what packs the linear layers of experts on a CPU, as :func:`blade_llm.kernels.linear.pack` does.
+    ``part``: which of a layer's ``experts`` are, where they are not all.
     Raises ValueError where shapes or types do not fit.
     """
     remaining = iter(experts)
@@ -55,12 +57,12 @@ def pack(
         from blade_llm.kernels.experts import native
 
         if native.can_pack(first[0]):
-            return native.NativeExperts(every, quant, deterministic, packer)
+            return native.NativeExperts(every, quant, deterministic, packer, part)
     if backend == "triton":
         from blade_llm.kernels.experts import triton
 
-        return triton.TritonExperts(every, quant, deterministic)
-    return _reference.TorchExperts(every, quant, deterministic)
+        return triton.TritonExperts(every, quant, deterministic, part)
+    return _reference.TorchExperts(every, quant, deterministic, part)
 
 
 def _checked(experts: Iterable[Expert], first: Expert) -> Iterator[Expert]:

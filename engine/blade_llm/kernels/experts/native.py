@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.experts.packed import Part
 from blade_llm.kernels.linear import native as linear
 from blade_llm.kernels.linear.packed import Packer, Quantization
 from blade_llm.kernels.native.functions import bind
@@ -25,6 +26,8 @@ class _Experts(ctypes.Structure):
         ("experts", ctypes.c_int64),
         ("hidden", ctypes.c_int64),
         ("inner", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("total", ctypes.c_int64),
         ("gate_up", ctypes.c_void_p),
         ("down", ctypes.c_void_p),
     )
@@ -36,7 +39,12 @@ class NativeExperts:
     __slots__ = ("_arrays", "_hidden", "_inner", "_linears", "_struct", "address", "nbytes")
 
     def __init__(
-        self, experts: Iterable[tuple[Tensor, Tensor]], quant: Quantization, deterministic: bool, packer: Packer
+        self,
+        experts: Iterable[tuple[Tensor, Tensor]],
+        quant: Quantization,
+        deterministic: bool,
+        packer: Packer,
+        part: Part | None = None,
     ) -> None:
         def pack(weight: Tensor) -> linear.NativeLinear:
             packed = packer(weight, None, quant, deterministic=deterministic)
@@ -49,7 +57,8 @@ class NativeExperts:
         self._arrays = [torch.tensor([pair[part].address for pair in pairs]) for part in range(2)]
         self._hidden, self._inner = pairs[0][0].inputs, pairs[0][1].inputs
         gate_up, down = (array.data_ptr() for array in self._arrays)
-        self._struct = _Experts(len(pairs), self._hidden, self._inner, gate_up, down)
+        first, total = (0, len(pairs)) if part is None else (part.first, part.total)
+        self._struct = _Experts(len(pairs), self._hidden, self._inner, first, total, gate_up, down)
         self.address = ctypes.addressof(self._struct)
         self.nbytes = sum(packed.nbytes for pair in pairs for packed in pair)
 
@@ -81,7 +90,7 @@ class NativeExperts:
                 out.data_ptr() + start * self._hidden * 2,
             )
             if wrong:
-                raise ValueError(f"expert ids must be 0 to {self._struct.experts - 1}")
+                raise ValueError(f"expert ids must be 0 to {self._struct.total - 1}")
         return out
 
 

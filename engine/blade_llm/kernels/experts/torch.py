@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.activate.torch import activate
+from blade_llm.kernels.experts.packed import Part
 from blade_llm.kernels.linear import torch as linear
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 
@@ -15,20 +16,35 @@ from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 class TorchExperts:
     """Experts as linear layers of :mod:`blade_llm.kernels.linear`."""
 
-    __slots__ = ("_experts", "nbytes")
+    __slots__ = ("_experts", "_part", "nbytes")
 
-    def __init__(self, experts: Iterable[tuple[Tensor, Tensor]], quant: Quantization, deterministic: bool) -> None:
+    def __init__(
+        self,
+        experts: Iterable[tuple[Tensor, Tensor]],
+        quant: Quantization,
+        deterministic: bool,
+        part: Part | None = None,
+    ) -> None:
         def pack(weight: Tensor) -> PackedLinear:
             return linear.pack(weight, None, quant, deterministic) or linear.PlainLinear(weight, None)
 
         self._experts = [(pack(gate_up), pack(down)) for gate_up, down in experts]
+        self._part = part
         self.nbytes = sum(gate_up.nbytes + down.nbytes for gate_up, down in self._experts)
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         tokens, top_k = ids.shape
-        order = ids.flatten().argsort(stable=True)
-        counts = ids.flatten().bincount(minlength=len(self._experts)).tolist()
+        places, count = ids.flatten(), len(self._experts)
         results = torch.empty(tokens * top_k, x.shape[1], dtype=x.dtype, device=x.device)
+        if self._part is None:
+            order = places.argsort(stable=True)
+        else:
+            places = places - self._part.first
+            here = ((places >= 0) & (places < count)).nonzero()[:, 0]
+            places = places[here]
+            order = here[places.argsort(stable=True)]
+            results.zero_()
+        counts = places.bincount(minlength=count).tolist()
         for pairs, (gate_up, down) in zip(torch.split(order, counts), self._experts, strict=True):
             if len(pairs):
                 results[pairs] = down(activate(gate_up(x[pairs // top_k]), "silu", gated=True))

@@ -1,7 +1,8 @@
 """Experts in Triton: a grouped product for all of them in one launch, on tokens sorted by expert.
 
 Each expert's rows are cut into tiles; a program finds its own in the experts' first rows, so that the host needs to
-know nothing of the routing. The grid holds the most tiles that a number of tokens can need; those beyond end at once.
+know nothing of the routing. The grid holds the most tiles that a number of tokens can need; those beyond end at once,
+which is also all that a rank does for experts that are other ranks'.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import triton
 from torch import Tensor
 
 from blade_llm.kernels.experts import triton_kernels as kernels
+from blade_llm.kernels.experts.packed import Part
 from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.kernels.linear.torch import GROUP, INT4_LEVELS, quantize_int4, quantize_int8
 from blade_llm.kernels.shared_memory import shared_memory as _shared_memory
@@ -64,11 +66,18 @@ class _Stacked:
 class TritonExperts:
     """The weights of all experts in one tensor for each of the two products."""
 
-    __slots__ = ("_deterministic", "_down", "_experts", "_gate_up", "_kind", "_levels", "nbytes")
+    __slots__ = ("_deterministic", "_down", "_experts", "_gate_up", "_kind", "_levels", "_part", "nbytes")
 
-    def __init__(self, experts: Iterable[tuple[Tensor, Tensor]], quant: Quantization, deterministic: bool) -> None:
+    def __init__(
+        self,
+        experts: Iterable[tuple[Tensor, Tensor]],
+        quant: Quantization,
+        deterministic: bool,
+        part: Part | None = None,
+    ) -> None:
         pairs = [(_packed(gate_up, quant), _packed(down, quant)) for gate_up, down in experts]
         self._experts = len(pairs)
+        self._part = part or Part(0, len(pairs))
         self._gate_up = _stack([gate_up for gate_up, _ in pairs])
         self._down = _stack([down for _, down in pairs])
         self._kind = quant
@@ -86,13 +95,24 @@ class TritonExperts:
         pairs = tokens * top_k
         order = torch.empty(pairs, dtype=torch.int32, device=x.device)
         starts = torch.empty(self._experts + 1, dtype=torch.int32, device=x.device)
-        kernels.sort_by_expert[(self._experts,)](ids.contiguous(), order, starts, pairs, BLOCK=_SORT_BLOCK, num_warps=4)
+        ids, first = ids.contiguous(), self._part.first
+        kernels.sort_by_expert[(self._experts,)](ids, order, starts, pairs, BLOCK=_SORT_BLOCK, FIRST=first, num_warps=4)
         gated = torch.empty(pairs, inner, dtype=x.dtype, device=x.device)
         results = torch.empty(pairs, hidden, dtype=x.dtype, device=x.device)
         self._launch(x.contiguous(), self._gate_up, order, starts, gated, top_k)
         self._launch(gated, self._down, order, starts, results, 0)
         kernels.weighted_sum[(tokens, triton.cdiv(hidden, _SUM_BLOCK))](
-            results, weights.contiguous(), out, HIDDEN=hidden, TOP_K=top_k, BLOCK=_SUM_BLOCK, num_warps=4
+            results,
+            weights.contiguous(),
+            ids,
+            out,
+            HIDDEN=hidden,
+            TOP_K=top_k,
+            BLOCK=_SUM_BLOCK,
+            FIRST=first,
+            EXPERTS=self._experts,
+            PARTIAL=self._experts < self._part.total,
+            num_warps=4,
         )
         return out
 
@@ -100,8 +120,8 @@ class TritonExperts:
         """Compile every form of the kernels for activations of ``dtype``."""
         device = self._down.weight.device
         for average in (_FIXED_FORM,) if self._deterministic else _FORMS:
-            tokens = -(-average * self._experts // top_k)
-            ids = torch.arange(tokens * top_k, dtype=torch.int32, device=device).view(tokens, top_k) % self._experts
+            tokens, total = -(-average * self._part.total // top_k), self._part.total
+            ids = torch.arange(tokens * top_k, dtype=torch.int32, device=device).view(tokens, top_k) % total
             x = torch.zeros(tokens, self._gate_up.inputs, dtype=dtype, device=device)
             self(x, ids, torch.zeros(tokens, top_k, device=device))
 
@@ -111,7 +131,7 @@ class TritonExperts:
         """``tokens_top_k``: experts of a token where ``x`` has tokens and the matrix gate and up; 0 for sorted rows."""
         gated = tokens_top_k > 0
         pairs = len(order)
-        average = _FIXED_FORM if self._deterministic else max(1, pairs // self._experts)
+        average = _FIXED_FORM if self._deterministic else max(1, pairs // self._part.total)
         config = config_of(average, x.element_size(), _shared_memory(x.device), self._kind)
         outputs = matrix.outputs // 2 if gated else matrix.outputs
         columns = config.columns // 2 if gated else config.columns

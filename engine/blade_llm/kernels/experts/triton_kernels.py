@@ -7,23 +7,25 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["pairs"], do_not_specialize_on_alignment=["ids_ptr"])
-def sort_by_expert(ids_ptr, order_ptr, starts_ptr, pairs, BLOCK: tl.constexpr):
-    """A stable counting sort without atomics: each program finds the pairs of one expert, and how many come before."""
-    expert = tl.program_id(0)
+def sort_by_expert(ids_ptr, order_ptr, starts_ptr, pairs, BLOCK: tl.constexpr, FIRST: tl.constexpr = 0):
+    """A stable counting sort without atomics: each program finds the pairs of one expert, from ``FIRST`` on, and how
+    many come before. Pairs of experts that no program has are in no order."""
+    place_of_expert = tl.program_id(0)
+    expert = FIRST + place_of_expert
     columns = tl.arange(0, BLOCK)
     before = 0
     for at in range(0, pairs, BLOCK):
         ids = tl.load(ids_ptr + at + columns, at + columns < pairs, 1 << 30)
-        before += tl.sum((ids < expert).to(tl.int32), 0)
+        before += tl.sum(((ids < expert) & (ids >= FIRST)).to(tl.int32), 0)
     place = before
     for at in range(0, pairs, BLOCK):
         ids = tl.load(ids_ptr + at + columns, at + columns < pairs, 1 << 30)
         mine = (ids == expert).to(tl.int32)
         tl.store(order_ptr + place + tl.cumsum(mine, 0) - mine, at + columns, mine != 0)
         place += tl.sum(mine, 0)
-    tl.store(starts_ptr + expert, before)
-    if expert == tl.num_programs(0) - 1:
-        tl.store(starts_ptr + expert + 1, place)
+    tl.store(starts_ptr + place_of_expert, before)
+    if place_of_expert == tl.num_programs(0) - 1:
+        tl.store(starts_ptr + place_of_expert + 1, place)
 
 
 @triton.jit
@@ -117,15 +119,34 @@ def grouped_linear(
     tl.store(out_at, out, valid[:, None] & (columns < OUTPUTS)[None, :])
 
 
-@triton.jit(do_not_specialize_on_alignment=["weights_ptr"])
-def weighted_sum(results_ptr, weights_ptr, out_ptr, HIDDEN: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
-    """A piece of one token's sum over its experts, always in the same order."""
+@triton.jit(do_not_specialize_on_alignment=["weights_ptr", "ids_ptr"])
+def weighted_sum(
+    results_ptr,
+    weights_ptr,
+    ids_ptr,
+    out_ptr,
+    HIDDEN: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FIRST: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    PARTIAL: tl.constexpr,
+):
+    """A piece of one token's sum over its experts, always in the same order. PARTIAL: over those of the ``EXPERTS``
+    from ``FIRST`` on; the others have no results."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < HIDDEN
     total = tl.zeros([BLOCK], tl.float32)
     for place in tl.static_range(TOP_K):
         pair = token * TOP_K + place
-        result = tl.load(results_ptr + pair * HIDDEN + columns, inside, 0.0).to(tl.float32)
-        total += result * tl.load(weights_ptr + pair)
+        here = inside
+        weight = tl.load(weights_ptr + pair)
+        if PARTIAL:
+            expert = tl.load(ids_ptr + pair)
+            is_here = (expert >= FIRST) & (expert < FIRST + EXPERTS)
+            here = inside & is_here
+            weight = tl.where(is_here, weight, 0.0)
+        result = tl.load(results_ptr + pair * HIDDEN + columns, here, 0.0).to(tl.float32)
+        total += result * weight
     tl.store(out_ptr + token * HIDDEN + columns, total.to(out_ptr.dtype.element_ty), inside)

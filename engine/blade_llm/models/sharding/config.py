@@ -23,7 +23,7 @@ def rank_model(config: ModelConfig, layout: RankLayout, rank: int) -> ModelConfi
 
     Raises :class:`UnsupportedModelError` where tensor ranks or stages cannot divide the model.
     """
-    own = shard_model(config, layout.tensor_rank_of(rank), layout.tensor)
+    own = shard_model(config, layout.tensor_rank_of(rank), layout.tensor, expert_parallel=layout.expert_parallel)
     if layout.size == 1:
         return own
     stages = stages_of(config, layout.pipeline)
@@ -32,19 +32,20 @@ def rank_model(config: ModelConfig, layout: RankLayout, rank: int) -> ModelConfi
     return replace(stage_model(own, stage), kv_share=Fraction(len(stage.layers), on_machine))
 
 
-def shard_model(config: ModelConfig, rank: int, size: int) -> ModelConfig:
+def shard_model(config: ModelConfig, rank: int, size: int, *, expert_parallel: bool = False) -> ModelConfig:
     """What rank ``rank`` of ``size`` has of the model: its heads and inner dimensions, its part of the checkpoint, its
     heads in the KV cache. ``vocab_size`` and ``hidden_size`` stay the model's. Of one rank that is ``config`` itself.
 
+    ``expert_parallel``: experts are divided as wholes, where there are any.
     Raises :class:`UnsupportedModelError` where :func:`tensor_parallel_problem` finds something, ``ValueError`` for a
     ``rank`` that there is not, or a ``config`` that is a rank's already.
     """
-    shard = Shard(rank, size)
+    shard = Shard(rank, size, expert_parallel)
     if config.shard is not None:
         raise ValueError(f"this is rank {config.shard.rank}'s part of a model already")
     if size == 1:
         return config
-    if problem := tensor_parallel_problem(config, size):
+    if problem := tensor_parallel_problem(config, size, expert_parallel=expert_parallel):
         raise UnsupportedModelError(problem)
     whole = config.decoder
     assert isinstance(whole, DecoderSpec)

@@ -35,7 +35,9 @@ def _attention(spec: AttentionSpec | LatentAttentionSpec, shard: Shard) -> Atten
 
 
 def _mlp(spec: MLPSpec | MoESpec, shard: Shard) -> MLPSpec | MoESpec:
-    inner = len(shard.part_of(spec.inner))
     if isinstance(spec, MLPSpec):
-        return replace(spec, inner=inner)
-    return replace(spec, inner=inner, shared_inner=len(shard.part_of(spec.shared_inner)))
+        return replace(spec, inner=len(shard.part_of(spec.inner)))
+    own = replace(spec, shared_inner=len(shard.part_of(spec.shared_inner)))
+    if shard.expert_parallel:
+        return replace(own, part=shard.share_of(spec.routing.num_experts))
+    return replace(own, inner=len(shard.part_of(spec.inner)))

@@ -16,7 +16,7 @@ from blade_llm.spec.shard import Shard
 
 def layer_divisions(layer: LayerSpec, shard: Shard) -> Mapping[str, Division]:
     """By the layer's place below its decoder layer, as :func:`~blade_llm.models.names.tensor_map` names them; all
-    experts are ``mlp.experts``. ``layer``: the whole one."""
+    experts are ``mlp.experts``, also where a rank has only some of them. ``layer``: the whole one."""
     attention, mlp = layer.attention, layer.mlp
     found = _latent(attention, shard) if isinstance(attention, LatentAttentionSpec) else _grouped(attention, shard)
     if isinstance(mlp, MLPSpec):
@@ -67,6 +67,8 @@ def _mlp(place: str, spec: MLPSpec, shard: Shard) -> dict[str, Division]:
 
 def _mixture(spec: MoESpec, shard: Shard) -> dict[str, Division]:
     shared = {} if spec.shared is None else _mlp("mlp.shared", spec.shared, shard)
+    if shard.expert_parallel:
+        return {"mlp.experts.up": Replicated(), "mlp.experts.down": Replicated(), **shared}
     return {**_mlp("mlp.experts", MLPSpec(spec.inner), shard), **shared}
 
 
