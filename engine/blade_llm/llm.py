@@ -131,7 +131,8 @@ class LLM:
         folder = resolve_model(str(model), revision=revision)
         model_config = read_model_config(folder, config.get("model_impl", "auto"), config.get("task", "generate"))
         if config.get("load_format", "auto") == "auto":
-            checkpoint = open_checkpoint(folder, config.get("tensor_parallel_size", 1))
+            ranks, experts = config.get("tensor_parallel_size", 1), config.get("enable_expert_parallel", False)
+            checkpoint = open_checkpoint(folder, ranks, expert_parallel=experts)
             if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):
                 raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
         self.tokenizer = Tokenizer(Path(tokenizer_dir or folder), tokenizer_special_tokens)

@@ -197,7 +197,8 @@ _OPTIONS: Final = (
     *_refused(_REPLICAS, "data_parallel_rank", "data_parallel_start_rank", "data_parallel_address",
               "data_parallel_rpc_port", "data_parallel_backend"),
     *_refused(_REPLICAS, "data_parallel_hybrid_lb", "data_parallel_external_lb", "headless", switch=True),
-    *_refused("experts are not spread over devices", "enable_expert_parallel", "enable_eplb", switch=True),
+    _switch("enable_expert_parallel", "with two tensor ranks or more"),
+    *_refused("experts stay on the rank that has them", "enable_eplb", switch=True),
     *_refused("prefill and decode run on one engine", "kv_transfer_config"),
     *_refused("workers are the engine's own", "worker_cls", "worker_extension_cls", "additional_config"),
     # Decoding

@@ -146,5 +146,10 @@ def random_ids(tokens: int, experts: int, top_k: int, seed: int = 0) -> tuple[Te
     return ids, torch.rand(tokens, top_k, generator=generator)
 
 
+def elsewhere_left_out(ids: Tensor, weights: Tensor, here: range) -> Tensor:
+    """``weights``, of experts that are not ``here`` 0."""
+    return torch.where((ids >= here.start) & (ids < here.stop), weights, 0.0)
+
+
 def relative_error(actual: Tensor, expected: Tensor) -> float:
     return float((actual.float() - expected.float()).norm() / expected.float().norm())

@@ -218,7 +218,7 @@ class ThreadRanks:
 
     def __init__(self, config: EngineConfig, *, in_turns: bool = False) -> None:
         """``in_turns``: see :class:`Turns`."""
-        layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size)
+        layout = RankLayout.of(config)
         self._turns = turns = Turns(taken=in_turns)
         groups = [thread_groups(layout.tensor, turns) for _ in range(layout.pipeline)]
         links = [thread_links(layout.pipeline, turns) for _ in range(layout.tensor)]

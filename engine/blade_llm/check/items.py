@@ -90,6 +90,7 @@ def run_items(
             config().speculative,
             config().tensor_parallel_size,
             config().pipeline_parallel_size,
+            enable_expert_parallel=config().enable_expert_parallel,
         ),
     }
     if ranks is not None:

@@ -61,7 +61,8 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
     """
     try:
         model = read_model_config(config.model_dir, config.model_impl, config.task)
-        problem = tensor_parallel_problem(model, config.tensor_parallel_size)
+        experts = config.enable_expert_parallel
+        problem = tensor_parallel_problem(model, config.tensor_parallel_size, expert_parallel=experts)
         if problem := problem or pipeline_parallel_problem(model, config.pipeline_parallel_size):
             raise UnsupportedSettingError(f"{config.model_dir}: {problem}")
         found = _find_gpu(config.ranks_per_node) if limit is None and gpu is None else gpu
@@ -176,7 +177,7 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu:
 def _largest_parts(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> list[ModelConfig]:
     """What the rank of each stage that has most of ``model``, of those on this machine, has of it. All ranks of a stage
     have as many heads, and so as much of the KV cache."""
-    layout = RankLayout(config.tensor_parallel_size, config.pipeline_parallel_size, config.nnodes)
+    layout = RankLayout.of(config)
     stages: dict[int, list[ModelConfig]] = {}
     for rank in layout.ranks_of_node(config.node_rank):
         stages.setdefault(layout.stage_of(rank), []).append(rank_model(model, layout, rank))

@@ -18,7 +18,7 @@ from blade_llm.config import ModelImpl, SpeculativeConfig, Task
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config, through_transformers
-from blade_llm.models.sharding import pipeline_parallel_problem, tensor_parallel_problem
+from blade_llm.models.sharding import expert_parallel_problem, pipeline_parallel_problem, tensor_parallel_problem
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.branching import branching_problem
 from blade_llm.text.errors import TokenizerFilesError
@@ -64,11 +64,14 @@ def check_model(
     speculative: SpeculativeConfig | None = None,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
+    *,
+    enable_expert_parallel: bool = False,
 ) -> CheckItem:
     """PASS when configuration, weights, tokenizer and chat template are in order, and do what is ``wanted``.
 
     ``speculative``: with a draft model its files and tokenizer are checked, too. ``tensor_parallel_size`` ranks and
-    ``pipeline_parallel_size`` stages have to be able to divide it. A base model has no chat template: that is PASS, and
+    ``pipeline_parallel_size`` stages have to be able to divide it, its experts too with ``enable_expert_parallel``. A
+    base model has no chat template: that is PASS, and
     the detail says that chat is refused. WARNING for wishes that template or tokenizer cannot fulfil; FAILED otherwise,
     with every problem found.
     """
@@ -82,12 +85,14 @@ def check_model(
     depth = 0 if speculative is None else speculative.branch_depth
     if problem := branching_problem(config.decoder, depth):
         problems.append(f"{model_dir}: {problem}")
-    if problem := tensor_parallel_problem(config, tensor_parallel_size):
+    if problem := tensor_parallel_problem(config, tensor_parallel_size, expert_parallel=enable_expert_parallel):
+        problems.append(f"{model_dir}: {problem}")
+    if enable_expert_parallel and (problem := expert_parallel_problem(config)):
         problems.append(f"{model_dir}: {problem}")
     if problem := pipeline_parallel_problem(config, pipeline_parallel_size):
         problems.append(f"{model_dir}: {problem}")
     try:
-        weights = open_checkpoint(model_dir, tensor_parallel_size)
+        weights = open_checkpoint(model_dir, tensor_parallel_size, expert_parallel=enable_expert_parallel)
         expected = expected_tensors(config, weights.tensors)
         problems += [f"{model_dir}: {problem}" for problem in check_tensors(weights, expected)]
     except ModelFilesError as error:

@@ -281,7 +281,8 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
         folder = resolve_model(flags["model"], revision=flags["revision"], progress=progress)
     config = read_model_config(folder, flags["model_impl"], flags["task"])
     if flags["load_format"] == "auto":
-        checkpoint = open_checkpoint(folder, flags["tensor_parallel_size"])
+        experts = flags["enable_expert_parallel"]
+        checkpoint = open_checkpoint(folder, flags["tensor_parallel_size"], expert_parallel=experts)
         if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):
             raise StartError(f"{folder}: {'; '.join(problems)}")
     requested = flags["max_model_len"]

@@ -181,6 +181,8 @@ _PREFIX_CACHE = (
 _PARALLEL = (
     Flag(name="tensor_parallel_size", help="devices a layer is split over; on a CPU, processes that share its cores",
          aliases=("-tp",), kind=positive, default=1),
+    Flag(name="enable_expert_parallel", help="each rank has some experts of a model whole, instead of a part of "
+         "each", kind=boolean, default=False),
     Flag(name="pipeline_parallel_size", help="stages the layers are divided into, each of tensor_parallel_size devices",
          aliases=("-pp",), kind=positive, default=1),
     Flag(name="pipeline_micro_batch", help="steps in flight among which decodes are divided; default: as many as "
@@ -339,6 +341,7 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "max_lora_rank": "max_lora_rank",
     "lora_dtype": "lora_dtype",
     "tensor_parallel_size": "tensor_parallel_size",
+    "enable_expert_parallel": "enable_expert_parallel",
     "pipeline_parallel_size": "pipeline_parallel_size",
     "pipeline_micro_batch": "pipeline_micro_batch",
 }

@@ -22,7 +22,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.heads.mtp import find_mtp
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.sharding import tensor_parallel_problem
+from blade_llm.models.sharding import expert_parallel_problem, tensor_parallel_problem
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.shard import Shard
 from blade_llm.weights.checkpoint import Checkpoint, check_tensors, open_checkpoint, open_rank
@@ -44,6 +44,12 @@ _FLAGS: Final = (
         aliases=("-tp",),
         kind=positive,
         help="ranks to split it for, which is what the server is started with then; not needed with --reverse",
+    ),
+    Flag(
+        name="enable_expert_parallel",
+        kind=boolean,
+        default=False,
+        help="give each rank some experts whole, which is how the server is started then; not needed with --reverse",
     ),
     Flag(
         name="output_dir",
@@ -101,18 +107,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
-    size = flags["tensor_parallel_size"]
+    size, expert_parallel = flags["tensor_parallel_size"], flags["enable_expert_parallel"]
     if is_split(folder):
         raise ModelFilesError(
             f"{folder} is split already, for --tensor_parallel_size {read_split(folder).tensor_parallel_size}; join it "
             "with --reverse first, or split the original"
         )
     config = read_model_config(folder)
-    if problem := tensor_parallel_problem(config, size):
+    problem = tensor_parallel_problem(config, size, expert_parallel=expert_parallel)
+    if problem := problem or (expert_parallel_problem(config) if expert_parallel else None):
         raise ModelFilesError(f"{folder}: {problem}")
     checkpoint = _whole(folder, config)
-    parts = plan_parts(config, checkpoint.tensors, size, _head(folder, config, checkpoint))
-    split = make_split(parts, checkpoint.tensors, checkpoint.files, size)
+    head = _head(folder, config, checkpoint)
+    parts = plan_parts(config, checkpoint.tensors, size, head, expert_parallel=expert_parallel)
+    split = make_split(parts, checkpoint.tensors, checkpoint.files, size, expert_parallel=expert_parallel)
     with _progress("splitting") as start:
         write_split(folder, split, checkpoint.tensors, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
 
@@ -142,7 +150,8 @@ def _join(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
     size = split.tensor_parallel_size
     if flags["tensor_parallel_size"] is not None:
         require_size(folder, split, flags["tensor_parallel_size"])
-    ranks = [open_rank(folder, Shard(rank, size)).tensors for rank in range(size)]
+    experts = split.enable_expert_parallel
+    ranks = [open_rank(folder, Shard(rank, size, experts)).tensors for rank in range(size)]
     with _progress("joining") as start:
         write_joined(folder, split, ranks, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
 

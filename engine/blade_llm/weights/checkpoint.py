@@ -23,7 +23,15 @@ from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
 from blade_llm.weights.gguf.index import PLAIN, linked_files, read_gguf_header
 from blade_llm.weights.gguf.index import TYPES as GGUF_TYPES
 from blade_llm.weights.pickled import read_pickle_header
-from blade_llm.weights.split.manifest import AGAIN, is_split, rank_folder, read_rank, read_split, require_size
+from blade_llm.weights.split.manifest import (
+    AGAIN,
+    is_split,
+    rank_folder,
+    read_rank,
+    read_split,
+    require_experts,
+    require_size,
+)
 from blade_llm.weights.split.part import Part
 from blade_llm.weights.tensor_info import DTYPE_BITS, TensorInfo
 
@@ -77,7 +85,7 @@ class Checkpoint:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
-def open_checkpoint(model_dir: Path, ranks: int | None = None) -> Checkpoint:
+def open_checkpoint(model_dir: Path, ranks: int | None = None, *, expert_parallel: bool = False) -> Checkpoint:
     """Read the headers of the folder's weight files and check them against the files' sizes.
 
     ``model.safetensors`` is used alone when present, else the files of ``model.safetensors.index.json``, else every
@@ -87,11 +95,11 @@ def open_checkpoint(model_dir: Path, ranks: int | None = None) -> Checkpoint:
 
     A split folder (:mod:`blade_llm.weights.split`) is described as the whole checkpoint: all ranks' files, which must
     be there and as long as they should be, and whole tensors, each in the first file of the first rank that has some
-    of it. ``ranks``: raise :class:`ModelFilesError` where it was split for another number of them. :func:`open_rank` is
-    what reads one.
+    of it. ``ranks``: raise :class:`ModelFilesError` where it was split for another number of them, or where these have
+    experts whole and shall not, or shall and have not (``expert_parallel``). :func:`open_rank` is what reads one.
     """
     try:
-        return _open_split(model_dir, ranks) if is_split(model_dir) else _open_checkpoint(model_dir)
+        return _open_split(model_dir, ranks, expert_parallel) if is_split(model_dir) else _open_checkpoint(model_dir)
     except OSError as error:
         raise ModelFilesError(f"{error.filename} cannot be read: {error.strerror}") from error
 
@@ -99,7 +107,8 @@ def open_checkpoint(model_dir: Path, ranks: int | None = None) -> Checkpoint:
 def open_rank(model_dir: Path, shard: Shard) -> Checkpoint:
     """What a rank reads: its own folder alone where ``model_dir`` was split for so many ranks, else all of it.
 
-    Raises as :func:`open_checkpoint` does, and for a folder that was split for another number of ranks.
+    Raises as :func:`open_checkpoint` does, and for a folder that was split for another number of ranks, or divides
+    experts in another way.
     """
     try:
         return _open_rank(model_dir, shard) if is_split(model_dir) else _open_checkpoint(model_dir)
@@ -107,10 +116,11 @@ def open_rank(model_dir: Path, shard: Shard) -> Checkpoint:
         raise ModelFilesError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
-def _open_split(model_dir: Path, ranks: int | None) -> Checkpoint:
+def _open_split(model_dir: Path, ranks: int | None, expert_parallel: bool) -> Checkpoint:
     split = read_split(model_dir)
     if ranks is not None:
         require_size(model_dir, split, ranks)
+        require_experts(model_dir, split, expert_parallel)
     names = [sorted(read_rank(model_dir, rank).files) for rank in range(split.tensor_parallel_size)]
     files = [
         [rank_folder(model_dir, rank) / name for name in own if name != INDEX_NAME] for rank, own in enumerate(names)
@@ -126,6 +136,7 @@ def _open_split(model_dir: Path, ranks: int | None) -> Checkpoint:
 def _open_rank(model_dir: Path, shard: Shard) -> Checkpoint:
     split = read_split(model_dir)
     require_size(model_dir, split, shard.size)
+    require_experts(model_dir, split, shard.expert_parallel)
     read_rank(model_dir, shard.rank)
     found = _open_checkpoint(rank_folder(model_dir, shard.rank))
     tensors, parts = {}, {}

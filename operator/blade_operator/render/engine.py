@@ -310,6 +310,7 @@ def _memory_flags(service: LLMService) -> list[str]:
 def _rank_flags(gpus: Gpus) -> list[str]:
     return [
         *_flag("tensor_parallel_size", None if gpus.tensor_ranks == 1 else gpus.tensor_ranks),
+        *(["--enable_expert_parallel=true"] if gpus.expert_parallel else []),
         *_flag("pipeline_parallel_size", None if gpus.pipeline_parallel == 1 else gpus.pipeline_parallel),
     ]
 

@@ -78,6 +78,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "count": 0,
         "resource": "nvidia.com/gpu",
         "tensorParallel": None,
+        "expertParallel": False,
         "pipelineParallel": 1,
         "nodes": 1,
         "topologyKey": None,

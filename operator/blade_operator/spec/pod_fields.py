@@ -57,6 +57,10 @@ class Gpus(Record):
         description="Ranks that each layer is split over; when unset, all that devices are left for. Without devices, "
         "ranks are processes that share CPU cores.",
     )
+    expert_parallel: bool = Field(
+        default=False,
+        description="Each rank has some experts of a mixture-of-experts model whole, instead of a part of each.",
+    )
     pipeline_parallel: int = Field(default=1, ge=1, le=64, description="Stages that the layers are divided into.")
     nodes: int = Field(
         default=1, ge=1, le=64, description="Machines that the ranks are divided among: so many pods are one replica."

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engine_support.moe_cases import plain, random_experts, random_ids, relative_error
+from engine_support.moe_cases import elsewhere_left_out, plain, random_experts, random_ids, relative_error
 from torch import Tensor
 
 from blade_llm.kernels.experts import native as native_experts
 from blade_llm.kernels.experts import pack
+from blade_llm.kernels.experts.packed import Part
 from blade_llm.kernels.experts.torch import TorchExperts
 from blade_llm.kernels.linear.packed import Quantization
 
@@ -60,6 +61,38 @@ def test_all_tokens_to_one_expert(path: str, quant: Quantization) -> None:
     x, ids, scales = inputs(200, 64), torch.full((200, 1), 2, dtype=torch.int32), torch.rand(200, 1)
     y = pack(weights, quant)(x, ids, scales)
     assert relative_error(y, plain(x, weights, ids, scales, quant)) < BOUND
+
+
+@QUANTISED
+@pytest.mark.parametrize("here", [range(3), range(3, 7), range(7, 8)], ids=str)
+def test_a_part_of_the_experts_adds_up_what_is_theirs(path: str, quant: Quantization, here: range) -> None:
+    """Of a token that has none of them it is 0, and nothing that it has elsewhere comes in."""
+    weights = random_experts(8, 64, 45)
+    packed = pack((weights[expert] for expert in here), quant, part=Part(here.start, 8))
+    for tokens in TOKENS:
+        x, (ids, scales) = inputs(tokens, 64), random_ids(tokens, 8, 2, seed=tokens)
+        ids[0] = torch.tensor([(here.stop + place) % 8 if len(here) < 4 else 2 * place for place in range(2)])
+        y = packed(x, ids, scales)
+        assert torch.equal(y[0], torch.zeros_like(y[0]))
+        expected = plain(x, weights, ids, elsewhere_left_out(ids, scales, here), quant)
+        assert relative_error(y, expected) < BOUND or not expected.any(), tokens
+
+
+def test_parts_of_the_experts_together_are_all(path: str) -> None:
+    weights, x, (ids, scales) = random_experts(6, 64, 32, torch.float32), inputs(90, 64).float(), random_ids(90, 6, 3)
+    parts = [range(1), range(1, 4), range(4, 6)]
+    sums = [pack([weights[e] for e in part], part=Part(part.start, 6))(x, ids, scales) for part in parts]
+    torch.testing.assert_close(sum(sums), pack(weights)(x, ids, scales), atol=1e-6, rtol=1e-5)
+
+
+def test_a_token_without_numbers_spoils_no_other_in_a_part(path: str) -> None:
+    weights, x, (ids, scales) = random_experts(6, 64, 32), inputs(40, 64), random_ids(40, 6, 2)
+    packed = pack(weights[2:4], part=Part(2, 6))
+    expected = packed(x, ids, scales)
+    x[7], scales[9] = float("nan"), float("nan")
+    y = packed(x, ids, scales)
+    others = [token for token in range(40) if token not in (7, 9)]
+    assert torch.equal(y[others], expected[others])
 
 
 def test_no_tokens(path: str) -> None:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from engine_support.triton_interpreter import COMPILED, DEVICE, record_launches
 
 # isort: split
-from engine_support.moe_cases import ROUTING, RoutingCase, bias_of, plain, random_experts, random_ids, relative_error
+from engine_support.moe_cases import (
+    ROUTING,
+    RoutingCase,
+    bias_of,
+    elsewhere_left_out,
+    plain,
+    random_experts,
+    random_ids,
+    relative_error,
+)
 from torch import Tensor
 
 from blade_llm.kernels.experts import triton as experts_triton
+from blade_llm.kernels.experts.packed import Part
+from blade_llm.kernels.experts.torch import TorchExperts
 from blade_llm.kernels.experts.triton import TritonExperts, config_of
 from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.kernels.moe_routing import torch as reference
@@ -105,6 +119,53 @@ def test_experts_without_tokens_and_one_with_all() -> None:
         assert relative_error(y.cpu(), plain(x, weights, ids, scales)) < BOUND[torch.float32]
 
 
+@QUANTISED
+@pytest.mark.parametrize("here", [range(3), range(3, 7), range(7, 8)], ids=str)
+def test_a_part_of_the_experts_adds_up_what_is_theirs(quant: Quantization, here: range) -> None:
+    """What lies where results of experts elsewhere would be is no number."""
+    weights = random_experts(8, 64, 45, torch.float32)
+    own = [weights[expert] for expert in here]
+    packed = TritonExperts(on_device(own), quant, deterministic=False, part=Part(here.start, 8))
+    reference = TorchExperts(own, quant, False, Part(here.start, 8))
+    for tokens in (1, 3, 40):
+        x, (ids, scales) = inputs(tokens, 64), random_ids(tokens, 8, 2, seed=tokens)
+        ids[0] = torch.tensor([(here.stop + place) % 8 if len(here) < 4 else 2 * place for place in range(2)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "empty", _without_numbers(torch.empty))
+            y = packed(x.to(DEVICE), ids.to(DEVICE), scales.to(DEVICE)).cpu()
+        assert torch.equal(y[0], torch.zeros(64))
+        left = elsewhere_left_out(ids, scales, here)
+        for expected in (reference(x, ids, scales), plain(x, weights, ids, left, quant)):
+            assert relative_error(y, expected) < BOUND[torch.float32] or not expected.any(), tokens
+
+
+def _without_numbers(empty: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Memory that holds anything."""
+
+    def made(*args: Any, **kwargs: Any) -> Tensor:
+        found = empty(*args, **kwargs)
+        return found.fill_(float("nan")) if found.is_floating_point() else found
+
+    return made
+
+
+def test_a_part_computes_only_tiles_of_its_own_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sorted pairs, from which tiles follow, are those of experts here."""
+    starts: list[Tensor] = []
+    original = TritonExperts._launch
+
+    def launch(self: TritonExperts, x: Tensor, matrix: Any, order: Tensor, begins: Tensor, *rest: Any) -> None:
+        starts.append(begins.cpu())
+        original(self, x, matrix, order, begins, *rest)
+
+    monkeypatch.setattr(TritonExperts, "_launch", launch)
+    packed = TritonExperts(on_device(random_experts(3, 64, 32, torch.float32)), "none", False, Part(2, 8))
+    ids, scales = random_ids(50, 8, 2)
+    packed(inputs(50, 64).to(DEVICE), ids.to(DEVICE), scales.to(DEVICE))
+    counts = ids.flatten().bincount(minlength=8)[2:5]
+    assert starts[0].tolist() == [0, *counts.cumsum(0).tolist()]
+
+
 def test_no_tokens() -> None:
     packed = TritonExperts(on_device(random_experts(4, 64, 32)), "none", deterministic=False)
     nothing = torch.empty(0, 2, dtype=torch.int32, device=DEVICE)
@@ -125,9 +186,10 @@ def test_deterministic_tokens_do_not_depend_on_the_batch(quant: Quantization) ->
 
 @pytest.mark.skipif(COMPILED, reason="only the interpreter's launches are recorded")
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_warm_compiles_every_variant(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", [None, Part(1, 4)], ids=["all", "part"])
+def test_warm_compiles_every_variant(deterministic: bool, part: Part | None, monkeypatch: pytest.MonkeyPatch) -> None:
     variants = record_launches(monkeypatch)
-    packed = TritonExperts(on_device(random_experts(4, 32, 32)), "none", deterministic)
+    packed = TritonExperts(on_device(random_experts(2 if part else 4, 32, 32)), "none", deterministic, part)
     packed.warm(torch.float32, 2)
     warmed = set(variants)
     for tokens in (1, 2, 3, 16, 31, 32, 33, 64, 129):

@@ -8,7 +8,7 @@ from fractions import Fraction
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.sharding.decoder import shard_decoder
-from blade_llm.models.sharding.problems import tensor_parallel_problem
+from blade_llm.models.sharding.problems import expert_parallel_problem, tensor_parallel_problem
 from blade_llm.models.sharding.stages import stage_model, stages_of
 from blade_llm.models.sharding.tensors import shard_tensors
 from blade_llm.parallel.layout import RankLayout
@@ -21,8 +21,11 @@ def rank_model(config: ModelConfig, layout: RankLayout, rank: int) -> ModelConfi
 
     Its ``kv_share`` is by layers, so that all ranks of its machine have as many blocks.
 
-    Raises :class:`UnsupportedModelError` where tensor ranks or stages cannot divide the model.
+    Raises :class:`UnsupportedModelError` where tensor ranks or stages cannot divide the model, and for one without
+    experts that are to be divided.
     """
+    if layout.expert_parallel and (problem := expert_parallel_problem(config)):
+        raise UnsupportedModelError(problem)
     own = shard_model(config, layout.tensor_rank_of(rank), layout.tensor, expert_parallel=layout.expert_parallel)
     if layout.size == 1:
         return own

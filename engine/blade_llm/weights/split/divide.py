@@ -40,12 +40,17 @@ _HEADER_BYTES: Final = 200
 
 
 def make_split(
-    parts: Mapping[str, Parts], tensors: Mapping[str, TensorInfo], files: Sequence[Path], size: int
+    parts: Mapping[str, Parts],
+    tensors: Mapping[str, TensorInfo],
+    files: Sequence[Path],
+    size: int,
+    *,
+    expert_parallel: bool = False,
 ) -> Split:
     """What a folder for ``size`` ranks is to hold; ``parts`` as :func:`~blade_llm.weights.split.plan.plan_parts` makes
-    them of the checkpoint's ``tensors``, which are in ``files``."""
+    them of the checkpoint's ``tensors``, which are in ``files``, and of ``expert_parallel``."""
     found = {name: SplitTensor(info.dtype, info.shape, parts[name]) for name, info in tensors.items()}
-    return Split(FORMAT, size, tuple(source_file(file) for file in files), found)
+    return Split(FORMAT, size, tuple(source_file(file) for file in files), found, expert_parallel)
 
 
 def write_split(
@@ -102,6 +107,8 @@ def _require_ours(output_dir: Path, split: Split) -> None:
     other = "of another model, or of one that has changed since"
     if size != split.tensor_parallel_size:
         other = f"for --tensor_parallel_size {size}, not {split.tensor_parallel_size}"
+    elif found.enable_expert_parallel != split.enable_expert_parallel:
+        other = f"{'with' if found.enable_expert_parallel else 'without'} --enable_expert_parallel"
     raise ModelFilesError(f"{output_dir} holds a split {other}; delete it or give another --output_dir")
 
 

@@ -49,6 +49,8 @@ class Split(msgspec.Struct, frozen=True):
     tensor_parallel_size: int
     source: tuple[SourceFile, ...]
     tensors: dict[str, SplitTensor]
+    enable_expert_parallel: bool = False
+    """Ranks have experts whole."""
 
     def of_rank(self, rank: int) -> dict[str, Part]:
         """Names of the tensors in the rank's folder, and which part of each is there."""
@@ -138,6 +140,16 @@ def read_rank(folder: Path, rank: int) -> RankManifest:
                 f"{folder}: {own.name}/{name} of rank {rank} has {size} bytes instead of {file.bytes}; {AGAIN}"
             )
     return found
+
+
+def require_experts(folder: Path, split: Split, expert_parallel: bool) -> None:
+    """Raise :class:`ModelFilesError` where the folder's ranks have experts in another way."""
+    if split.enable_expert_parallel != expert_parallel:
+        made, change = ("with", "give it") if split.enable_expert_parallel else ("without", "leave it out")
+        raise ModelFilesError(
+            f"{folder} holds a model split {made} --enable_expert_parallel; {change}, or split the original again "
+            f"{'without' if split.enable_expert_parallel else 'with'} it"
+        )
 
 
 def require_size(folder: Path, split: Split, size: int) -> None:

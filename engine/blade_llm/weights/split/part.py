@@ -13,7 +13,8 @@ Run = tuple[int, int]
 
 
 class Part(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Some rows and columns of a tensor, as the checkpoint has it, in ascending order; all where None is given."""
+    """Some rows and columns of a tensor, as the checkpoint has it, in ascending order; all where None is given. Of
+    matrices that lie one after the other rows are the matrices, unless it is ``indexed``."""
 
     rows: tuple[Run, ...] | None = None
     columns: tuple[Run, ...] | None = None
@@ -45,6 +46,11 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.whole:
             return block
         block = block or Slice()
+        if block.index is not None and not self.indexed:
+            matrix = _find(self.rows, range(block.index, block.index + 1))
+            if self.columns is not None:
+                raise ValueError("columns of matrices")
+            return Slice(0 if matrix is None else matrix.start, block.rows, block.columns)
         rows, columns = _find(self.rows, block.rows), _find(self.columns, block.columns)
         if block.index is None and rows is None and columns is None:
             return None

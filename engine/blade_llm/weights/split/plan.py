@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -18,17 +18,23 @@ Parts = tuple[Part | None, ...]
 
 
 def plan_parts(
-    config: ModelConfig, tensors: Mapping[str, TensorInfo], size: int, head: ModelConfig | None = None
+    config: ModelConfig,
+    tensors: Mapping[str, TensorInfo],
+    size: int,
+    head: ModelConfig | None = None,
+    *,
+    expert_parallel: bool = False,
 ) -> dict[str, Parts]:
     """What each of ``size`` ranks gets of each of the checkpoint's ``tensors``. ``head``: what else is read of it, to
-    draft for the model.
+    draft for the model. ``expert_parallel``: ranks have experts whole.
 
     What several ranks read each of them gets; what none reads, a tensor or some rows of one, the first gets, so that
     the ranks' parts together are always the checkpoint. Raises as :func:`~blade_llm.models.sharding.shard_model` does.
     """
     models = [config] if head is None else [config, head]
     ranks = [
-        _read_by([shard_model(model, rank, size).tensors.found_in(tensors) for model in models]) for rank in range(size)
+        _read_by([shard_model(model, rank, size, expert_parallel=expert_parallel).tensors for model in models], tensors)
+        for rank in range(size)
     ]
     return {name: _complete([parts.get(name) for parts in ranks], info.shape) for name, info in tensors.items()}
 
@@ -39,16 +45,22 @@ class _Wanted:
 
     shape: tuple[int, ...]
     indexed: bool
+    indices: set[int] = field(default_factory=set)
+    """Of matrices that lie one after the other, those that are wanted."""
     rows: set[Run] = field(default_factory=set)
     columns: set[Run] = field(default_factory=set)
 
     def add(self, part: TensorPart) -> None:
+        if part.index is not None:
+            self.indices.add(part.index)
         for run in (None,) if part.rows is None else contiguous_runs(part.rows)[0]:
             block = part.block(run)
             self.rows.add(self._run(None if block is None else block.rows, 0))
             self.columns.add(self._run(None if block is None else block.columns, 1))
 
     def part(self) -> Part:
+        if self.indexed and len(self.indices) < self.shape[0]:
+            return Part(merged([(index, index + 1) for index in self.indices], self.shape[0]))
         found = merged(self.rows, self._extent(0)), merged(self.columns, self._extent(1))
         return Part() if found == (None, None) else Part(*found, self.indexed)
 
@@ -60,9 +72,9 @@ class _Wanted:
         return self.shape[axis] if axis < len(self.shape) else 1
 
 
-def _read_by(maps: Sequence[TensorMap]) -> dict[str, Part]:
+def _read_by(maps: Sequence[TensorMap], names: Collection[str]) -> dict[str, Part]:
     wanted: dict[str, _Wanted] = {}
-    for part in chain.from_iterable(tensors.parts() for tensors in maps):
+    for part in chain.from_iterable(tensors.parts() for tensors in (each.found_in(names) for each in maps)):
         if part.name not in wanted:
             wanted[part.name] = _Wanted(part.shape, part.index is not None)
         wanted[part.name].add(part)

@@ -36,6 +36,11 @@ def _has_shared_memory(spec: LLMServiceSpec) -> bool:
     return spec.engine.gpus.tensor_ranks == 1 or parse_quantity(spec.engine.shm_size) >= parse_quantity(_LEAST_SHM)
 
 
+def _has_ranks_for_experts(gpus: Gpus) -> bool:
+    """Whether there are ranks to divide experts among, where they are to be divided."""
+    return not gpus.expert_parallel or gpus.tensor_ranks > 1
+
+
 def _has_plain_stages(spec: LLMServiceSpec) -> bool:
     """Whether the engine has no feature that does not go together with pipeline stages."""
     speculative = spec.engine.speculative
@@ -79,6 +84,14 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
         cel=f"{_ONE_RANK} || quantity(string(self.shmSize)).compareTo(quantity('{_LEAST_SHM}')) >= 0",
         holds=lambda name, spec: _has_shared_memory(spec),
         message=f"must be at least {_LEAST_SHM} with several ranks, which share what they compute there",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field=f"{_FIELD}.expertParallel",
+        cel=f"!has(self.gpus) || !self.gpus.expertParallel || !{_ONE_RANK}",
+        holds=lambda name, spec: _has_ranks_for_experts(spec.engine.gpus),
+        message="divides experts among the ranks of each layer, and there is one: set tensorParallel to 2 or more, or "
+        "leave this out",
     ),
     Rule(
         at=("spec", "engine"),

@@ -39,6 +39,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "kv_cache_bytes": "spec.engine.kvCacheBytes",
     "max_gpu_memory_utilization": "spec.engine.memoryFraction",
     "tensor_parallel_size": "spec.engine.gpus.tensorParallel",
+    "enable_expert_parallel": "spec.engine.gpus.expertParallel",
     "pipeline_parallel_size": "spec.engine.gpus.pipelineParallel",
     "enable_custom_allreduce": "spec.engine.gpus.customAllReduce",
     "nnodes": "spec.engine.gpus.nodes",
