@@ -11,10 +11,12 @@ from blade_llm.kernels.decoder_layers.native import NativeDecoder
 from blade_llm.kernels.decoder_layers.weights import LayerWeights
 from blade_llm.kernels.experts.native import NativeExperts
 from blade_llm.kernels.experts.packed import MixtureWeights
+from blade_llm.kernels.experts.packed import Part as ExpertPart
 from blade_llm.kernels.linear import pack
 from blade_llm.kernels.paged_attention import RaggedBatch, prepare
 from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.moe import RoutingSpec
+from blade_llm.spec.shard import Shard
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, EXPERTS = 256, 8, 4, 32, 512, 4
 BLOCK = 16
@@ -23,8 +25,9 @@ BLOCK = 16
 class Part:
     """Tensors of rank ``rank``, cut out of those of the whole layer; all ranks draw the same ones."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, *, whole_experts: bool = False) -> None:
         self.rank, self.size = rank, size
+        self._experts = Shard(rank, size).share_of(EXPERTS) if whole_experts else None
         self._generator = torch.Generator().manual_seed(5)
 
     def draw(self, *shape: int) -> Tensor:
@@ -53,10 +56,21 @@ class Part:
         experts = None
         gate_up = down = None
         if mixture:
-            pairs = [(self.stacked(2, INNER), self.columns(HIDDEN, INNER)) for _ in range(EXPERTS)]
+            if self._experts is None:
+                part = None
+                pairs = [(self.stacked(2, INNER), self.columns(HIDDEN, INNER)) for _ in range(EXPERTS)]
+            else:
+                part = ExpertPart(self._experts.start, EXPERTS)
+                drawn = [
+                    (self.draw(INNER, HIDDEN), self.draw(INNER, HIDDEN), self.draw(HIDDEN, INNER))
+                    for _ in range(EXPERTS)
+                ]
+                pairs = [
+                    (torch.cat([gate, up]), down) for gate, up, down in drawn[self._experts.start : self._experts.stop]
+                ]
             experts = MixtureWeights(
                 pack(self.draw(EXPERTS, HIDDEN)),
-                NativeExperts(pairs, "none", False, pack),
+                NativeExperts(pairs, "none", False, pack, part),
                 RoutingSpec(EXPERTS, EXPERTS, renormalize=True),  # a choice of some would change with the last bit
             )
         else:
@@ -66,9 +80,9 @@ class Part:
         return LayerWeights(norms[0], *attention, norms[1], gate_up, down, mixture=experts)
 
 
-def decoder_of(group: RankGroup | None) -> NativeDecoder:
+def decoder_of(group: RankGroup | None, *, whole_experts: bool = False) -> NativeDecoder:
     rank, size = (0, 1) if group is None else (group.rank, group.size)
-    part = Part(rank, size)
+    part = Part(rank, size, whole_experts=whole_experts)
     fused = fuse(
         [part.layer(mixture=False), part.layer(mixture=True)],
         num_heads=HEADS // size,
@@ -82,10 +96,11 @@ def decoder_of(group: RankGroup | None) -> NativeDecoder:
     return fused
 
 
-def states(group: RankGroup | None, steps: tuple[int, ...]) -> list[Tensor]:
-    """Hidden states after steps of so many tokens of one sequence each."""
+def states(group: RankGroup | None, steps: tuple[int, ...], *, whole_experts: bool = False) -> list[Tensor]:
+    """Hidden states after steps of so many tokens of one sequence each. ``whole_experts``: ranks have some experts
+    whole, not some of each."""
     size = 1 if group is None else group.size
-    decoder, found, done = decoder_of(group), [], 0
+    decoder, found, done = decoder_of(group, whole_experts=whole_experts), [], 0
     blocks = -(-sum(steps) // BLOCK)
     shape = blocks, BLOCK, KV_HEADS // size, HEAD_DIM
     cache = [(torch.zeros(shape).bfloat16(), torch.zeros(shape).bfloat16()) for _ in range(2)]
@@ -103,9 +118,9 @@ def states(group: RankGroup | None, steps: tuple[int, ...]) -> list[Tensor]:
     return found
 
 
-def states_of(group: RankGroup, steps: tuple[int, ...]) -> list[bytes]:
+def states_of(group: RankGroup, steps: tuple[int, ...], whole_experts: bool) -> list[bytes]:
     """As :func:`states`, to be sent."""
-    return [each.numpy().tobytes() for each in states(group, steps)]
+    return [each.numpy().tobytes() for each in states(group, steps, whole_experts=whole_experts)]
 
 
 def error_when_others_left(group: RankGroup) -> str:

@@ -21,9 +21,11 @@ STEPS = (600, 1, 7, 1)
 """More tokens than an MLP takes at once, whose states are more than is sent at once; and few."""
 
 
+@pytest.mark.parametrize("whole_experts", [False, True])
 @pytest.mark.parametrize("size", [2, 4])
-def test_ranks_compute_what_one_does(size: int) -> None:
-    first, *others = results_of(f"shm:{create_segment(size)}", size, sharded_layers.states_of, STEPS)
+def test_ranks_compute_what_one_does(size: int, whole_experts: bool) -> None:
+    """Also where each has some experts whole."""
+    first, *others = results_of(f"shm:{create_segment(size)}", size, sharded_layers.states_of, STEPS, whole_experts)
     assert others == [first] * (size - 1)
     for tokens, found, expected in zip(STEPS, first, sharded_layers.states(None, STEPS), strict=True):
         states = torch.from_numpy(np.frombuffer(found, dtype=np.float32).reshape(tokens, -1).copy())
