@@ -130,6 +130,7 @@ SPECS: Spec = _object(
             count=st.sampled_from([0, 1, 1, 2, 65]),
             resource=st.sampled_from(["amd.com/gpu", "gpu", "a/b/c"]),
             tensorParallel=st.sampled_from([1, 2, 2, 0, 65]),
+            expertParallel=_mostly(st.booleans(), _junk),
             pipelineParallel=_mostly(st.just(1), _integer),
             nodes=_mostly(st.just(1), _integer),
             topologyKey=_mostly(st.none(), st.just("rack")),

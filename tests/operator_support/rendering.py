@@ -222,6 +222,10 @@ CASES: dict[str, dict[str, Any]] = {
         "engine": {"gpus": {"count": 4, "customAllReduce": True}, "resources": {"requests": {"memory": "64Gi"}}},
     },
     "cpu_ranks": {"model": {"uri": "file:///models/qwen"}, "engine": {"gpus": {"tensorParallel": 2}}},
+    "expert_parallel": {
+        "model": {"uri": "file:///models/mixtral"},
+        "engine": {"gpus": {"count": 8, "expertParallel": True}},
+    },
     "pipeline": {
         "model": {"uri": "file:///models/qwen"},
         "engine": {"gpus": {"count": 4, "pipelineParallel": 2}},

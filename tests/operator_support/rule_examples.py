@@ -268,7 +268,14 @@ EXAMPLES: tuple[Example, ...] = (
             {"pipelineParallel": 3, "nodes": 3},
             {"tensorParallel": 2, "nodes": 2},
             {"tensorParallel": 2, "pipelineParallel": 2, "nodes": 4},
+            {"tensorParallel": 2, "expertParallel": True},
+            {"count": 4, "pipelineParallel": 2, "expertParallel": True},
+            {"count": 1, "expertParallel": False},
         )
+    ),
+    *(
+        Example("spec.engine.gpus.expertParallel", "qwen", _gpus(expertParallel=True, **gpus))
+        for gpus in ({}, {"count": 1}, {"tensorParallel": 1}, {"count": 2, "pipelineParallel": 2})
     ),
     *(
         Example("spec.engine.gpus.tensorParallel", "qwen", _gpus(**gpus))

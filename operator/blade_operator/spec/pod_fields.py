@@ -59,7 +59,7 @@ class Gpus(Record):
     )
     expert_parallel: bool = Field(
         default=False,
-        description="Each rank has some experts of a mixture-of-experts model whole, instead of a part of each.",
+        description="Each rank has some experts of the model whole, not a part of each.",
     )
     pipeline_parallel: int = Field(default=1, ge=1, le=64, description="Stages that the layers are divided into.")
     nodes: int = Field(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_support.families import ROWS, save_row
 from hub_support.tiny_model import make_model
 
 from blade_llm.check.items import run_items
@@ -14,6 +15,9 @@ from blade_llm.check.memory_fit import GRAPH_BYTES_PER_LAYER, RANK_RUNTIME_BYTES
 from blade_llm.check.model import Wanted, check_model
 from blade_llm.cli.check import main
 from blade_llm.config import EngineConfig
+from blade_llm.models.implementation import read_model_config
+from blade_llm.models.memory import weight_bytes
+from blade_llm.models.sharding import shard_model
 from blade_protocol.check import CheckItem
 
 GIB = 1 << 30
@@ -128,3 +132,25 @@ def test_the_program_has_the_servers_flag(tmp_path: Path, capsys: pytest.Capture
     assert "each of 2 ranks: weights" in capsys.readouterr().out
     assert main([*arguments, "-tp", "5"]) == 1
     assert "--tensor_parallel_size 5 does not divide" in capsys.readouterr().out
+
+
+def test_the_rank_with_most_experts_is_planned_for(tmp_path: Path) -> None:
+    """Of 6 experts 4 ranks have one, two, one and two."""
+    save_row(tmp_path, ROWS["qwen2-moe-some"])
+    flags = {"ranks": 4, "kv_cache_bytes": None}
+    config = read_model_config(tmp_path)
+    weights = [weight_bytes(shard_model(config, rank, 4, expert_parallel=True), "float32") for rank in range(4)]
+    assert weights[0] < weights[3]
+    for limit, gpu in ((4 * GIB, None), (None, Gpu(GIB, GIB))):
+        item = check(tmp_path, limit, gpu, enable_expert_parallel=True, **flags)
+        assert (item.status, figure(item.detail, "weights")) == ("PASS", max(weights))
+        assert figure(check(tmp_path, limit, gpu, **flags).detail, "weights") < max(weights)
+
+
+def test_experts_that_there_are_not_fail_both_items(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    says = f"{model}: --enable_expert_parallel: the model (Qwen2ForCausalLM) has no experts; leave the flag out"
+    found = check_model(model, tensor_parallel_size=2, enable_expert_parallel=True)
+    assert (found.status, found.detail) == ("FAILED", says)
+    item = check(model, 4 * GIB, enable_expert_parallel=True)
+    assert (item.status, item.detail) == ("FAILED", says)

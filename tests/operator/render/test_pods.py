@@ -206,6 +206,13 @@ def test_to_name_the_ranks_that_there_are_anyway_is_the_same_pod() -> None:
     assert pod({}) == pod({"engine": {"gpus": {"tensorParallel": 1}}})
 
 
+def test_engine_and_check_divide_experts_alike() -> None:
+    rendered = containers(pod({"engine": {"gpus": {"tensorParallel": 2, "expertParallel": True}}}))
+    assert all("--enable_expert_parallel=true" in rendered[name]["args"] for name in ("check", "engine"))
+    rendered = containers(pod({"engine": {"gpus": {"tensorParallel": 2}}}))
+    assert not any("expert" in str(rendered[name]["args"]) for name in ("check", "engine"))
+
+
 def test_the_check_of_a_machine_plans_for_it_alone_and_meets_nobody() -> None:
     rendered = containers(pod({"engine": {"gpus": {"tensorParallel": 4, "nodes": 2}}}))
     check, engine = rendered["check"], rendered["engine"]

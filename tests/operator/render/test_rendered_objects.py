@@ -132,7 +132,7 @@ def test_what_the_user_sets_in_the_environment_wins() -> None:
         ({"rollout": {"maxSurge": 2}}, False),
         # Saying what is the default anyway is no change.
         ({"engine": {"dtype": "auto", "shmSize": "1Gi", "task": "generate", "apiServers": 1}}, False),
-        ({"engine": {"gpus": {"count": 0, "pipelineParallel": 1, "nodes": 1}}}, False),
+        ({"engine": {"gpus": {"count": 0, "pipelineParallel": 1, "nodes": 1, "expertParallel": False}}}, False),
     ],
 )
 def test_only_what_changes_engine_pods_is_a_new_revision(change: dict[str, Any], new: bool) -> None:
@@ -173,7 +173,7 @@ def test_engine_flags_are_flags_the_server_has() -> None:
     known = {flag.name for flags in GROUPS.values() for flag in flags}
     cases = (
         *("every_field", "gpu_memory", "tensor_parallel", "embeddings", "no_graphs"),
-        *("speculative", "lookahead", "eagle3", "mtp", "nodes"),
+        *("speculative", "lookahead", "eagle3", "mtp", "nodes", "expert_parallel"),
     )
     words = [arg for case in cases for arg in args(render(CASES[case]), "engine")]
     used = {word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")}

@@ -12,9 +12,8 @@ from blade_operator.spec.rules.rule import Rule
 _FIELD: Final = "spec.engine.gpus"
 _LEAST_SHM: Final = "1Gi"
 """Shared memory of an engine with several ranks, as NCCL's documentation calls for."""
-_ONE_RANK: Final = (
-    "(!has(self.gpus) || (has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : "
-    "self.gpus.count / self.gpus.pipelineParallel) <= 1)"
+_TENSOR_RANKS: Final = (
+    "(has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : self.gpus.count / self.gpus.pipelineParallel)"
 )
 """Of each layer: stages alone exchange little."""
 _HEADS: Final = ("eagle3", "mtp")
@@ -81,17 +80,17 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "engine"),
         field="spec.engine.shmSize",
-        cel=f"{_ONE_RANK} || quantity(string(self.shmSize)).compareTo(quantity('{_LEAST_SHM}')) >= 0",
+        cel=f"!has(self.gpus) || {_TENSOR_RANKS} <= 1 || "
+        f"quantity(string(self.shmSize)).compareTo(quantity('{_LEAST_SHM}')) >= 0",
         holds=lambda name, spec: _has_shared_memory(spec),
         message=f"must be at least {_LEAST_SHM} with several ranks, which share what they compute there",
     ),
     Rule(
         at=("spec", "engine"),
         field=f"{_FIELD}.expertParallel",
-        cel=f"!has(self.gpus) || !self.gpus.expertParallel || !{_ONE_RANK}",
+        cel=f"!has(self.gpus) || !self.gpus.expertParallel || {_TENSOR_RANKS} > 1",
         holds=lambda name, spec: _has_ranks_for_experts(spec.engine.gpus),
-        message="divides experts among the ranks of each layer, and there is one: set tensorParallel to 2 or more, or "
-        "leave this out",
+        message="needs several ranks: set tensorParallel to 2 or more",
     ),
     Rule(
         at=("spec", "engine"),
