@@ -110,7 +110,7 @@ def compile_latent(warm: Any) -> None:
 
 
 def compile_moe(warm: Any, shared_memory: int) -> None:
-    """Experts of Qwen3-30B-A3B's shape, few of them; those in int8 in one form."""
+    """Experts of Qwen3-30B-A3B's shape, few of them; those in int8 in one form, and a part of all alike."""
     experts: Any = importlib.import_module("blade_llm.kernels.experts")
     importlib.import_module("blade_llm.kernels.experts.triton")._shared_memory = lambda device: shared_memory
     routing: Any = importlib.import_module("blade_llm.kernels.moe_routing")
@@ -120,6 +120,9 @@ def compile_moe(warm: Any, shared_memory: int) -> None:
         packed = experts.pack(weights, quant, deterministic=quant == "int8")
         spec, bias = (plain, None) if quant == "none" else (limited, torch.zeros(8))
         warm.warm_moe(torch.zeros(1, 8, dtype=torch.bfloat16), spec, bias, packed, torch.bfloat16)
+    part = importlib.import_module("blade_llm.kernels.experts.packed").Part(2, 8)
+    packed = experts.pack(weights[:3], deterministic=True, part=part)
+    warm.warm_moe(torch.zeros(1, 8, dtype=torch.bfloat16), plain, None, packed, torch.bfloat16)
 
 
 if __name__ == "__main__":
