@@ -7,7 +7,7 @@ import triton.language as tl
 
 
 @triton.jit(do_not_specialize=["pairs"], do_not_specialize_on_alignment=["ids_ptr"])
-def sort_by_expert(ids_ptr, order_ptr, starts_ptr, pairs, BLOCK: tl.constexpr, FIRST: tl.constexpr = 0):
+def sort_by_expert(ids_ptr, order_ptr, starts_ptr, pairs, BLOCK: tl.constexpr, FIRST: tl.constexpr):
     """A stable counting sort without atomics: each program finds the pairs of one expert, from ``FIRST`` on, and how
     many come before. Pairs of experts that no program has are in no order."""
     place_of_expert = tl.program_id(0)

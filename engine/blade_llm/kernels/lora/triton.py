@@ -53,7 +53,7 @@ def group_tokens(buffers: Tensor, num_buffers: int, deterministic: bool) -> Toke
     records = torch.empty(tiles + programs, 8, dtype=torch.int32, device=device)
     found, work = records[:tiles], records[tiles:]
     if tokens:
-        sort_by_expert[(num_buffers,)](buffers, order, starts, tokens, BLOCK=_SORT_BLOCK, num_warps=4)
+        sort_by_expert[(num_buffers,)](buffers, order, starts, tokens, BLOCK=_SORT_BLOCK, FIRST=0, num_warps=4)
         kernels.find_tiles[(triton.cdiv(len(records), _RECORD_BLOCK),)](
             starts,
             found,
