@@ -137,7 +137,7 @@ def test_the_program_has_the_servers_flag(tmp_path: Path, capsys: pytest.Capture
 def test_the_rank_with_most_experts_is_planned_for(tmp_path: Path) -> None:
     """Of 6 experts 4 ranks have one, two, one and two."""
     save_row(tmp_path, ROWS["qwen2-moe-some"])
-    flags = {"ranks": 4, "kv_cache_bytes": None}
+    flags: dict[str, Any] = {"ranks": 4, "kv_cache_bytes": None}
     config = read_model_config(tmp_path)
     weights = [weight_bytes(shard_model(config, rank, 4, expert_parallel=True), "float32") for rank in range(4)]
     assert weights[0] < weights[3]

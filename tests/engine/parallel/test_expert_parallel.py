@@ -75,8 +75,9 @@ def test_quantised_experts_are_those_of_one_rank(quant: str, tmp_path: Path) -> 
     def computed(size: int) -> list[torch.Tensor]:
         settings: dict[str, Any] = {"enable_expert_parallel": size > 1, "quant": quant, "dtype": "bfloat16"}
         ranks = thread_ranks(tmp_path, size, **settings)
-        layers = zip(*(runner.model.layers for runner in ranks.runners), strict=True)
-        return [sum(each.mlp.experts(x, ids, torch.ones(8, 1)) for each in layer) for layer in layers]  # type: ignore[misc]
+        models: list[Any] = [runner.model for runner in ranks.runners]
+        layers = zip(*(model.layers for model in models), strict=True)
+        return [sum(each.mlp.experts(x, ids, torch.ones(8, 1)) for each in layer) for layer in layers]
 
     for one, several in zip(computed(1), computed(2), strict=True):
         assert one.any(dim=1).all()
