@@ -49,7 +49,15 @@ def test_engines_get_gpus_and_the_status_reports_when_none_are_left(
     assert f"Insufficient {GPU}" in ready["message"]
     assert (progressing["status"], progressing["reason"]) == ("False", "Stalled")
     assert private.kubectl("get", "llm", "demo", "-o", "jsonpath={.spec.engine.gpus}") == json.dumps(
-        {"count": 1, "expertParallel": False, "nodes": 1, "pipelineParallel": 1, "resource": GPU}, separators=(",", ":")
+        {
+            "count": 1,
+            "customAllReduce": False,
+            "expertParallel": False,
+            "nodes": 1,
+            "pipelineParallel": 1,
+            "resource": GPU,
+        },
+        separators=(",", ":"),
     )
 
     # As many as there are: all is well.
