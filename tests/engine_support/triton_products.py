@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+from engine_support import triton_patches
 from engine_support.triton_interpreter import COMPILED
 from triton.runtime import interpreter
 
@@ -38,5 +39,6 @@ def _convert(data: Any, source: Any, target: Any, rounding: Any) -> Any:
 
 
 if not COMPILED:
+    triton_patches.apply()
     interpreter.InterpreterBuilder.create_dot = _dot
     interpreter._convert_float = _convert
