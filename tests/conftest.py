@@ -9,10 +9,16 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("random")
@@ -30,6 +36,23 @@ def pytest_sessionstart() -> None:
         from blade_router.http import connection
 
         assert connection.__file__.endswith(".so"), connection.__file__
+
+
+def pytest_configure() -> None:
+    """httpx reads this machine's certificates for each client anew, which takes 40 ms: here once."""
+    if find_spec("httpx") is None:  # beside a GPU
+        return
+    import httpx
+
+    create = httpx.create_ssl_context
+    shared = cache(lambda trust_env, *certificates: create(trust_env=trust_env))
+
+    def context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> SSLContext:
+        if verify is not True or cert is not None:
+            return create(verify, cert, trust_env)
+        return shared(trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+    pytest.MonkeyPatch().setattr("httpx._transports.default.create_ssl_context", context)
 
 
 @pytest.hookimpl(wrapper=True)
