@@ -25,6 +25,13 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return row, folder
 
 
+@pytest.fixture(scope="module")
+def base(model: tuple[Row, Path]) -> ThroughRunner:
+    """The model without adapters."""
+    row, folder = model
+    return ThroughRunner(build_runner(engine_config(folder, **row.runner)))
+
+
 def test_merged(model: tuple[Row, Path], tmp_path: Path) -> None:
     """fp32: logits within 1e-4 and 64 greedy tokens, with all layers that take adapters."""
     row, folder = model
@@ -42,7 +49,7 @@ def test_merged(model: tuple[Row, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KIND if kind != "every layer"])
-def test_each_kind(model: tuple[Row, Path], tmp_path: Path, kind: str) -> None:
+def test_each_kind(model: tuple[Row, Path], base: ThroughRunner, tmp_path: Path, kind: str) -> None:
     """Of each kind alone, so that no other's effect hides it."""
     row, folder = model
     if row.through != "blade":
@@ -54,7 +61,6 @@ def test_each_kind(model: tuple[Row, Path], tmp_path: Path, kind: str) -> None:
     adapter = write_adapter(tmp_path / "adapter", targets, wanted=KIND[kind], size=1.0)
     merged = merge(folder, adapter, tmp_path / "merged", impl)
     runner = build_runner(engine_config(folder, enable_lora=True, **row.runner))
-    base = ThroughRunner(build_runner(engine_config(folder, **row.runner)))
     compare = Comparison(runner, ThroughRunner(build_runner(engine_config(merged, **row.runner))))
     compare.driver.place_adapter(1, read_adapter(adapter, targets, max_rank=16, dtype=torch.float32))
     compare.driver.adapter = 1
