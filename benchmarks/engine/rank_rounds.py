@@ -3,6 +3,7 @@ engines live in one process and its children."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ ROUNDS: Final = 2 if QUICK else 5
 LENGTH: Final = 32 if QUICK else 64
 PROMPT: Final = 128
 MANY: Final = 8 if QUICK else 16
+LARGE: Final = 16 if QUICK else 64
 CORES: Final = 2
 """Of the machine; each rank has its part of them."""
 
@@ -39,14 +41,14 @@ class Speeds:
     """Of both: requests in a time."""
 
 
-def core_of(model: Path, **ranks: Any) -> EngineCore:
-    """An engine with the fields ``ranks`` of :class:`EngineConfig`, which share the cores."""
+def core_of(model: Path, seqs: int = MANY, **ranks: Any) -> EngineCore:
+    """An engine of ``seqs`` slots with the fields ``ranks`` of :class:`EngineConfig`, which share the cores."""
     config = EngineConfig(
         model=str(model),
         served_names=("m",),
         dtype="bfloat16",
         max_model_len=512,
-        max_num_seqs=MANY,
+        max_num_seqs=seqs,
         kv_cache_bytes=512 << 20,
         enable_prompt_cache=False,
         **ranks,
@@ -81,9 +83,40 @@ def compare(one: EngineCore, ranks: EngineCore, batch: int) -> Speeds:
     return Speeds(*(statistics.median(each) for each in (prefills, decodes, wholes)))
 
 
+def compare_steady(one: EngineCore, ranks: EngineCore, count: int, at_once: int) -> float:
+    """The same for ``count`` requests of different lengths, a new one whenever one ends: ``at_once`` are there."""
+    prompts = prompts_of(count)
+    _steady(one, prompts, at_once, CORES)
+    _steady(ranks, prompts, at_once, 1)
+    rounds = [_steady(one, prompts, at_once, CORES) / _steady(ranks, prompts, at_once, 1) for _ in range(ROUNDS)]
+    return statistics.median(rounds)
+
+
+def _steady(core: EngineCore, prompts: Sequence[list[int]], at_once: int, threads: int) -> float:
+    """Seconds until all have ended."""
+    torch.set_num_threads(threads)
+    lengths = [LENGTH // 2 + number * 7 % LENGTH for number in range(len(prompts))]
+    waiting = iter(
+        GenerateRequest(request_id=str(number), prompt_token_ids=prompt, sampling=_sampling(length))
+        for number, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+    )
+    start = time.perf_counter()
+    for request in itertools.islice(waiting, at_once):
+        core.add(request)
+    for output in outputs_of(core):
+        if output.finish_reason is not None:
+            for request in itertools.islice(waiting, 1):
+                core.add(request)
+    return time.perf_counter() - start
+
+
+def _sampling(length: int) -> SamplingParams:
+    return SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=True, seed=1)
+
+
 def _round(core: EngineCore, prompts: Sequence[list[int]], threads: int) -> tuple[float, float]:
     """Seconds of requests with these prompts at once: to the last first token, and after it."""
-    sampling = SamplingParams(max_tokens=LENGTH, temperature=0.0, ignore_eos=True, seed=1)
+    sampling = _sampling(LENGTH)
     torch.set_num_threads(threads)  # of the whole process, which has both engines
     waiting = {str(number) for number in range(len(prompts))}
     start = time.perf_counter()
