@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from blade_operator.cluster.kubernetes.api import MERGE, Api, load_configuration
+from blade_operator.cluster.kubernetes.api import MERGE, Api, ApiError, load_configuration
 from blade_operator.cluster.kubernetes.fence import WriteFence
 from blade_operator.cluster.kubernetes.kinds import SECRET, SERVICE, WATCHED, Kind
 from blade_operator.model.objects import Object
@@ -14,6 +14,7 @@ from e2e.cluster.base import Cluster
 
 PATIENCE = 30.0
 """Seconds a write may take: the machine may be busy with a thousand pods."""
+NOT_FOUND = 404
 CHILDREN = (*(kind for kind in WATCHED if kind is not SERVICE), SECRET)
 """Every kind of object an LLMService has."""
 
@@ -60,9 +61,14 @@ class Administrator:
         return [obj for kind in CHILDREN for obj in await self.find(kind, namespace, f"{MANAGED_BY}={MANAGER}")]
 
     async def find(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Object]:
-        """Objects of one kind, each with its kind."""
+        """Objects of one kind, each with its kind; none of a foreign kind that the cluster does not have."""
         params = {"labelSelector": selector} if selector else {}
-        found = await self.api.get(kind.path(namespace), params, kind=kind.name)
+        try:
+            found = await self.api.get(kind.path(namespace), params, kind=kind.name)
+        except ApiError as error:
+            if kind.foreign and error.status == NOT_FOUND:
+                return []
+            raise
         return [{**obj, "kind": kind.name, "apiVersion": kind.api_version} for obj in found["items"]]
 
 
