@@ -43,7 +43,9 @@ _uri = _mostly(
         ["file://m", "hf://a", "hf://a/b/c", "pvc:///x", "pvc://m/..", "pvc://m/", "s3://x", "hf://é/b", "file:///"]
     ),
 )
-_words = st.lists(st.sampled_from(["a", "qwen3:8b", "x/y", "b", "", "é", "a b"]), max_size=3)
+_word = _mostly(st.sampled_from(["a", "qwen3:8b", "x/y", "b"]), st.sampled_from(["", "é", "a b"]))
+_words = st.lists(_word, max_size=3)
+_key = _mostly(st.sampled_from(["token", "a.b"]), st.sampled_from(["a b", ""]))
 _env = st.lists(
     _object(
         {"name": st.sampled_from(["A", "B_1", "HF_TOKEN", "AWS_ACCESS_KEY_ID", "BLADE_X", "1A", "é"])},
@@ -72,6 +74,26 @@ _cache = _object(
 _integer = st.sampled_from([0, 1, 2, 16, 64, 1000, 4097, -1])
 _count = _mostly(st.sampled_from([1, 2, 64]), _integer)
 
+_gpus = st.one_of(
+    st.sampled_from(
+        [
+            *({}, {"count": 1}, {"count": 2}, {"tensorParallel": 2}, {"count": 4, "pipelineParallel": 2}),
+            {"count": 4, "nodes": 2, "topologyKey": "rack"},
+            {"count": 2, "expertParallel": True, "customAllReduce": True},
+        ]
+    ),
+    _object(
+        count=st.sampled_from([0, 1, 1, 2, 65]),
+        resource=st.sampled_from(["amd.com/gpu", "gpu", "a/b/c"]),
+        tensorParallel=st.sampled_from([1, 2, 2, 0, 65]),
+        expertParallel=_mostly(st.booleans(), _junk),
+        pipelineParallel=_mostly(st.just(1), _integer),
+        nodes=_mostly(st.just(1), _integer),
+        topologyKey=_mostly(st.none(), st.just("rack")),
+        customAllReduce=_mostly(st.booleans(), _junk),
+    ),
+)
+
 SPECS: Spec = _object(
     {
         "model": _object(
@@ -79,7 +101,7 @@ SPECS: Spec = _object(
             revision=_mostly(st.just("main"), st.sampled_from(["", "/x", "a b"])),
             servedNames=_words,
             cache=_cache,
-            tokenSecretRef=_object({"name": _object_name}, key=st.sampled_from(["token", "a.b", "a b", ""])),
+            tokenSecretRef=_object({"name": _object_name}, key=_key),
             credentialsSecretRef=_object({"name": _object_name}),
         )
     },
@@ -126,16 +148,7 @@ SPECS: Spec = _object(
         extraArgs=st.lists(st.sampled_from(["--x", "--model", "--port=1", "--kv-cache-bytes=1", "4", ""]), max_size=2),
         env=_env,
         resources=_resources,
-        gpus=_object(
-            count=st.sampled_from([0, 1, 1, 2, 65]),
-            resource=st.sampled_from(["amd.com/gpu", "gpu", "a/b/c"]),
-            tensorParallel=st.sampled_from([1, 2, 2, 0, 65]),
-            expertParallel=_mostly(st.booleans(), _junk),
-            pipelineParallel=_mostly(st.just(1), _integer),
-            nodes=_mostly(st.just(1), _integer),
-            topologyKey=_mostly(st.none(), st.just("rack")),
-            customAllReduce=_mostly(st.booleans(), _junk),
-        ),
+        gpus=_gpus,
         shmSize=_bytes,
         podTemplate=_template,
     ),
