@@ -423,3 +423,12 @@ def save_row(folder: Path, row: Row, dtype: torch.dtype = torch.float32) -> Any:
 def in_one_tensor(folder: Path, target: Path) -> None:
     """The model of ``folder`` as transformers saves it when it keeps its own form: a tensor for all experts."""
     load_reference(folder).save_pretrained(target, save_original_format=False)
+
+
+def save_mixture(name: str, folder: Path) -> Path:
+    """The folder of the model of a row; of its name with ``-one``, as :func:`in_one_tensor` saves it."""
+    save_row(folder, ROWS[name.removesuffix("-one")])
+    if not name.endswith("-one"):
+        return folder
+    in_one_tensor(folder, folder / "one")
+    return folder / "one"

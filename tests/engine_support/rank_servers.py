@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -27,6 +28,17 @@ def segments(rank: int) -> list[str]:
     return [line[line.index("/") :] for line in maps if "/bladellm-ranks-" in line]
 
 
+def end_of_stream(server: ServerProcess, strike: Callable[[], object]) -> str:
+    """The last line of a stream that goes on when ``strike`` is called."""
+    endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        strike()
+        *_, end = [line for line in lines if line]
+    return end
+
+
 def kill_rank(server: ServerProcess, pid: int, *, busy: bool) -> None:
     """Kill the process of rank 1, in the middle of a stream or while nothing is computed: the replica ends, and says
     once which rank it was."""
@@ -44,12 +56,7 @@ def _end_with(server: ServerProcess, pid: int, number: signal.Signals, says: lis
     if not busy:
         os.kill(pid, number)
     else:
-        endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
-            lines = response.iter_lines()
-            next(lines)
-            os.kill(pid, number)
-            *_, end = [line for line in lines if line]
+        end = end_of_stream(server, lambda: os.kill(pid, number))
         error = json.loads(end.removeprefix("data: "))["error"]
         assert error["code"] == "engine_dead"
         assert all(each in error["message"] for each in says)

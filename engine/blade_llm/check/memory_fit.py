@@ -195,7 +195,7 @@ def _of_ranks(dtype: DTypeName, config: EngineConfig) -> str:
         return dtype
     if config.nnodes == 1:
         return f"{dtype}, each of {config.num_ranks} ranks"
-    ranks = RankLayout(nodes=config.nnodes, tensor=config.num_ranks).ranks_of_node(config.node_rank)
+    ranks = RankLayout.of(config).ranks_of_node(config.node_rank)
     which = f"rank {ranks[0]}" if len(ranks) == 1 else f"each of ranks {ranks[0]} to {ranks[-1]}"
     return f"{dtype}, machine {config.node_rank}: {which}"
 

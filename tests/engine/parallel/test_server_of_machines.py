@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 from engine_support.machine_servers import MODEL_FLAGS, Machine, running_machine
-from engine_support.rank_servers import refusal
+from engine_support.rank_servers import end_of_stream, refusal
 from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 from blade_llm.parallel.route import free_port
@@ -98,14 +98,8 @@ def test_stages_on_two_machines(server: ServerProcess, machine: Machine, folder:
 
 def test_a_machine_that_hangs_ends_the_replica(server: ServerProcess, machine: Machine) -> None:
     """In the middle of a step: rank 0 waits for a rank that does not come."""
-    endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
-        lines = response.iter_lines()
-        next(lines)
-        rank = machine.rank_pid
-        for pid in (machine.process.pid, rank):
-            os.kill(pid, signal.SIGSTOP)
-        *_, end = [line for line in lines if line]
+    rank = machine.rank_pid
+    end = end_of_stream(server, lambda: [os.kill(pid, signal.SIGSTOP) for pid in (machine.process.pid, rank)])
     assert "engine_dead" in end
     failure = failure_of(server)
     assert "machine 1 at 127.0.0.1 (rank 1) was not heard of for 3 s" in failure
@@ -119,13 +113,8 @@ def test_a_machine_that_hangs_ends_the_replica(server: ServerProcess, machine: M
 
 def test_a_rank_that_hangs_on_another_machine_ends_the_replica(server: ServerProcess, machine: Machine) -> None:
     """While the machine's own process answers."""
-    endless = {"prompt": "x", "max_tokens": 1900, "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=endless, timeout=60) as response:
-        lines = response.iter_lines()
-        next(lines)
-        rank = machine.rank_pid
-        os.kill(rank, signal.SIGSTOP)
-        *_, end = [line for line in lines if line]
+    rank = machine.rank_pid
+    end = end_of_stream(server, lambda: os.kill(rank, signal.SIGSTOP))
     assert "engine_dead" in end
     says = "rank 1 hangs: its process was stopped (SIGSTOP) and did not go on within 3 s"
     assert f"machine 1 at 127.0.0.1: {says}" in failure_of(server)

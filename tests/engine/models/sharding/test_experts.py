@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_support.families import ROWS, in_one_tensor, save_row
+from engine_support.families import ROWS, save_mixture
 from engine_support.heads import MTP_ROWS, save_with_mtp
 
 from blade_llm.config import EngineConfig, SpeculativeConfig
@@ -29,15 +29,6 @@ from blade_llm.weights.sources import SafetensorsWeights
 MIXTURES = [name for name, row in ROWS.items() if row.through == "blade" and "experts" in row.shows]
 
 
-def folder_of(name: str, path: Path) -> Path:
-    """``name`` of a row, with ``-one`` as transformers saves its experts itself: in one tensor."""
-    save_row(path, ROWS[name.removesuffix("-one")])
-    if not name.endswith("-one"):
-        return path
-    in_one_tensor(path, path / "one")
-    return path / "one"
-
-
 def ranks_of(config: ModelConfig, size: int) -> list[ModelConfig]:
     return [shard_model(config, rank, size, expert_parallel=True) for rank in range(size)]
 
@@ -50,7 +41,7 @@ def mixtures(config: ModelConfig) -> dict[int, MoESpec]:
 @pytest.mark.parametrize("size", [2, 4, 8])
 @pytest.mark.parametrize("name", [*MIXTURES, "mixtral-one", "qwen2-moe-one", "deepseek-v3-one"])
 def test_each_expert_is_whole_on_one_rank_and_all_else_is_divided_as_ever(name: str, size: int, tmp_path: Path) -> None:
-    folder = folder_of(name, tmp_path)
+    folder = save_mixture(name, tmp_path)
     whole = read_model_config(folder)
     if problem := tensor_parallel_problem(whole, size, expert_parallel=True):
         assert "leaves a rank without any of the 6 experts" in problem
@@ -84,7 +75,7 @@ def test_each_expert_is_whole_on_one_rank_and_all_else_is_divided_as_ever(name: 
 @pytest.mark.parametrize("name", MIXTURES)
 def test_estimates_count_the_ranks_experts(name: str, tmp_path: Path) -> None:
     """Of 6 among 4 ranks some have two, some one."""
-    whole = read_model_config(folder_of(name, tmp_path))
+    whole = read_model_config(save_mixture(name, tmp_path))
     size = 4
     ranks = ranks_of(whole, size)
     for rank in ranks:
@@ -102,14 +93,14 @@ def test_estimates_count_the_ranks_experts(name: str, tmp_path: Path) -> None:
 
 
 def test_no_rank_complains_of_experts_that_are_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = folder_of("mixtral", tmp_path)
+    folder = save_mixture("mixtral", tmp_path)
     for rank in ranks_of(read_model_config(folder), 2):
         Parameters(SafetensorsWeights(folder, rank, torch.device("cpu"), torch.float32), rank.tensors)
     assert caplog.text == ""
 
 
 def test_what_cannot_be_divided_says_why(tmp_path: Path) -> None:
-    few, dense = (read_model_config(folder_of(name, tmp_path / name)) for name in ("qwen2-moe-some", "qwen2"))
+    few, dense = (read_model_config(save_mixture(name, tmp_path / name)) for name in ("qwen2-moe-some", "qwen2"))
     assert tensor_parallel_problem(few, 8, expert_parallel=True) == (
         "--tensor_parallel_size 8 with --enable_expert_parallel leaves a rank without any of the 6 experts of the "
         "model; give 1, 2 or 4"
@@ -125,7 +116,7 @@ def test_what_cannot_be_divided_says_why(tmp_path: Path) -> None:
 
 
 def test_experts_need_not_have_a_width_that_ranks_divide(tmp_path: Path) -> None:
-    folder = folder_of("mixtral", tmp_path)
+    folder = save_mixture("mixtral", tmp_path)
     fields = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**fields, "intermediate_size": 45}))
     config = read_model_config(folder)

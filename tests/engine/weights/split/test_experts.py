@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.families import ROWS, in_one_tensor, save_row
+from engine_support.families import ROWS, save_mixture
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import thread_ranks
 from safetensors.torch import load_file
@@ -32,14 +32,6 @@ def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
     return dict(chain.from_iterable(load_file(file).items() for file in files))
 
 
-def saved(name: str, folder: Path) -> Path:
-    save_row(folder, ROWS[name.removesuffix("-one")])
-    if not name.endswith("-one"):
-        return folder
-    in_one_tensor(folder, folder / "one")
-    return folder / "one"
-
-
 def split(whole: Path, folder: Path, size: int, *flags: str) -> int:
     return main(
         ["--model", str(whole), "-tp", str(size), "--output_dir", str(folder), "--max_shard_size=100KB", *flags]
@@ -58,7 +50,7 @@ def split(whole: Path, folder: Path, size: int, *flags: str) -> int:
     ],
 )
 def test_ranks_have_their_experts_alone_and_compute_the_same(name: str, size: int, tmp_path: Path) -> None:
-    whole, folder, joined = saved(name, tmp_path / "whole"), tmp_path / "split", tmp_path / "joined"
+    whole, folder, joined = save_mixture(name, tmp_path / "whole"), tmp_path / "split", tmp_path / "joined"
     assert split(whole, folder, size, FLAG) == 0
     before, config = tensors_of(whole), read_model_config(whole)
     for rank in range(size):
@@ -87,7 +79,7 @@ def test_ranks_have_their_experts_alone_and_compute_the_same(name: str, size: in
 def test_a_folder_that_divides_experts_in_another_way_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = saved("mixtral", tmp_path / "whole")
+    whole = save_mixture("mixtral", tmp_path / "whole")
     for folder, flags, experts, made in (
         (tmp_path / "with", [FLAG], False, f"split with {FLAG}; give it, or split the original again without it"),
         (tmp_path / "without", [], True, f"split without {FLAG}; leave it out, or split the original again with it"),
@@ -107,5 +99,5 @@ def test_a_folder_that_divides_experts_in_another_way_is_refused(
 
 
 def test_a_model_without_experts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert split(saved("qwen2", tmp_path / "whole"), tmp_path / "split", 2, FLAG) == 1
+    assert split(save_mixture("qwen2", tmp_path / "whole"), tmp_path / "split", 2, FLAG) == 1
     assert f"{FLAG}: the model (Qwen2ForCausalLM) has no experts; leave the flag out" in capsys.readouterr().err
