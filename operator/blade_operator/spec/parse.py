@@ -74,7 +74,7 @@ def parse_service(obj: dict[str, Any]) -> LLMService:
         annotations=metadata.get("annotations") or {},
         spec=spec,
     )
-    violations = [Problem(rule.field, rule.message) for rule in RULES if broken(rule, name, spec)]
+    violations = [Problem(rule.field, rule.full_message) for rule in RULES if broken(rule, name, spec)]
     if violations := [*violations, *overlay_problems(spec)]:
         raise SpecError(violations)
     return service

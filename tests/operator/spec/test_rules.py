@@ -21,7 +21,7 @@ def test_a_rule_judges_its_examples(example: Example) -> None:
         parse_service(obj)
     [problem] = caught.value.problems
     [rule] = filter(example.is_of, RULES)
-    assert (problem.path, problem.message) == (rule.field, rule.message)
+    assert (problem.path, problem.message) == (rule.field, rule.full_message)
 
 
 def test_every_rule_has_an_example_that_breaks_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from blade_operator.spec.crd.schema import adapter_schema, service_schema
@@ -70,6 +71,24 @@ def adapter_definition() -> dict[str, Any]:
     return _definition(ADAPTER_KIND, names, ADAPTER_COLUMNS, adapter_schema(), {})
 
 
+LONG_DESCRIPTION: Final = 100
+"""Characters from which on a field's description is cut to its first sentence; the reference page has all of it."""
+_FIRST_SENTENCE: Final = re.compile(r".*?\.(?= [A-Z`\"]|$)", re.DOTALL)
+
+
+def shortened(schema: Any) -> Any:
+    """A schema for the CRD, which clients fetch again and again: long descriptions are their first sentences."""
+    if isinstance(schema, list):
+        return [shortened(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    short = {key: shortened(value) for key, value in schema.items()}
+    text = short.get("description")
+    if isinstance(text, str) and len(text) > LONG_DESCRIPTION and (sentence := _FIRST_SENTENCE.match(text)):
+        short["description"] = sentence[0]
+    return short
+
+
 def _definition(
     kind: str,
     names: dict[str, Any],
@@ -91,7 +110,7 @@ def _definition(
                     "served": True,
                     "storage": True,
                     "additionalPrinterColumns": [dict(column) for column in columns],
-                    "schema": {"openAPIV3Schema": schema},
+                    "schema": {"openAPIV3Schema": shortened(schema)},
                     "subresources": {"status": {}, **subresources},
                 }
             ],

@@ -37,7 +37,7 @@ def reference() -> str:
     """The page of LLMService as Markdown."""
     parts = [_HEAD, *_sections(service_schema())]
     parts.append("## Rules\n\n| Field | Rule |\n|---|---|")
-    parts.append("\n".join(f"| `{rule.field}` | {_escape(rule.message)} |" for rule in RULES))
+    parts.append("\n".join(f"| `{rule.field}` | {_escape(rule.full_message)} |" for rule in RULES))
     parts.append("\n## Rules of changes\n\n| Field | Rule |\n|---|---|")
     parts.append("\n".join(f"| `{rule.field}` | {_escape(rule.message)} |" for rule in CHANGE_RULES))
     return "\n".join(parts) + "\n"

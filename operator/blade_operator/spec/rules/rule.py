@@ -19,6 +19,13 @@ class Rule:
     cel: str
     holds: Callable[[str, LLMServiceSpec], bool]
     message: str
+    details: str = ""
+    """What is too long for the CRD: added to the message where that is not read from there."""
+
+    @property
+    def full_message(self) -> str:
+        """The message, with the details if there are any."""
+        return f"{self.message}: {self.details}" if self.details else self.message
 
     @property
     def schema(self) -> dict[str, str]:

@@ -114,7 +114,7 @@ def _graphs(spec: LLMServiceSpec) -> CudaGraphs:
 
 
 def _by_owner(owners: Mapping[str, str]) -> str:
-    """Flags by what sets them, in few words: the message counts towards the size of the CRD."""
+    """Flags by what sets them."""
     flags: dict[str, list[str]] = {}
     for flag, owner in owners.items():
         flags.setdefault(owner.removeprefix("spec.").replace("engine.", "."), []).append(f"--{flag}")
@@ -232,8 +232,8 @@ RULES: Final[tuple[Rule, ...]] = (
         field="spec.engine.extraArgs",
         cel=f"!has(self.extraArgs) || !self.extraArgs.exists(a, a.matches('^{_OWNED}$'))",
         holds=lambda name, spec: not any(re.fullmatch(_OWNED, arg) for arg in spec.engine.extra_args),
-        message="flags that have a field of their own are set there, below spec (.x is engine.x): "
-        f"{_by_owner(_OWNERS)}",
+        message="flags that have a field of their own are set there (docs/reference/llmservice.md lists them)",
+        details=f"below spec, where .x is engine.x, {_by_owner(_OWNERS)}",
     ),
     Rule(
         at=("spec", "engine"),
