@@ -7,7 +7,6 @@ needs, by the engines' own numbers, times a factor; the least factor that is eno
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from benchmarks.scaling.engine import Profile
 from benchmarks.scaling.traces import Trace
@@ -42,11 +41,7 @@ def _clairvoyant(
     requests = trace.requests()
     mean_prompt = sum(each.prompt for each in requests) / len(requests)
     mean_completion = sum(each.completion for each in requests) / len(requests)
-    known = replace(
-        Capacity(),
-        weights=(profile.fixed, profile.per_request, profile.per_token),
-        measurements=LEAST_MEASUREMENTS,
-    )
+    known = Capacity(weights=(profile.fixed, profile.per_request, profile.per_token), measurements=LEAST_MEASUREMENTS)
 
     def needed(rate: float) -> float:
         low, high = 0.0, 1000.0  # requests a second of one engine
