@@ -10,7 +10,7 @@ import math
 
 from benchmarks.scaling.engine import Profile
 from benchmarks.scaling.traces import Trace
-from benchmarks.scaling.world import INTERVAL, Result, Scaler, World
+from benchmarks.scaling.world import INTERVAL, Result, Scaler, World, percentile
 from blade_operator.scaling.capacity import LEAST_MEASUREMENTS, Capacity, Demand
 from blade_operator.scaling.load import Load
 
@@ -41,7 +41,12 @@ def _clairvoyant(
     requests = trace.requests()
     mean_prompt = sum(each.prompt for each in requests) / len(requests)
     mean_completion = sum(each.completion for each in requests) / len(requests)
-    known = Capacity(weights=(profile.fixed, profile.per_request, profile.per_token), measurements=LEAST_MEASUREMENTS)
+    most_prompt = percentile(sorted(each.prompt for each in requests), 0.9) or 0.0
+    known = Capacity(
+        weights=(profile.fixed, profile.per_request, profile.per_token),
+        measurements=LEAST_MEASUREMENTS,
+        ttft=1.5 * profile.fixed + profile.per_token * most_prompt,
+    )
 
     def needed(rate: float) -> float:
         low, high = 0.0, 1000.0  # requests a second of one engine
