@@ -1,4 +1,4 @@
-"""HTTP client for engine pods, on their internal ports: queries state and download progress, and drains.
+"""HTTP client for pods: asks engines for state and download progress, drains them, and asks routers for their signals.
 
 An engine that does not respond in time is absent from the result: unknown, not failed. The probes of its pod say
 whether it is alive.
@@ -21,7 +21,8 @@ from blade_operator.model.objects import Object
 from blade_protocol import headers, paths
 from blade_protocol.adapters import AdapterInfo, AdapterList, LoadAdapterRequest, UnloadAdapterRequest
 from blade_protocol.fetch import FetchProgress
-from blade_protocol.labels import ROLE_ENGINE
+from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
+from blade_protocol.signals import RouterSignals
 from blade_protocol.state import DrainRequest, EngineState
 
 T = TypeVar("T")
@@ -47,10 +48,12 @@ class FleetReport:
     adapters: Mapping[str, tuple[AdapterInfo, ...]] = field(default_factory=dict)
     unauthorized: frozenset[str] = frozenset()
     """Pods that do not accept the operator's token."""
+    signals: Mapping[str, RouterSignals] = field(default_factory=dict)
+    """Of routers, if they were asked."""
 
 
 class Fleet:
-    """An HTTP client for engine pods. Use it as an async context manager.
+    """An HTTP client for the pods of services. Use it as an async context manager.
 
     ``token`` returns the secret that opens the internal port of a pod, or None where there is none.
     """
@@ -69,17 +72,19 @@ class Fleet:
     ) -> None:
         await self._client.aclose()
 
-    async def query(self, pods: Iterable[Object]) -> FleetReport:
-        """The state of each engine and the progress of each download that responds, by pod name."""
+    async def query(self, pods: Iterable[Object], signals: bool = False) -> FleetReport:
+        """The state of each engine and the progress of each download that responds, by pod name; with ``signals`` also
+        those of each router."""
         found, refusing = tuple(pods), set[str]()
-        engines, downloads = await asyncio.gather(
+        engines, downloads, routers = await asyncio.gather(
             self._query_all(found, engine_url, paths.INTERNAL_STATE, EngineState, refusing),
             self._query_all(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress, refusing),
+            self._query_all(found if signals else (), admin_url, paths.INTERNAL_SIGNALS, RouterSignals, refusing),
         )
         serving = [pod for pod in found if _serves_adapters(engines.get(pod["metadata"]["name"]))]
         lists = await self._query_all(serving, engine_url, paths.INTERNAL_ADAPTERS, AdapterList, refusing)
         adapters = {name: tuple(each.adapters) for name, each in lists.items()}
-        return FleetReport(engines, downloads, adapters, frozenset(refusing))
+        return FleetReport(engines, downloads, adapters, frozenset(refusing), routers)
 
     async def drain(self, pod: Object, draining: bool = True) -> bool:
         """Drain the engine in ``pod``: it accepts no new request; or take it back in. False when it did not respond."""
@@ -153,22 +158,31 @@ def _error_message(response: httpx.Response) -> str:
 
 def engine_url(pod: Object) -> str | None:
     """Base URL of the internal port of a pod whose engine has started, or None."""
-    started = any(entry.get("started") for entry in pod.get("status", {}).get("containerStatuses") or ())
-    return _internal_port(pod) if started else None
+    return _port(pod, ROLE_ENGINE, "internal") if _has_started(pod) else None
 
 
 def fetch_url(pod: Object) -> str | None:
     """Base URL of the internal port of a pod that still downloads its model, or None."""
     fetch = podutil.container(pod, podutil.FETCH)
-    return _internal_port(pod) if fetch is not None and fetch.running else None
+    return _port(pod, ROLE_ENGINE, "internal") if fetch is not None and fetch.running else None
 
 
-def _internal_port(pod: Object) -> str | None:
+def admin_url(pod: Object) -> str | None:
+    """Base URL of the admin port of a pod whose router has started, or None."""
+    return _port(pod, ROLE_ROUTER, "admin") if _has_started(pod) else None
+
+
+def _has_started(pod: Object) -> bool:
+    return any(entry.get("started") for entry in pod.get("status", {}).get("containerStatuses") or ())
+
+
+def _port(pod: Object, role: str, name: str) -> str | None:
+    """Base URL of the port called ``name`` of a pod that has this role and an address."""
     address = pod.get("status", {}).get("podIP")
-    if podutil.role(pod) != ROLE_ENGINE or not address:
+    if podutil.role(pod) != role or not address:
         return None
     for container in pod["spec"]["containers"]:
         for port in container.get("ports") or ():
-            if port.get("name") == "internal":
+            if port.get("name") == name:
                 return f"http://{f'[{address}]' if ':' in address else address}:{port['containerPort']}"
     return None

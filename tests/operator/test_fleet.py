@@ -14,10 +14,12 @@ from operator_support.mini_cluster import engine_state
 from operator_support.objects import deployment, router
 
 from blade_operator import metrics
-from blade_operator.fleet import Fleet, FleetReport, engine_url, fetch_url
+from blade_operator.fleet import Fleet, FleetReport, admin_url, engine_url, fetch_url
 from blade_operator.model.objects import Object
+from blade_operator.model.observed import needs_signals
 from blade_protocol.adapters import AdapterCounts, AdapterInfo, AdapterList, LoadAdapterRequest
 from blade_protocol.fetch import FetchProgress
+from blade_protocol.signals import RouterSignals
 
 
 def _pod(port: int, name: str = "odd") -> Object:
@@ -224,3 +226,54 @@ async def test_unloading_reaches_the_engine_and_silence_is_no_refusal() -> None:
         gone = _pod(free_port())
         assert await fleet.load_adapter(gone, LoadAdapterRequest(lora_name="a", lora_path="/a")) == ""
         assert not await fleet.unload_adapter(gone, "a")
+
+
+def _router(port: int, name: str = "router") -> Object:
+    ports = [{"name": "http", "containerPort": 1}, {"name": "admin", "containerPort": port}]
+    return {
+        "metadata": {"name": name, "labels": {"serving.bladellm.io/role": "router"}},
+        "spec": {"containers": [{"name": "router", "ports": ports}]},
+        "status": {"podIP": "127.0.0.1", "containerStatuses": [{"name": "router", "started": True}]},
+    }
+
+
+async def test_routers_are_asked_for_their_signals_only_for_who_needs_them() -> None:
+    requests: list[str] = []
+    response = b'{"started": 1.0, "time": 2.0, "in_flight": 3}'
+    async with (
+        _engine_that_returns(response, requests) as port,
+        _engine_that_returns(b"not JSON") as odd,
+        Fleet(5, lambda pod: "s3cret") as fleet,
+    ):
+        pods = [_router(port), _router(odd, "odd"), _router(free_port(), "closed")]
+        assert await fleet.query(pods) == FleetReport()
+        assert not requests
+        report = await fleet.query(pods, signals=True)
+    assert report == FleetReport(signals={"router": RouterSignals(started=1.0, time=2.0, in_flight=3)})
+    assert [request.split()[:2] for request in requests] == [["GET", "/internal/signals"]]
+    assert "x-blade-internal-token: s3cret" in requests[0]
+
+
+async def test_a_router_that_does_not_respond_delays_no_engine() -> None:
+    async with _engine_that_returns(None) as silent, Fleet(timeout=0.3) as fleet:
+        assert await fleet.query([_router(silent)], signals=True) == FleetReport()
+        starting = _router(silent)
+        starting["status"]["containerStatuses"][0]["started"] = False
+        assert admin_url(starting) is None
+        assert admin_url(_pod(silent)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "needed"),
+    [
+        ({}, False),
+        ({"scaling": {"mode": "Fixed"}}, False),
+        ({"scaling": {"mode": "External"}}, False),
+        ({"scaling": {"mode": "Concurrency"}}, True),
+        ({"scaling": {"mode": "SLO"}}, True),
+        ({"scaling": {"mode": "Advisory"}}, True),
+        ({"rollout": {"canary": {"steps": [5]}}}, True),
+    ],
+)
+def test_who_needs_signals(spec: Object, needed: bool) -> None:
+    assert needs_signals({"spec": spec}) is needed

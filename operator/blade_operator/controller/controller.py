@@ -24,7 +24,7 @@ from blade_operator.controller.attempts import Attempts, Write
 from blade_operator.controller.work_queue import WorkQueue
 from blade_operator.fleet import Fleet
 from blade_operator.model.objects import Key, Object, Ref
-from blade_operator.model.observed import Observed
+from blade_operator.model.observed import Observed, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
 from blade_protocol.adapters import LoadAdapterRequest
 from blade_protocol.labels import ADAPTER_KIND
@@ -125,7 +125,8 @@ class Controller:
             await self._release_adapters(key)
             self._forget(key)
             return None
-        report = await self._fleet.query(() if self._is_foreign(observed) else observed.pods)
+        pods = () if self._is_foreign(observed) else observed.pods
+        report = await self._fleet.query(pods, needs_signals(observed.service))
         async with self._reconciling:
             observed = await self._cluster.observe(key)  # querying the engines may have taken a while
             if observed is None:
@@ -139,6 +140,7 @@ class Controller:
                 adapters=report.adapters,
                 refused_adapters=self._adapter_attempts[key].refused,
                 unauthorized=report.unauthorized,
+                signals=report.signals,
                 rejected=rejected,
             )
             with self._timed(key):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from blade_operator.model.objects import Object, Ref
 from blade_protocol.adapters import AdapterInfo
 from blade_protocol.fetch import FetchProgress
+from blade_protocol.signals import RouterSignals
 from blade_protocol.state import EngineState
 
 
@@ -38,9 +39,18 @@ class Observed:
     """Why an engine refused to load an adapter, by the names of the pod and the adapter."""
     unauthorized: frozenset[str] = frozenset()
     """Names of the pods that do not accept the operator's internal token."""
+    signals: Mapping[str, RouterSignals] = field(default_factory=dict)
+    """What each router measured, by pod name, if :func:`needs_signals`; absent when the pod did not respond."""
     has_leader_worker_sets: bool = False
     """The cluster has that kind, and the operator may list it."""
     abandoned: bool = False
     """The installation of the operator that claimed the service is gone."""
     rejected: Mapping[Ref, str] = field(default_factory=dict)
     """Objects that the cluster rejects as they are rendered, each with the reason it gave."""
+
+
+def needs_signals(service: Object) -> bool:
+    """Whether decisions about this service need its routers' signals: it is scaled by load, or has a canary."""
+    spec = service.get("spec") or {}
+    mode = (spec.get("scaling") or {}).get("mode", "Fixed")
+    return mode not in ("Fixed", "External") or bool((spec.get("rollout") or {}).get("canary"))

@@ -94,7 +94,7 @@ class _Fleet(Fleet):
         self._cluster = cluster
         self._states = states
 
-    async def query(self, pods: Iterable[Object]) -> FleetReport:
+    async def query(self, pods: Iterable[Object], signals: bool = False) -> FleetReport:
         return FleetReport(self._states)
 
     async def drain(self, pod: Object, draining: bool = True) -> bool:
@@ -158,7 +158,7 @@ async def test_the_engines_of_another_installations_service_are_not_queried(fore
     cluster, queried = _Cluster(), list[Object]()
 
     class Asked(_Fleet):
-        async def query(self, pods: Iterable[Object]) -> FleetReport:
+        async def query(self, pods: Iterable[Object], signals: bool = False) -> FleetReport:
             queried.extend(pods)
             return FleetReport()
 
@@ -404,7 +404,7 @@ async def test_unresponsive_engines_delay_no_other_service() -> None:
     class Slow(_Fleet):
         queries = 0
 
-        async def query(self, pods: Iterable[Object]) -> Any:
+        async def query(self, pods: Iterable[Object], signals: bool = False) -> Any:
             self.queries += 1
             if self.queries <= 4:
                 await silent.wait()
@@ -433,7 +433,7 @@ async def test_adapters_are_loaded_and_unloaded_and_refusals_reach_the_next_deci
     asked: list[Any] = []
 
     class Engines:
-        async def query(self, pods: Iterable[Object]) -> FleetReport:
+        async def query(self, pods: Iterable[Object], signals: bool = False) -> FleetReport:
             return FleetReport()
 
         async def load_adapter(self, pod: Object, request: LoadAdapterRequest) -> str:
