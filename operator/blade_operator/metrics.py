@@ -30,6 +30,9 @@ ENGINE_UNAUTHORIZED = Counter(
     "blade_operator_engine_unauthorized_total",
     "Requests that an engine refused because it expects another internal token than this operator's.",
 )
+EXTERNAL_METRICS_REQUESTS = Counter(
+    "blade_operator_external_metrics_requests_total", "Requests to the external metrics API by HTTP status.", ["code"]
+)
 SKIPPED = Gauge(
     "blade_operator_skipped",
     "1 for each kind that cannot be listed in a namespace (empty: in the whole cluster), which is skipped.",

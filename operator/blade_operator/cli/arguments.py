@@ -36,6 +36,7 @@ OPTIONS = (
     *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
     *("--watch_keys", "--no-watch_keys", "--prometheus_namespaces", "--prometheus_labels"),
     *("--openshift", "--no-openshift", "--api_server", "--group_kind"),
+    *("--external_metrics_port", "--external_metrics_certificate"),
 )
 
 
@@ -169,6 +170,18 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         choices=["auto", "StatefulSet", "LeaderWorkerSet"],
         help="what is made for an engine on several machines (default auto: a LeaderWorkerSet where the cluster has "
         "that kind)",
+    )
+    run.add_argument(
+        "--external_metrics_port",
+        type=_port_or_none,
+        default=0,
+        help="external metrics API for HorizontalPodAutoscalers, by TLS, to the API server only (default 0: off)",
+    )
+    run.add_argument(
+        "--external_metrics_certificate",
+        default="/etc/bladellm-external-metrics",
+        metavar="FOLDER",
+        help="with its tls.crt and tls.key, which may be replaced (default: %(default)s)",
     )
     run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's own account, else $KUBECONFIG")
     run.add_argument("--workers", type=_positive, default=8, help="services acted on at a time (default 8)")

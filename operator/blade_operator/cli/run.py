@@ -52,7 +52,8 @@ async def _run(options: argparse.Namespace) -> int:
         await process.start()
         await ended.wait()
     except OSError as error:
-        raise CommandError(f"cannot start: {error} (--http_port {options.http_port})") from error
+        ports = f"--http_port {options.http_port}, --external_metrics_port {options.external_metrics_port}"
+        raise CommandError(f"cannot start: {error} ({ports})") from error
     finally:
         async with asyncio.timeout(STOP_SECONDS):
             await process.stop()
@@ -71,6 +72,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         identity=options.identity,
         http_port=options.http_port,
         workers=options.workers,
+        external_metrics_port=options.external_metrics_port,
+        external_metrics_certificate=Path(options.external_metrics_certificate),
     )
 
 

@@ -14,6 +14,7 @@ import logging
 import urllib.request
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from blade_operator import metrics
@@ -29,8 +30,10 @@ from blade_operator.cluster.kubernetes.watching.supervisor import Supervisor
 from blade_operator.cluster.kubernetes.watching.sweep import Sweeper
 from blade_operator.controller import health
 from blade_operator.controller.controller import Controller
+from blade_operator.external_metrics.samples import Samples
+from blade_operator.external_metrics.server import ExternalMetrics
 from blade_operator.fleet import Fleet
-from blade_operator.model.objects import Object, Ref
+from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Plan
 from blade_operator.reconcile.installation import belongs_elsewhere
@@ -70,6 +73,10 @@ class Settings:
     identity: str
     http_port: int
     workers: int
+    external_metrics_port: int = 0
+    """0: the external metrics API is not served."""
+    external_metrics_certificate: Path = Path()
+    """The folder with its ``tls.crt`` and ``tls.key``."""
 
 
 class Process:
@@ -85,6 +92,7 @@ class Process:
         self._stepping_down: asyncio.Task[None] | None = None
         self._election: Election | None = None
         self._controller: Controller | None = None
+        self._external_metrics: ExternalMetrics | None = None
         self._key = b""
         self.failed = False
 
@@ -92,7 +100,7 @@ class Process:
         """Begin; returns at once.
 
         Raises:
-            OSError: the HTTP port is taken.
+            OSError: a port is taken.
         """
         settings, enter = self._settings, self._resources.enter_async_context
         self._fence = WriteFence()
@@ -115,6 +123,12 @@ class Process:
             alive = functools.partial(self._liveness, loop)
             ready = functools.partial(_in_loop, loop, self._unready)
             self._resources.enter_context(health.serve(settings.http_port, alive, ready))
+        if settings.external_metrics_port:
+            query = functools.partial(self._fleet.query, signals=True)
+            samples = Samples(cluster.observe, query, self._is_foreign)
+            certificate, port = settings.external_metrics_certificate, settings.external_metrics_port
+            external = ExternalMetrics(self._api, samples, self._services, certificate, port)
+            self._external_metrics = self._resources.enter_context(external)
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -150,8 +164,12 @@ class Process:
                 watching = group.create_task(supervisor.run())
                 sweeping = group.create_task(self._sweeper.run())
                 self._leading = group.create_task(self._lead())
+                others = [sweeping, group.create_task(self._follow_key())]
+                if self._external_metrics is not None:
+                    others.append(group.create_task(self._serve_metrics(self._external_metrics)))
                 await watching  # it ends when this process is stopped
-                sweeping.cancel()
+                for each in others:
+                    each.cancel()
         except* LeaseLost as lost:
             self.failed = True
             _log.error("no longer the leader: %s; this process ends", _cause(lost))
@@ -180,12 +198,27 @@ class Process:
 
     async def _work(self) -> None:
         self._key = await self._find_key()
-        is_foreign = functools.partial(belongs_elsewhere, installation=self._settings.installation)
         workers = self._settings.workers
-        self._controller = Controller(self._cluster, self._fleet, self._decide, workers, is_foreign)
+        self._controller = Controller(self._cluster, self._fleet, self._decide, workers, self._is_foreign)
+        await self._controller.run()
+
+    async def _serve_metrics(self, external: ExternalMetrics) -> None:
+        """Serve the external metrics API. A standby does, too: it needs the key that the leader has made."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._controller.run())
-            group.create_task(self._follow_key())
+            group.create_task(external.run())
+            if not self._key:
+                self._key = await self._find_key()
+
+    def _services(self, namespace: str, names: frozenset[str] | None) -> list[tuple[Key, Object]]:
+        """The LLMServices of a namespace, all or those of these names."""
+        cache = self._cluster.cache
+        refs = cache.refs(KIND, namespace) if names is None else [Ref(KIND, namespace, name) for name in names]
+        found = ((Key(namespace, ref.name), cache.get(ref)) for ref in refs)
+        return [(key, cached.unpack()) for key, cached in found if cached is not None]
+
+    def _is_foreign(self, observed: Observed) -> bool:
+        """Whether a service is another installation's, whose pods have other tokens."""
+        return belongs_elsewhere(observed, self._settings.installation)
 
     def _decide(self, observed: Observed, now: datetime) -> Plan:
         settings = self._settings
@@ -201,6 +234,8 @@ class Process:
         """Take over another root key. Engines refuse the tokens that follow from it, by which each service rotates."""
         while True:
             await asyncio.sleep(KEY_SECONDS)
+            if not self._key:
+                continue
             try:
                 key = await root_key(self._api, self._settings.namespace)
             except (ApiError, NotLeader, ValueError) as error:
@@ -214,7 +249,9 @@ class Process:
         while True:
             try:
                 return await root_key(self._api, self._settings.namespace)
-            except (ApiError, NotLeader, ValueError) as error:
+            except NotLeader:  # the leader makes it
+                await asyncio.sleep(_PAUSE)
+            except (ApiError, ValueError) as error:
                 _log.error("the key of the internal tokens: %s; again in %.0f s", error, _PAUSE)
                 await asyncio.sleep(_PAUSE)
 

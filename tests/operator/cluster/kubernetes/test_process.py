@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 from datetime import UTC, datetime
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -19,11 +20,13 @@ from blade_operator import metrics
 from blade_operator.cli import run
 from blade_operator.cli.arguments import parse
 from blade_operator.cluster.kubernetes.api import Api
+from blade_operator.cluster.kubernetes.fence import NotLeader
 from blade_operator.cluster.kubernetes.watching import kopf_settings
 from blade_operator.controller import health
 from blade_operator.controller import process as module
 from blade_operator.controller.process import Process, Settings
 from blade_operator.main import main
+from blade_operator.model.objects import Key
 from blade_operator.model.observed import Observed
 from blade_operator.render import Defaults
 
@@ -142,6 +145,48 @@ def _settings(namespaces: tuple[str, ...]) -> Settings:
     return Settings("system", namespaces, Defaults(), None, "system/bladellm", "me", free_port(), 2)
 
 
+async def test_a_standby_serves_external_metrics_with_the_key_that_the_leader_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 0.01)
+    keys = list[bytes]()
+
+    async def root_key(api: Api, namespace: str) -> bytes:
+        if not keys:
+            raise NotLeader
+        return keys[0]
+
+    monkeypatch.setattr(module, "root_key", root_key)
+    async with fake_api_server() as server:
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": "another", "leaseDurationSeconds": 60, "renewTime": stamp}
+        server.lease = {"metadata": {"resourceVersion": "1"}, "spec": spec}
+        server.put("LLMService", llm_service(0, name="qwen"))
+        server.put("LLMService", llm_service(0, name="llama"))
+        server.put("LLMService", llm_service(0, name="qwen", namespace="other"))
+        settings = dataclasses.replace(
+            _settings(()), lease_name="x", external_metrics_port=free_port(), external_metrics_certificate=tmp_path
+        )
+        process = Process(server.configuration, settings, lambda: None)
+        await process.start()
+        await until(lambda: not process._unready())
+        assert not process._fence.is_open
+        names = frozenset({"qwen", "absent"})
+        found = process._services("team", names), process._services("team", None), process._services("empty", None)
+        qwen, llama = Key("team", "qwen"), Key("team", "llama")
+        assert [sorted(key for key, _ in each) for each in found] == [[qwen], [llama, qwen], []]
+        assert not process._key
+        keys.append(b"a" * 32)
+        await until(lambda: process._key)
+        taken = Process(server.configuration, dataclasses.replace(settings, http_port=0), lambda: None)
+        with pytest.raises(OSError, match="in use"):
+            await taken.start()
+        await taken.stop()
+        await process.stop()
+        assert not process.failed
+        assert {request.path.rpartition("/")[2] for request in server.writes} == set()
+
+
 def test_options_of_run() -> None:
     options = parse(["run", "--namespaces", "a, b", "--no-leader_elect", "--http_port", "0", "--workers", "3"])
     assert options.namespaces == ["a", "b"]
@@ -150,6 +195,10 @@ def test_options_of_run() -> None:
     defaults = parse(["run"])
     assert defaults.leader_elect
     assert (defaults.lease_name, defaults.http_port, defaults.workers) == ("bladellm-operator", 8080, 8)
+    assert run._settings(defaults).external_metrics_port == 0
+    options = parse(["run", "--external_metrics_port", "8443", "--external_metrics_certificate", "/tls"])
+    settings = run._settings(options)
+    assert (settings.external_metrics_port, settings.external_metrics_certificate) == (8443, Path("/tls"))
 
 
 def test_options_become_defaults_of_what_is_rendered() -> None:
