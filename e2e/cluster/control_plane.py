@@ -108,6 +108,7 @@ def controller_manager(layout: Layout, node_grace: int) -> list[str]:
         "--controllers=*,-nodeipam,-cloud-node-lifecycle,-attachdetach",
         f"--node-monitor-grace-period={node_grace}s",
         "--node-monitor-period=2s",
+        "--horizontal-pod-autoscaler-sync-period=2s",  # not 15: a test waits for several
         "--kube-api-qps=300",
         "--kube-api-burst=600",
     ]

@@ -34,6 +34,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "watchKeys": True,
         "openshift": True,
         "groups": {"kind": "StatefulSet"},
+        "externalMetrics": {"enabled": True},
         "prometheus": {"namespaces": ["a", "b"], "podLabels": {"app.kubernetes.io/name": None, "app": "prometheus"}},
         "networkPolicy": {"apiServer": [{"cidr": "10.0.0.1/32", "port": 6443}, {"cidr": "fd00::1/128", "port": 443}]},
         "workers": 4,
@@ -106,6 +107,7 @@ def test_objects_follow_the_values(cluster: Cluster, namespace: str, values: dic
         | (set() if watched else {"ClusterRole", "ClusterRoleBinding"})
         | ({"PodDisruptionBudget"} if values.get("replicas", 2) > 1 else set())
         | ({"NetworkPolicy"} if values.get("networkPolicy", {}).get("enabled", True) else set())
+        | ({"APIService", "Secret"} if values.get("externalMetrics") else set())
     )
     assert {obj["metadata"]["namespace"] for obj in objects if obj["kind"] == "Role"} == {namespace, *watched}
 
@@ -175,6 +177,7 @@ def test_the_operator_parses_the_options_that_the_chart_gives_it(
     options = parse(arguments(render(cluster, namespace, values)))
     assert (options.openshift, options.watch_keys) == (values.get("openshift", False), values.get("watchKeys", False))
     assert options.group_kind == values.get("groups", {}).get("kind", "auto")
+    assert options.external_metrics_port == (8443 if values.get("externalMetrics") else 0)
     prometheus = values.get("prometheus", {})
     assert list(options.prometheus_namespaces) == prometheus.get("namespaces", ["monitoring"])
     labels = prometheus.get("podLabels", {"app.kubernetes.io/name": "prometheus"})
@@ -189,13 +192,39 @@ def test_what_the_operator_connects_to_is_restricted_where_the_api_server_is_kno
     assert one(render(cluster, namespace, {}), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
     spec = one(render(cluster, namespace, VALUES["everything"]), "NetworkPolicy")["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
-    names, api, other, engines = ({port["port"] for port in rule["ports"]} for rule in spec["egress"])
-    assert (names, api, other, engines) == ({53, 5353}, {6443}, {443}, {9081})
+    names, api, other, engines, routers = ({port["port"] for port in rule["ports"]} for rule in spec["egress"])
+    assert (names, api, other, engines, routers) == ({53, 5353}, {6443}, {443}, {9081}, {9080})
+
+
+def test_external_metrics_are_served_with_the_certificate_that_the_api_server_is_given(
+    cluster: Cluster, namespace: str
+) -> None:
+    objects = render(cluster, namespace, {"externalMetrics": {"enabled": True}})
+    secret = one(objects, "Secret", "r-operator-external-metrics")
+    api = one(objects, "APIService", "v1beta1.external.metrics.k8s.io")
+    assert api["spec"]["caBundle"] == secret["data"]["ca.crt"]
+    pod = one(objects, "Deployment")["spec"]["template"]["spec"]
+    [volume] = [volume for volume in pod["volumes"] if "secret" in volume]
+    assert volume["secret"] == {"secretName": secret["metadata"]["name"]}
+    [port] = [port for port in one(objects, "Service")["spec"]["ports"] if port["port"] == 443]
+    assert port["targetPort"] in {each["name"] for each in pod["containers"][0]["ports"]}
+    assert api["spec"]["service"] == {"name": "r-operator", "namespace": namespace, "port": 443}
+    [rule] = one(objects, "NetworkPolicy")["spec"]["ingress"]
+    assert [each["port"] for each in rule["ports"]] == ["http", "metrics-api"]
+
+    own = {"secretName": "mine", "annotations": {"cert-manager.io/inject-ca-from": "a/b"}}
+    objects = render(
+        cluster, namespace, {"externalMetrics": {"enabled": True, "group": "metrics.serving.bladellm.io", "tls": own}}
+    )
+    assert not [obj for obj in objects if obj["kind"] == "Secret"]
+    api = one(objects, "APIService", "v1beta1.metrics.serving.bladellm.io")
+    assert (api["metadata"]["annotations"], "caBundle" in api["spec"]) == (own["annotations"], False)
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
+        ("externalMetrics.group=metrics.k8s.io", "at '/externalMetrics/group': value must be one of"),
         ("replica=3", "additional properties 'replica' not allowed"),
         ("replicas=0", "at '/replicas': minimum: got 0, want 1"),
         ("watchNamespaces=team-a", "at '/watchNamespaces': got string, want array"),

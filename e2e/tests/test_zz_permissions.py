@@ -28,6 +28,8 @@ FOREIGN = {
     ("leaderworkerset.x-k8s.io", "leaderworkersets", verb) for verb in ("list", "watch", "create", "patch", "delete")
 }
 """Of a kind that this cluster does not have."""
+EXTERNAL_METRICS = {("authorization.k8s.io", "subjectaccessreviews", "create"), ("", "configmaps", "get")}
+"""With ``externalMetrics.enabled``, as in test_hpa.py; the ConfigMap is one of kube-system."""
 OWN_NAMESPACE = {
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get"),
@@ -45,7 +47,7 @@ def granted() -> set[Permission]:
         for name in rule["resources"]
         for verb in rule["verbs"]
     }
-    return everywhere | OWN_NAMESPACE
+    return everywhere | OWN_NAMESPACE | EXTERNAL_METRICS
 
 
 @pytest.fixture(scope="module")

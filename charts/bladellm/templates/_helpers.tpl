@@ -57,3 +57,8 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 {{- end -}}
+
+{{/* The Secret that the chart makes for external metrics. */}}
+{{- define "bladellm.externalMetricsSecret" -}}
+{{ include "bladellm.fullname" . }}-external-metrics
+{{- end -}}

@@ -212,7 +212,7 @@ async def test_another_certificate_and_another_authority_are_used_without_a_rest
         assert (await served.get(session, API))[0] == 200
         served.reviews.data["requestheader-client-ca-file"] = "nonsense"
         (served.certificate / "tls.key").write_text("nonsense")
-        with pytest.raises(ValueError, match="tls.crt, tls.key or the front proxy's authority"):
+        with pytest.raises(ValueError, match=r"tls\.crt, tls\.key or the front proxy's authority"):
             await served.served.refresh()
         assert (await served.get(session, API))[0] == 200
     async with served.session() as session:
