@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from blade_operator.external_metrics.catalog import METRICS
 from blade_operator.external_metrics.documents import HPA_GROUP, OWN_GROUP
 from blade_protocol.labels import NAME
 from e2e.cluster import Cluster
+from e2e.cluster.errors import CommandFailed
 from e2e.support import chart
 from e2e.support.images import Images
 from e2e.support.load import Load, LongStream
@@ -120,6 +122,31 @@ def test_replicas_stay_while_a_metric_is_unknown(external_metrics: str, demo: Se
         assert demo.get()["spec"]["replicas"] == 2
     finally:
         demo.kubectl("delete", "hpa", demo.name)
+
+
+def test_the_certificate_is_kept_then_renewed_with_the_one_before_still_trusted(
+    external_metrics: str, cluster: Cluster
+) -> None:
+    secret = f"{chart.RELEASE}-operator-external-metrics"
+
+    def rendered(release: str = chart.RELEASE) -> tuple[Object, str]:
+        """The Secret's data, and the bundle of the APIService, as the next upgrade would have them."""
+        options = ["--namespace", external_metrics, "--dry-run=server", "--set", "externalMetrics.enabled=true"]
+        shown = ["--show-only", "templates/externalmetrics.yaml"]
+        text = cluster.helm("template", release, str(chart.CHART), *options, *shown)
+        objects = {obj["kind"]: obj for obj in yaml.safe_load_all(text) if obj}
+        return objects["Secret"]["data"], base64.b64decode(objects["APIService"]["spec"]["caBundle"]).decode()
+
+    now = cluster.json("-n", external_metrics, "get", "secret", secret)["data"]
+    authority = base64.b64decode(now["ca.crt"]).decode()
+    assert rendered() == (now, authority)
+    old = "serving.bladellm.io/made-at=1700000000"
+    cluster.kubectl("-n", external_metrics, "annotate", "secret", secret, old, "--overwrite")
+    data, bundle = rendered()
+    assert data["tls.crt"] != now["tls.crt"]
+    assert bundle == base64.b64decode(data["ca.crt"]).decode() + authority
+    with pytest.raises(CommandFailed, match=r"is served by Service bladellm-system/bladellm-operator already.*KEDA"):
+        rendered("other")
 
 
 def test_nobody_reads_them_without_the_right_to(external_metrics: str, cluster: Cluster, demo: Service) -> None:
