@@ -20,7 +20,7 @@ from blade_operator.external_metrics.catalog import METRICS
 from blade_operator.external_metrics.documents import HPA_GROUP, OWN_GROUP
 from blade_protocol.labels import NAME
 from e2e.cluster import Cluster
-from e2e.cluster.errors import CommandFailed
+from e2e.cluster.base import CommandFailed
 from e2e.support import chart
 from e2e.support.images import Images
 from e2e.support.load import Load, LongStream
@@ -128,12 +128,13 @@ def test_the_certificate_is_kept_then_renewed_with_the_one_before_still_trusted(
     external_metrics: str, cluster: Cluster
 ) -> None:
     secret = f"{chart.RELEASE}-operator-external-metrics"
+    version = str(cluster.json("version")["serverVersion"]["gitVersion"])
 
     def rendered(release: str = chart.RELEASE) -> tuple[Object, str]:
         """The Secret's data, and the bundle of the APIService, as the next upgrade would have them."""
-        options = ["--namespace", external_metrics, "--dry-run=server", "--set", "externalMetrics.enabled=true"]
-        shown = ["--show-only", "templates/externalmetrics.yaml"]
-        text = cluster.helm("template", release, str(chart.CHART), *options, *shown)
+        place = ["--namespace", external_metrics, "--dry-run=server", "--kube-version", version]
+        shown = ["--set", "externalMetrics.enabled=true", "--show-only", "templates/externalmetrics.yaml"]
+        text = cluster.helm("template", release, str(chart.CHART), *place, *shown)
         objects = {obj["kind"]: obj for obj in yaml.safe_load_all(text) if obj}
         return objects["Secret"]["data"], base64.b64decode(objects["APIService"]["spec"]["caBundle"]).decode()
 
