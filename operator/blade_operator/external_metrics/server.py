@@ -118,7 +118,7 @@ class ExternalMetrics:
             try:
                 await self.refresh()
                 self._problem = ""
-            except (ApiError, OSError, ValueError) as error:
+            except Exception as error:  # whatever it is, LLMServices are kept as declared
                 if str(error) != self._problem:
                     kept = "; those of before stay in use" if self._front_proxy is not None else ""
                     _log.error("external metrics: certificate or front proxy: %s%s", error, kept)
