@@ -36,12 +36,12 @@ def operator(status: int, body: bytes = b"") -> Iterator[str]:
         server.server_close()
 
 
-def check(url: str, *namespaces: str) -> tuple[int, list[str]]:
+def check(url: str, *namespaces: str, **environment: str) -> tuple[int, list[str]]:
     """Exit code and lines of the script, run as the test pod runs it, outside a cluster."""
     source = (CHART / "files/check.py").read_text()
     done = subprocess.run(
         [sys.executable, "-c", source, url, *namespaces],
-        env={"PATIENCE": "0"},
+        env={"PATIENCE": "0", **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -57,6 +57,16 @@ def test_a_ready_operator_alone_is_not_enough() -> None:
     assert code == 1
     assert lines[0] == f"ok      the operator is ready ({url}/readyz)"
     assert lines[1].startswith("FAILED  LLMServices can be listed in all namespaces: ")
+
+
+def test_external_metrics_are_looked_at_where_they_are_served() -> None:
+    with operator(200) as url:
+        code, lines = check(url, EXTERNAL_METRICS="external.metrics.k8s.io")
+    assert code == 1
+    assert len(lines) == 3
+    assert lines[2].startswith(
+        "FAILED  the API server reaches the operator's external metrics (external.metrics.k8s.io): "
+    )
 
 
 def test_an_operator_that_is_not_ready_is_quoted() -> None:
