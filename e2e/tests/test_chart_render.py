@@ -196,31 +196,6 @@ def test_what_the_operator_connects_to_is_restricted_where_the_api_server_is_kno
     assert (names, api, other, engines, routers) == ({53, 5353}, {6443}, {443}, {9081}, {9080})
 
 
-def test_external_metrics_are_served_with_the_certificate_that_the_api_server_is_given(
-    cluster: Cluster, namespace: str
-) -> None:
-    objects = render(cluster, namespace, {"externalMetrics": {"enabled": True}})
-    secret = one(objects, "Secret", "r-operator-external-metrics")
-    api = one(objects, "APIService", "v1beta1.external.metrics.k8s.io")
-    assert api["spec"]["caBundle"] == secret["data"]["ca.crt"]
-    pod = one(objects, "Deployment")["spec"]["template"]["spec"]
-    [volume] = [volume for volume in pod["volumes"] if "secret" in volume]
-    assert volume["secret"] == {"secretName": secret["metadata"]["name"]}
-    [port] = [port for port in one(objects, "Service")["spec"]["ports"] if port["port"] == 443]
-    assert port["targetPort"] in {each["name"] for each in pod["containers"][0]["ports"]}
-    assert api["spec"]["service"] == {"name": "r-operator", "namespace": namespace, "port": 443}
-    [rule] = one(objects, "NetworkPolicy")["spec"]["ingress"]
-    assert [each["port"] for each in rule["ports"]] == ["http", "metrics-api"]
-
-    own = {"secretName": "mine", "annotations": {"cert-manager.io/inject-ca-from": "a/b"}}
-    objects = render(
-        cluster, namespace, {"externalMetrics": {"enabled": True, "group": "metrics.serving.bladellm.io", "tls": own}}
-    )
-    assert not [obj for obj in objects if obj["kind"] == "Secret"]
-    api = one(objects, "APIService", "v1beta1.metrics.serving.bladellm.io")
-    assert (api["metadata"]["annotations"], "caBundle" in api["spec"]) == (own["annotations"], False)
-
-
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
@@ -257,3 +232,28 @@ def test_a_pod_monitor_needs_its_resource(cluster: Cluster, namespace: str) -> N
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
     ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"]
     assert endpoint["port"] in {port["name"] for port in ports}
+
+
+def test_external_metrics_are_served_with_the_certificate_that_the_api_server_is_given(
+    cluster: Cluster, namespace: str
+) -> None:
+    objects = render(cluster, namespace, {"externalMetrics": {"enabled": True}})
+    secret = one(objects, "Secret", "r-operator-external-metrics")
+    api = one(objects, "APIService", "v1beta1.external.metrics.k8s.io")
+    assert api["spec"]["caBundle"] == secret["data"]["ca.crt"]
+    pod = one(objects, "Deployment")["spec"]["template"]["spec"]
+    [volume] = [volume for volume in pod["volumes"] if "secret" in volume]
+    assert volume["secret"] == {"secretName": secret["metadata"]["name"]}
+    [port] = [port for port in one(objects, "Service")["spec"]["ports"] if port["port"] == 443]
+    assert port["targetPort"] in {each["name"] for each in pod["containers"][0]["ports"]}
+    assert api["spec"]["service"] == {"name": "r-operator", "namespace": namespace, "port": 443}
+    [rule] = one(objects, "NetworkPolicy")["spec"]["ingress"]
+    assert [each["port"] for each in rule["ports"]] == ["http", "metrics-api"]
+
+    own = {"secretName": "mine", "annotations": {"cert-manager.io/inject-ca-from": "a/b"}}
+    objects = render(
+        cluster, namespace, {"externalMetrics": {"enabled": True, "group": "metrics.serving.bladellm.io", "tls": own}}
+    )
+    assert not [obj for obj in objects if obj["kind"] == "Secret"]
+    api = one(objects, "APIService", "v1beta1.metrics.serving.bladellm.io")
+    assert (api["metadata"]["annotations"], "caBundle" in api["spec"]) == (own["annotations"], False)
