@@ -1,8 +1,8 @@
 """TLS connections of the API server's front proxy: who has no client certificate of its authority never gets as far as
 HTTP.
 
-A stranger can open connections, and let them rest before the handshake. They are few, short, and those that have rested
-longest go first, so that the API server always finds a place.
+A stranger can open connections, and let them rest before the handshake. They are few, short, not too many in a second,
+and those that have rested longest go first, so that the API server finds a place.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ MOST_CONNECTIONS: Final = 128
 """Open ones, all with a client certificate."""
 MOST_HANDSHAKES: Final = 64
 """Connections that have not shown a certificate yet."""
+BETWEEN_SECONDS: Final = 0.01
+"""From one connection to the next: a handshake, a stranger's too, takes a millisecond of the loop that LLMServices are
+reconciled in. The API server opens few connections and keeps them."""
 HANDSHAKE_SECONDS: Final = 5.0
 SHUTDOWN_SECONDS: Final = 1.0
 ENDING_SECONDS: Final = 0.5
@@ -98,6 +101,7 @@ class Listener:
                     await asyncio.sleep(_PAUSE)
                     continue
                 self._admit(connection)
+                await asyncio.sleep(BETWEEN_SECONDS)
         finally:
             for task in (*self._handshakes, *self._ending):
                 task.cancel()

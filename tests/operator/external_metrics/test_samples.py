@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from operator_support.apiserver import Clock
 from operator_support.mini_cluster import engine_state, service
@@ -156,7 +157,12 @@ def test_who_should_have_responded() -> None:
         _pod("member", "engine-member"),
     ]
     state = engine_state({"metadata": {}})
-    found = measured(pods, FleetReport({"e1": state}, signals={"r1": _signals(1), "leaving": _signals(2)}))
+    others = {
+        "draining": msgspec.structs.replace(state, draining=True),
+        "new": msgspec.structs.replace(state, ready=False),
+    }
+    engines = {"e1": state, **others}
+    found = measured(pods, FleetReport(engines, signals={"r1": _signals(1), "leaving": _signals(2)}))
     assert (found.silent_routers, found.silent_engines) == (("r2",), ("e2",))
     assert [router.in_flight for router in found.routers] == [1, 2]
     assert found.engines == (state,)

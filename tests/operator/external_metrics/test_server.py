@@ -258,6 +258,17 @@ async def test_connections_that_show_no_certificate_take_no_place(
     writer.close()
 
 
+async def test_connections_are_taken_one_after_the_other(served: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "BETWEEN_SECONDS", 1000.0)
+    resting = [await asyncio.open_connection("127.0.0.1", served.served.port) for _ in range(5)]
+    pending = served.served._listener._handshakes
+    await until(lambda: pending)
+    await asyncio.sleep(0.1)
+    assert len(pending) == 1
+    for _, writer in resting:
+        writer.close()
+
+
 async def test_open_connections_and_headers_are_bounded(served: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "MOST_CONNECTIONS", 2)
     context = served.context(served.authority.client("front-proxy"))
