@@ -1,6 +1,6 @@
 """What deciding on the engines of 1,000 services costs the operator: CPU, and writes of statuses.
 
-Everything is real but the routers' numbers and the time: an hour passes in which the load of every service drifts and
+Everything is real but the routers' numbers and the time: half an hour passes in which the load of every service drifts and
 jitters, and each is looked at as often as the controller looks at so many. Asking a router is measured beside it, on a
 socket, with the operator's own client.
 
@@ -34,7 +34,7 @@ from blade_protocol.signals import Percentiles, RouterSignals, ServiceSignals
 
 SERVICES = 100 if QUICK else 1000
 ROUTERS = 2
-SECONDS = 900.0 if QUICK else 3600.0
+SECONDS = 900.0 if QUICK else 1800.0
 QUERIES = 500
 SPACING = max(PERIOD, 1000 / MAX_RESYNC_RATE)
 """Seconds between two looks at a service where there are 1,000."""
@@ -114,7 +114,7 @@ def _pod(role: str, name: str, port: int = 0) -> Object:
 
 
 def decide() -> list[Figure]:
-    """An hour of all services."""
+    """Half an hour of all services."""
     now = datetime(2026, 1, 1, tzinfo=UTC)
     services = [Service(number) for number in range(SERVICES)]
     for service in services:
