@@ -1,0 +1,1 @@
+"""Autoscaling policies beside each other, on a model of engines: ``python -m benchmarks.scaling``."""
