@@ -17,6 +17,8 @@ LEFT: Final = 1e-5
 """Tokens that count as none: clocks are not as fine."""
 
 
+SETTLED: Final = 900.0
+"""Seconds before which nothing counts: a service has been up for a while."""
 TYPICAL: Final = 100
 """Tokens of a response."""
 
@@ -109,29 +111,34 @@ class Engine:
     def advance(self, to: float) -> list[Request]:
         """Compute until ``to``; the requests that ended."""
         ended: list[Request] = []
+        decodes = self._decodes
         while self.event <= to:
             self._pass(self.event)
             if self._prompts and self._prompt_left <= LEFT:
                 self._first_token(ended)
-            while self._decodes and self._decodes[0][0] - self._done <= LEFT:
-                _, _, request = heapq.heappop(self._decodes)
-                self._end(request, ended)
-            self._admit()
+            while decodes and decodes[0][0] - self._done <= LEFT:
+                self._end(heapq.heappop(decodes)[2], ended)
+            if self.waiting:
+                self._admit()
             self._plan()
         return ended
 
     def _plan(self) -> None:
         """What steps are like from now on, and until when."""
-        profile, decodes = self.profile, self._decodes
-        self._chunk = chunk = min(profile.budget, self._prompt_tokens)
-        self._step = step = profile.fixed + profile.per_request * len(decodes) + profile.per_token * chunk
-        self.wait = profile.per_token * self._prompt_tokens + TYPICAL * profile.per_request * self.load
+        profile, decodes, tokens = self.profile, self._decodes, self._prompt_tokens
+        step = profile.fixed + profile.per_request * len(decodes)
         event = math.inf
         if self._prompts:
+            chunk = tokens if tokens < profile.budget else profile.budget
+            step += profile.per_token * chunk
             event = self._prompt_left * step / chunk
+            self._chunk = chunk
         if decodes:
-            event = min(event, (decodes[0][0] - self._done) * step)
+            end = (decodes[0][0] - self._done) * step
+            event = end if end < event else event
+        self._step = step
         self.event = self.now + event
+        self.wait = profile.per_token * tokens + TYPICAL * profile.per_request * self.load
 
     def _pass(self, to: float) -> None:
         steps = (to - self.now) / self._step

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.scaling.engine import Request
+from benchmarks.scaling.engine import SETTLED, Request
 
 Rate = Callable[[float], float]
 """From seconds to requests a second."""
@@ -81,32 +81,32 @@ def bursts(seed: int) -> Trace:
     ten minutes or so: a Markov-modulated Poisson process."""
     generator = random.Random(f"bursts {seed}")
     times, at = [], 0.0
-    while at < 7200:
+    while at < SETTLED + 3600:
         at += generator.expovariate(1 / 600)
         end = at + generator.uniform(60, 240)
         times.append((at, end))
         at = end
-    return Trace("bursts", seed, 5400, lambda t: 24.0 if any(start <= t < end for start, end in times) else 12.0)
+    return Trace("bursts", seed, SETTLED + 3600, lambda t: 24.0 if any(start <= t < end for start, end in times) else 12.0)
 
 
 def diurnal(seed: int) -> Trace:
-    """A day in two hours: night, a steep morning, two peaks; seven times as much at noon as at night. Changes are twelve
+    """A day in an hour: night, a steep morning, two peaks; six times as much at noon as at night. Changes are 24
     times as fast as a real day's."""
-    period, low, high = 7200.0, 4.0, 28.0
+    period, low, high = 3600.0, 4.0, 24.0
 
     def rate(t: float) -> float:
-        hour = 24 * (t % period) / period
+        hour = 24 * ((t - SETTLED) % period) / period
         day = math.exp(-(((hour - 11) / 3.0) ** 2)) + 0.8 * math.exp(-(((hour - 17) / 3.0) ** 2))
         return low + (high - low) * min(1.0, day)
 
-    return Trace("diurnal", seed, period, rate)
+    return Trace("diurnal", seed, SETTLED + period, rate)
 
 
 def flash_crowd(seed: int) -> Trace:
     """A steady service that three to five times as many suddenly want, within two minutes; they leave over half an
     hour."""
     generator = random.Random(f"flash {seed}")
-    base, at, times = 8.0, generator.uniform(900, 1800), generator.uniform(3, 5)
+    base, at, times = 8.0, SETTLED + generator.uniform(300, 1200), generator.uniform(3, 5)
     rise, fall = 120.0, 600.0
 
     def rate(t: float) -> float:
@@ -116,7 +116,7 @@ def flash_crowd(seed: int) -> Trace:
             return base + base * (times - 1) * (t - at) / rise
         return base + base * (times - 1) * math.exp(-(t - at - rise) / fall)
 
-    return Trace("flash_crowd", seed, 3600, rate)
+    return Trace("flash_crowd", seed, SETTLED + 2700, rate)
 
 
 def heavy_tails(seed: int) -> Trace:
@@ -125,14 +125,14 @@ def heavy_tails(seed: int) -> Trace:
     generator = random.Random(f"wander {seed}")
     part, keeps = 30.0, math.exp(-30.0 / 600.0)
     levels = [0.0]
-    while len(levels) * part <= 7200 + part:
+    while len(levels) * part <= SETTLED + 3600 + part:
         levels.append(keeps * levels[-1] + generator.gauss(0.0, 0.3 * math.sqrt(1 - keeps * keeps)))
 
     def rate(t: float) -> float:
         index, rest = divmod(t / part, 1.0)
-        return 12.0 * math.exp(levels[int(index)] * (1 - rest) + levels[int(index) + 1] * rest)
+        return 10.0 * math.exp(levels[int(index)] * (1 - rest) + levels[int(index) + 1] * rest)
 
-    return Trace("heavy_tails", seed, 5400, rate, lengths=LONG, shape=BURSTGPT_SHAPE)
+    return Trace("heavy_tails", seed, SETTLED + 3600, rate, lengths=LONG, shape=BURSTGPT_SHAPE)
 
 
 TRACES: Final[tuple[Callable[[int], Trace], ...]] = (bursts, diurnal, flash_crowd, heavy_tails)

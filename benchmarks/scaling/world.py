@@ -8,10 +8,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import Final
 
-from benchmarks.scaling.engine import Engine, Profile, Request
+from benchmarks.scaling.engine import SETTLED, Engine, Profile, Request
 from blade_operator.scaling.load import Load
 
 INTERVAL: Final = 10.0
@@ -19,6 +20,7 @@ INTERVAL: Final = 10.0
 WINDOW: Final = 60.0
 """Seconds that rates and percentiles are of."""
 
+AT: Final = attrgetter("at")
 LOAD: Final = attrgetter("load")
 WAIT: Final = attrgetter("wait")
 
@@ -48,7 +50,7 @@ class Result:
 
     requests: Sequence[Request]
     engine_seconds: float = 0.0
-    """Of engines that start, answer or drain."""
+    """Of engines that start, answer or drain, once settled."""
     counts: list[tuple[float, int]] = field(default_factory=list)
     """Engines decided, when that changed."""
 
@@ -59,11 +61,13 @@ class Result:
 
     def attainment(self, promise: Promise) -> float:
         """Share of the requests within the targets."""
-        return sum(map(promise.kept, self.requests)) / max(1, len(self.requests))
+        counted = self.requests[bisect_left(self.requests, SETTLED, key=AT) :]
+        return sum(map(promise.kept, counted)) / max(1, len(counted))
 
     def most_reversals(self, window: float) -> int:
         """The most changes of direction between changes that are less than ``window`` seconds apart."""
-        ups = [(at, count > before) for (at, count), (_, before) in zip(self.counts[1:], self.counts, strict=False)]
+        changes = zip(self.counts[1:], self.counts, strict=False)
+        ups = [(at, count > before) for (at, count), (_, before) in changes if at >= SETTLED]
         most = 0
         for first, (start, _) in enumerate(ups):
             within = [up for at, up in ups[first:] if at - start < window]
@@ -84,15 +88,18 @@ class World:
             self._prompts.append(self._prompts[-1] + each.prompt)
         self._promise = promise
         self._late = 0
-        self._most_late = (1.0 - promise.share) * len(requests)
+        self._most_late = (1.0 - promise.share) * sum(at >= SETTLED for at in self._times)
         self._engines = [Engine(profile, 0.0) for _ in range(engines)]
         self._starting: deque[float] = deque()
         """When each will answer."""
         self._draining: list[Engine] = []
         self._held: deque[Request] = deque()
         self._first: list[Request] = []
-        """Whose first token came in the last minute."""
+        """Whose first token came."""
         self._ended: list[Request] = []
+        """The same of those that ended; both since the decision before."""
+        self._minute: deque[tuple[list[float], list[float], int]] = deque(maxlen=round(WINDOW / INTERVAL))
+        """TTFT, TPOT and tokens of these, for each decision."""
         self._arrived = 0
 
     def run(self, scaler: Scaler, seconds: float, *, measured: bool = True) -> Result:
@@ -102,7 +109,9 @@ class World:
         result = Result(self._requests, counts=[(0.0, len(self._engines))])
         now, wanted = 0.0, len(self._engines)
         while now < seconds or self._held or any(each.load for each in (*self._engines, *self._draining)):
-            result.engine_seconds += INTERVAL * (len(self._engines) + len(self._starting) + len(self._draining))
+            if now >= SETTLED:
+                there = len(self._engines) + len(self._starting) + len(self._draining)
+                result.engine_seconds += INTERVAL * there
             now += INTERVAL
             self._pass(now)
             if not measured and self._late > self._most_late:
@@ -145,7 +154,7 @@ class World:
         if engine.event > to:
             return
         ended = engine.advance(to)
-        self._late += len(ended) - sum(map(self._promise.kept, ended))
+        self._late += sum(each.at >= SETTLED and not self._promise.kept(each) for each in ended)
         self._ended.extend(ended)
         self._first.extend(engine.first)
         engine.first.clear()
@@ -163,13 +172,18 @@ class World:
             self._draining.append(engine)
 
     def _load(self, now: float) -> Load:
-        since = now - WINDOW
-        self._ended = [each for each in self._ended if each.end >= since]
-        self._first = [each for each in self._first if each.first >= since]
+        """What routers report: percentiles and rates of the last minute."""
+        self._minute.append((
+            [each.ttft for each in self._first],
+            [each.tpot for each in self._ended if each.completion > 1],
+            sum(each.completion for each in self._ended),
+        ))
+        self._first.clear()
+        self._ended.clear()
         passed = min(WINDOW, now)
         before = bisect_left(self._times, now - passed, 0, self._arrived)
-        ttfts = sorted(each.ttft for each in self._first)
-        tpots = sorted(each.tpot for each in self._ended if each.completion > 1)
+        ttfts = sorted(chain.from_iterable(each for each, _, _ in self._minute))
+        tpots = sorted(chain.from_iterable(each for _, each, _ in self._minute))
         return Load(
             at=now,
             ready=len(self._engines),
@@ -178,7 +192,7 @@ class World:
             queued=len(self._held) + sum(len(each.waiting) for each in self._engines),
             arrivals=(self._arrived - before) / passed,
             prompt_tokens=(self._prompts[self._arrived] - self._prompts[before]) / passed,
-            completion_tokens=sum(each.completion for each in self._ended) / passed,
+            completion_tokens=sum(each for _, _, each in self._minute) / passed,
             ttft=percentile(ttfts, self._promise.share),
             tpot=percentile(tpots, self._promise.share),
             mean_tpot=percentile(tpots, 0.5),

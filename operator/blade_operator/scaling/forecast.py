@@ -13,7 +13,7 @@ from typing import Final
 
 _LEVEL_SECONDS: Final = 40.0
 """In which two thirds of a change of the level are seen."""
-_TREND_SECONDS: Final = 60.0
+_TREND_SECONDS: Final = 30.0
 _LONGEST: Final = 900.0
 """Seconds after which what was known is forgotten."""
 _CHANCE: Final = 4.0
@@ -30,6 +30,8 @@ class Forecast:
     level: float = 0.0
     trend: float = 0.0
     """Of a second."""
+    slope: float = 0.0
+    """From the measurement before to the last one, a second."""
 
     def with_rate(self, at: float, rate: float, counted: float = 0.0) -> Forecast:
         """After ``rate`` was measured, in the last ``counted`` seconds (0: it is no count, and smoothed only)."""
@@ -45,8 +47,10 @@ class Forecast:
             share = max(share, 1.0 - chance / max(abs(rate - expected), chance))
         level = max(0.0, expected + share * (rate - expected))
         trend_share = min(1.0, passed / _TREND_SECONDS)
-        trend = self.trend + trend_share * ((level - self.level) / passed - self.trend)
-        return Forecast(at, level, trend)
+        slope = (level - self.level) / passed
+        # A burst is a step: only what rises twice in a row is a trend.
+        trend = self.trend + trend_share * (min(slope, max(0.0, self.slope)) - self.trend)
+        return Forecast(at, level, trend, slope)
 
     def ahead(self, seconds: float) -> float:
         """The rate so far ahead; no less than the present level."""
