@@ -26,6 +26,7 @@ from blade_operator.fleet import Fleet
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
+from blade_operator.scaling.autoscaler import Autoscaler
 from blade_protocol.adapters import LoadAdapterRequest
 from blade_protocol.labels import ADAPTER_KIND
 
@@ -79,6 +80,7 @@ class Controller:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._attempts: defaultdict[Key, Attempts] = defaultdict(Attempts)
         self._adapter_attempts: defaultdict[Key, AdapterAttempts] = defaultdict(AdapterAttempts)
+        self._autoscalers: dict[Key, Autoscaler] = {}
         self._services: set[Key] = set()
         self._started_at: dict[Key, float] = {}
         """When each reconcile that is still running began."""
@@ -141,10 +143,12 @@ class Controller:
                 refused_adapters=self._adapter_attempts[key].refused,
                 unauthorized=report.unauthorized,
                 signals=report.signals,
+                autoscaler=self._autoscalers.get(key),
                 rejected=rejected,
             )
             with self._timed(key):
                 plan = self._reconcile(observed, datetime.now(UTC))
+                self._remember(key, plan.autoscaler)
                 await self._execute(key, observed, plan)
         busy = any(state.running or state.waiting for state in report.engines.values())
         resync = BUSY_RESYNC if busy else IDLE_RESYNC
@@ -163,10 +167,17 @@ class Controller:
         finally:
             del self._started_at[key]
 
+    def _remember(self, key: Key, autoscaler: Autoscaler | None) -> None:
+        if autoscaler is None:
+            self._autoscalers.pop(key, None)
+        else:
+            self._autoscalers[key] = autoscaler
+
     def _forget(self, key: Key) -> None:
         self._services.discard(key)
         self._attempts.pop(key, None)
         self._adapter_attempts.pop(key, None)
+        self._autoscalers.pop(key, None)
         metrics.SERVICES.set(len(self._services))
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from blade_operator.model.objects import Object, Ref
+from blade_operator.scaling.autoscaler import Autoscaler
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +76,7 @@ class Plan:
     """What the service has to say of LoRAAdapters, by name, where it is not what they say yet; None: nothing more."""
     actions: list[Action] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
+    autoscaler: Autoscaler | None = None
+    """To be remembered until the next reconcile, whatever becomes of the rest; None: the service is not scaled."""
     requeue_after: float | None = None
     """Seconds until the next reconcile if nothing changes before; None leaves it to the resync."""
