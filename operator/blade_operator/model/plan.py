@@ -75,5 +75,7 @@ class Plan:
     """What the service has to say of LoRAAdapters, by name, where it is not what they say yet; None: nothing more."""
     actions: list[Action] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
+    wakes_on_demand: bool = False
+    """The service sleeps: it is to be reconciled as soon as one of its routers holds a request."""
     requeue_after: float | None = None
     """Seconds until the next reconcile if nothing changes before; None leaves it to the resync."""
