@@ -26,6 +26,7 @@ _bytes = _mostly(st.sampled_from(["64Mi", "2Gi", 1 << 26]), st.sampled_from(["0"
 _duration = _mostly(
     st.sampled_from(["30s", "10m", "1h30m", "24h"]), st.sampled_from(["25h", "10", "", "1d", "24h1s", "-1m", "h"])
 )
+_latency = _mostly(st.sampled_from(["500ms", "2s"]), st.sampled_from(["0ms", "1m", "", "5", 5]))
 _name = _mostly(
     st.sampled_from(["qwen", "a", "qwen-3", "a-" + "b" * 38]), st.sampled_from(["a-" + "b" * 39, "1a", "a.b", "x" * 63])
 )
@@ -214,6 +215,22 @@ SPECS: Spec = _object(
         revisionHistoryLimit=_integer,
     ),
     security=_object(networkPolicy=_mostly(st.booleans(), _junk)),
+    scaling=_object(
+        mode=_mostly(st.sampled_from(["Fixed", "Concurrency", "SLO", "External", "Advisory"]), _junk),
+        min=st.sampled_from([0, 1, 1, 2, -1]),
+        max=st.sampled_from([1, 2, 4, 1001]),
+        target=_object(concurrency=_count),
+        slo=_object(ttft=_latency, tpot=_latency, percentile=st.sampled_from([50, 90, 99, 95])),
+        behavior=_object(upPercent=_integer, downPercent=_count, downDelay=_duration),
+        idleToZero=_duration,
+        schedules=st.lists(
+            _object(
+                {"cron": st.sampled_from(["0 8 * * 1-5", "never"]), "duration": _duration}, min=_integer, max=_count
+            ),
+            max_size=2,
+        ),
+        maxGPUs=_count,
+    ),
 )
 
 SERVICES: Spec = st.builds(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blade_operator.spec.rules.rule import Rule
+from operator_support.rule_examples_scaling import SCALING
 
 HUB = "hf://Qwen/Qwen3-8B"
 FILE = "file:///m"
@@ -412,6 +413,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.rollout", "qwen", _spec(rollout={"maxSurge": 0})),
     Example("", "qwen", _spec(rollout={"drainTimeout": "24h"})),
     Example("spec.rollout.drainTimeout", "qwen", _spec(rollout={"drainTimeout": "23h61m"})),
+    *(Example(breaks, "qwen", _spec(scaling=scaling)) for breaks, scaling in SCALING),
 )
 
 

@@ -28,6 +28,7 @@ from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
+from blade_operator.scaling.autoscaler import Autoscaler
 from blade_protocol.adapters import LoadAdapterRequest
 from blade_protocol.labels import ADAPTER_KIND
 
@@ -81,6 +82,7 @@ class Controller:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._attempts: defaultdict[Key, Attempts] = defaultdict(Attempts)
         self._adapter_attempts: defaultdict[Key, AdapterAttempts] = defaultdict(AdapterAttempts)
+        self._autoscalers: dict[Key, Autoscaler] = {}
         self._services: set[Key] = set()
         self._demand = DemandWatch(lambda pod: fleet.wait_for_demand(pod), self._queue.add)
         self._started_at: dict[Key, float] = {}
@@ -145,10 +147,12 @@ class Controller:
                 refused_adapters=self._adapter_attempts[key].refused,
                 unauthorized=report.unauthorized,
                 signals=report.signals,
+                autoscaler=self._autoscalers.get(key),
                 rejected=rejected,
             )
             with self._timed(key):
                 plan = self._reconcile(observed, datetime.now(UTC))
+                self._remember(key, plan.autoscaler)
                 await self._execute(key, observed, plan)
         self._demand.watch(key, _started_routers(observed.pods) if plan.wakes_on_demand else {})
         busy = any(state.running or state.waiting for state in report.engines.values())
@@ -168,11 +172,18 @@ class Controller:
         finally:
             del self._started_at[key]
 
+    def _remember(self, key: Key, autoscaler: Autoscaler | None) -> None:
+        if autoscaler is None:
+            self._autoscalers.pop(key, None)
+        else:
+            self._autoscalers[key] = autoscaler
+
     def _forget(self, key: Key) -> None:
         self._services.discard(key)
         self._demand.watch(key, {})
         self._attempts.pop(key, None)
         self._adapter_attempts.pop(key, None)
+        self._autoscalers.pop(key, None)
         metrics.SERVICES.set(len(self._services))
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:

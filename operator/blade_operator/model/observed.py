@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from blade_operator.model.objects import Object, Ref
+from blade_operator.scaling.autoscaler import Autoscaler
 from blade_protocol.adapters import AdapterInfo
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.signals import RouterSignals
@@ -41,6 +42,8 @@ class Observed:
     """Names of the pods that do not accept the operator's internal token."""
     signals: Mapping[str, RouterSignals] = field(default_factory=dict)
     """What each router measured, by pod name, if :func:`needs_signals`; absent when the pod did not respond."""
+    autoscaler: Autoscaler | None = None
+    """What is remembered of scaling the service; None: this process has not looked at it yet."""
     has_leader_worker_sets: bool = False
     """The cluster has that kind, and the operator may list it."""
     abandoned: bool = False

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from blade_operator.model.objects import Object, Ref
+from blade_operator.scaling.autoscaler import Autoscaler
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +78,7 @@ class Plan:
     events: list[EventRecord] = field(default_factory=list)
     wakes_on_demand: bool = False
     """The service sleeps: it is to be reconciled as soon as one of its routers holds a request."""
+    autoscaler: Autoscaler | None = None
+    """To be remembered until the next reconcile, whatever becomes of the rest; None: the service is not scaled."""
     requeue_after: float | None = None
     """Seconds until the next reconcile if nothing changes before; None leaves it to the resync."""

@@ -26,6 +26,7 @@ from blade_operator.reconcile.rollout import RevisionPods, replica_counts
 from blade_operator.reconcile.rotation import routers_wait, secrets_to_replace
 from blade_operator.reconcile.router_order import refuses_a_router
 from blade_operator.reconcile.scale_down import scale_down
+from blade_operator.reconcile.scaling import scale, with_replicas
 from blade_operator.reconcile.sidecars import roles_with_sidecars
 from blade_operator.reconcile.workloads import (
     Workload,
@@ -42,6 +43,7 @@ from blade_operator.reconcile.writes import objects_to_apply, objects_to_delete,
 from blade_operator.render import Defaults, engine_objects, router_objects, service_objects
 from blade_operator.render.meta import router_name
 from blade_operator.render.storage import adapter_argument, claim_name
+from blade_operator.scaling.autoscaler import Autoscaler
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService, parse_service
 from blade_operator.status import StatusInputs, build_status, transitions
@@ -73,7 +75,8 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         selection = select(parse_service(observed.service), observed.lora_adapters)
     except SpecError as error:
         return _invalid(observed, groups, error, now, defaults)
-    service = selection.service
+    scaled = scale(selection.service, observed, now)
+    service = with_replicas(selection.service, scaled.replicas)
     revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
     workloads = find_workloads(observed, groups)
     before = {revision: workload.replicas for revision, workload in workloads.items()}
@@ -120,6 +123,8 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         router_revision=routers[-1]["spec"]["template"]["metadata"]["labels"][REVISION],
         old_deployments=any(revision != revisions.current for revision in planned),
         waits_for_routers=waits,
+        scaling=scaled.status,
+        scaling_judgement=scaled.judgement,
         installation=defaults.installation,
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
@@ -137,8 +142,9 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         ),
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
         actions=[*lowered.actions, *adapters.actions],
-        events=events,
-        requeue=[*lowered.requeue, *adapters.requeue],
+        events=[*scaled.events, *events],
+        requeue=[*scaled.requeue, *lowered.requeue, *adapters.requeue],
+        autoscaler=scaled.autoscaler,
     )
 
 
@@ -181,7 +187,7 @@ def _invalid(observed: Observed, groups: Sequence[Group], error: SpecError, now:
         previous=before.get("previous", ""),
         installation=defaults.installation,
     )
-    return _plan(inputs, now)
+    return _plan(inputs, now, autoscaler=observed.autoscaler)
 
 
 def _plan(
@@ -196,6 +202,7 @@ def _plan(
     actions: Sequence[Action] = (),
     events: Sequence[EventRecord] = (),
     requeue: Sequence[float] = (),
+    autoscaler: Autoscaler | None = None,
 ) -> Plan:
     status = build_status(inputs, now)
     if other := contested(inputs.last_status, inputs.installation, now):
@@ -213,6 +220,7 @@ def _plan(
         lora_adapters=dict(lora_adapters or {}),
         actions=list(actions),
         events=[*(transitions(inputs.last_status, status) if is_new else ()), *events],
+        autoscaler=autoscaler,
         requeue_after=min(after, default=None),
     )
 

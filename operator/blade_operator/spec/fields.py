@@ -16,6 +16,7 @@ from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParse
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
 from blade_operator.spec.router_fields import Router
+from blade_operator.spec.scaling_fields import Scaling
 from blade_operator.spec.speculative_fields import Speculative
 from blade_operator.spec.types import Bytes, Duration, Fraction, Image, ListType, Record, Unique
 
@@ -241,6 +242,7 @@ class LLMServiceSpec(Record):
     engine: Engine = Field(default_factory=Engine, description="How each engine replica runs.")
     check: Check = Field(default_factory=Check, description="The check before each engine starts.")
     replicas: int = Field(default=1, ge=0, le=1000, description="Engine replicas; `kubectl scale` sets it.")
+    scaling: Scaling | None = Field(default=None, description="Who decides on the number of engines.")
     adapters: Annotated[tuple[Adapter, ...], ListType("map", key="name"), Unique] = Field(
         default=(), max_length=MOST_ADAPTERS, strict=False, description="LoRA adapters of the model, beside it."
     )

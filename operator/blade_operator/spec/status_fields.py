@@ -124,6 +124,21 @@ class SpeculationStatus(Record):
     )
 
 
+class ScalingStatus(Record):
+    """What was decided about the number of engines, and why."""
+
+    mode: Short = Field(description="Of `spec.scaling`.")
+    replicas: int = Field(description="Decided on.")
+    needed: int = Field(default=0, description="Before delays and speeds.")
+    reason: Text = Field(default="", description="The numbers behind it.")
+    changes: tuple[Text, ...] = Field(
+        default=(), max_length=5, strict=False, description="The last ones: when, from -> to, and why."
+    )
+    state: Annotated[str, StringConstraints(max_length=8192)] = Field(
+        default="", description="What was learnt, for a restart."
+    )
+
+
 class LLMServiceStatus(Record):
     """The observed state. Written by the operator alone."""
 
@@ -138,6 +153,7 @@ class LLMServiceStatus(Record):
     )
     url: Text = Field(default="", description="Base URL of the OpenAI API.")
     selector: Text = Field(default="", description="Label selector of the engine pods, for the scale subresource.")
+    desired_replicas: int = Field(default=0, description="Engines that are to be there.")
     replicas: int = Field(default=0, description="Engine pods that are there and not leaving.")
     ready_replicas: int = Field(default=0, description="Engine pods that can answer.")
     updated_replicas: int = Field(default=0, description="Engine pods of the current revision.")
@@ -145,10 +161,11 @@ class LLMServiceStatus(Record):
     revision: RevisionStatus = Field(default_factory=RevisionStatus, description="Which pods run.")
     conditions: Annotated[tuple[Condition, ...], ListType("map", key="type")] = Field(
         default=(),
-        max_length=16,
+        max_length=24,
         strict=False,
         description="Ready (SpecValid, ModelCached, PreflightPassed, ModelFits, WorkersReady, "
-        "RouterReady), AdaptersReady (with adapters), SpeculationEffective (with speculative decoding), Progressing, "
+        "RouterReady), AdaptersReady (with adapters), Scaling (with `scaling`), SpeculationEffective (with speculative "
+        "decoding), Progressing, "
         "Degraded; Reconciling and Stalled after kstatus; Contested.",
     )
     model: Download | None = Field(default=None, description="The model's size and its download.")
@@ -162,6 +179,7 @@ class LLMServiceStatus(Record):
         default="", description="How many of `spec.adapters` are on all engines that are to have them, as `3/4`."
     )
     fit: Fit | None = Field(default=None, description="How the model fits into memory.")
+    scaling: ScalingStatus | None = Field(default=None, description="The decision on the number of engines.")
     speculation: SpeculationStatus | None = Field(
         default=None, description="What speculative decoding brings; only with `spec.engine.speculative`."
     )

@@ -14,6 +14,7 @@ from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
 from blade_operator.status.failures import find_failures
 from blade_operator.status.inputs import StatusInputs
+from blade_operator.status.scaling import scaling, scaling_works
 from blade_operator.status.speculation import speculation, speculation_effective
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
 from blade_protocol.ports import ROUTER_PORT
@@ -26,7 +27,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
     failures = find_failures(inputs, now)
     model, memory = download(inputs, now), fit(inputs)
     found = [*conditions(inputs, failures, model, memory, now), *adapters_ready(inputs)]
-    found += speculation_effective(inputs)
+    found += [*speculation_effective(inputs), *scaling_works(inputs)]
     generation = int(inputs.obj["metadata"].get("generation", 0))
     current = inputs.current_pods
     status: dict[str, Any] = {
@@ -34,6 +35,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "phase": phase(found, inputs),
         "url": url(inputs),
         "selector": f"{NAME}={inputs.obj['metadata']['name']},{ROLE}={ROLE_ENGINE}",
+        "desiredReplicas": inputs.replicas,
         "replicas": len(inputs.engine_pods),
         "readyReplicas": inputs.ready_engines,
         "updatedReplicas": len(current),
@@ -53,6 +55,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "preflight": preflight(inputs),
         "fit": memory,
         "speculation": speculation(inputs),
+        "scaling": scaling(inputs),
         **adapter_status(inputs),
         "failures": [failure.as_status() for failure in failures],
     }

@@ -191,7 +191,7 @@ def workers_ready(inputs: StatusInputs, failures: Sequence[Failure], now: dateti
     if wanted == 0 and inputs.invalid is not None:
         return Condition("WorkersReady", "False", "InvalidSpec", "no engine is there")
     if wanted == 0:
-        return Condition("WorkersReady", "False", "ScaledToZero", "spec.replicas is 0")
+        return Condition("WorkersReady", "False", "ScaledToZero", _why_none(inputs))
     count = f"{min(ready_pods, wanted)} of {wanted} engines ready"
     if ready_pods >= wanted:
         return Condition("WorkersReady", "True", "AllReady", count)
@@ -227,7 +227,7 @@ def ready(tree: Sequence[Condition], inputs: StatusInputs, failures: Sequence[Fa
             return Condition("Ready", "False", _reason(failed, "RolloutFailed"), _not_rolled_out(inputs, failed))
         return Condition("Ready", "True", "Ready", by_type["WorkersReady"].message)
     if by_type["SpecValid"].status == "True" and inputs.replicas == 0:
-        return Condition("Ready", "False", "ScaledToZero", "spec.replicas is 0")
+        return Condition("Ready", "False", "ScaledToZero", _why_none(inputs))
     rejected = next((failure for failure in failures if failure.reason == REJECTED), None)
     if rejected and by_type["SpecValid"].status == "True":
         return Condition("Ready", "False", REJECTED, rejected.summary)
@@ -357,6 +357,11 @@ def with_fields(text: str, field: str = "") -> str:
     }
     note = ", ".join(f"{word} is {owner}" for word, owner in owners.items()) or field
     return f"{text} ({note})" if note else text
+
+
+def _why_none(inputs: StatusInputs) -> str:
+    scaling = inputs.scaling or {}
+    return str(scaling.get("reason")) if scaling.get("mode") in ("Concurrency", "SLO") else "spec.replicas is 0"
 
 
 def _pods(count: int) -> str:

@@ -11,6 +11,7 @@ from blade_operator.model import pods as podutil
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.groups import Group, as_engine
 from blade_operator.model.objects import Object, Ref
+from blade_operator.scaling.autoscaler import Judgement
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService
 from blade_protocol.fetch import FetchProgress
@@ -48,6 +49,10 @@ class StatusInputs:
     """The installation of the operator that writes the status; empty in the local runtime."""
     old_deployments: bool = False
     """Deployments of other revisions still exist."""
+    scaling: Mapping[str, Any] | None = None
+    """``status.scaling``; None: there is none."""
+    scaling_judgement: Judgement | None = None
+    """Of the number of engines; None: nobody decides on it."""
     waits_for_routers: bool = False
     """No engine of the current revision is started yet: it would refuse the requests of routers that are there."""
 

@@ -9,7 +9,7 @@ from blade_operator.model.plan import EventRecord
 from blade_operator.status.failure import killing_signal
 from blade_operator.status.failures import failure_key
 
-_DETAILS = frozenset({"SpecValid", "ModelCached", "PreflightPassed", "ModelFits", "SpeculationEffective"})
+_DETAILS = frozenset({"SpecValid", "ModelCached", "PreflightPassed", "ModelFits", "SpeculationEffective", "Scaling"})
 """Conditions that get an Event when they fail and recover; Ready covers workers and routers, failures Degraded."""
 _PLAIN_ENDS = frozenset({"", "Completed", "Error"})
 

@@ -23,7 +23,7 @@ PRINTER_COLUMNS: Final[tuple[dict[str, Any], ...]] = (
     {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
     {"name": "Reason", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].reason'},
     {"name": "Model", "type": "string", "jsonPath": ".spec.model.uri"},
-    {"name": "Desired", "type": "integer", "jsonPath": ".spec.replicas"},
+    {"name": "Desired", "type": "integer", "jsonPath": ".status.desiredReplicas"},
     {"name": "Ready#", "type": "integer", "jsonPath": ".status.readyReplicas"},
     {"name": "GPUs", "type": "integer", "jsonPath": ".spec.engine.gpus.count"},
     {"name": "URL", "type": "string", "jsonPath": ".status.url"},

@@ -22,6 +22,8 @@ from blade_operator.spec.status_fields import LLMServiceStatus
 
 Schema = dict[str, Any]
 _DROPPED = ("title", "$defs")
+_BOUNDS = ("maxLength", "maxItems")
+"""The API server needs them for the cost of rules, of which a status has none; who writes it bounds what it writes."""
 
 
 def service_schema() -> Schema:
@@ -84,6 +86,8 @@ def _clean(node: Mapping[str, Any], definitions: Mapping[str, Any], defaults: bo
         node = {**{key: value for key, value in node.items() if key != "const"}, "enum": [node["const"]]}
     # Nothing in it is shared with another field: YAML would write an alias there.
     clean: Schema = {key: copy.deepcopy(value) for key, value in node.items() if key not in _DROPPED}
+    if not defaults:
+        clean = {key: value for key, value in clean.items() if key not in _BOUNDS}
     if not defaults or clean.get("default") in ([], (), {}):
         clean.pop("default", None)
     if isinstance(clean.get("default"), tuple):
@@ -96,6 +100,7 @@ def _clean(node: Mapping[str, Any], definitions: Mapping[str, Any], defaults: bo
         clean["description"] = " ".join(clean["description"].split())
     if "items" in clean:
         clean["items"] = _clean(clean["items"], definitions, defaults)
+        clean["items"].pop("description", None)  # the list's says it
     if "properties" in clean:
         clean["properties"] = {
             name: _property(child, name in clean.get("required", ()), definitions, defaults)

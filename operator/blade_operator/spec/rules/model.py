@@ -115,12 +115,18 @@ MODEL_RULES: Final[tuple[Rule, ...]] = (
         field="spec.model.cache.accessModes",
         cel="!has(self.model.cache) || !has(self.model.cache.accessModes) "
         "|| !('ReadWriteOncePod' in self.model.cache.accessModes) "
-        "|| (size(self.model.cache.accessModes) == 1 && self.replicas <= 1 && self.rollout.maxSurge == 0)",
+        "|| (size(self.model.cache.accessModes) == 1 && self.replicas <= 1 && self.rollout.maxSurge == 0 "
+        "&& (!has(self.scaling) || !has(self.scaling.max) || self.scaling.max == 1))",
         holds=lambda name, spec: (
             "ReadWriteOncePod" not in _cache(spec).access_modes
-            or (len(_cache(spec).access_modes) == 1 and spec.replicas <= 1 and spec.rollout.max_surge == 0)
+            or (
+                len(_cache(spec).access_modes) == 1
+                and spec.replicas <= 1
+                and spec.rollout.max_surge == 0
+                and (spec.scaling is None or spec.scaling.max in (None, 1))
+            )
         ),
-        message="ReadWriteOncePod lets one pod mount the claim: it must be the only mode, with replicas at most 1 and "
-        "rollout.maxSurge 0",
+        message="ReadWriteOncePod lets one pod mount the claim: it must be the only mode, with replicas and "
+        "scaling.max at most 1 and rollout.maxSurge 0",
     ),
 )

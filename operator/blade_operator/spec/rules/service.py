@@ -18,6 +18,7 @@ from blade_operator.spec.rules.gpus import GPU_RULES
 from blade_operator.spec.rules.model import MODEL_RULES
 from blade_operator.spec.rules.router import ROUTER_RULES
 from blade_operator.spec.rules.rule import Rule
+from blade_operator.spec.rules.scaling import SCALING_RULES
 from blade_operator.spec.rules.speculative import SPECULATIVE_RULES
 from blade_protocol.labels import GROUP
 
@@ -227,6 +228,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *_not_ours("engine", lambda spec: spec.engine.pod_template),
     *_not_ours("router", lambda spec: spec.router.pod_template),
     *ROUTER_RULES,
+    *SCALING_RULES,
     Rule(
         at=("spec", "engine"),
         field="spec.engine.extraArgs",

@@ -1,0 +1,135 @@
+"""What ``spec.scaling`` asks of the autoscaler now, and the engines that it has."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from blade_operator.model import pods as podutil
+from blade_operator.model.objects import Object
+from blade_operator.scaling.policy import Policy, Speed, Targets
+from blade_operator.scaling.schedule import Period, bounds
+from blade_operator.scaling.signals import Engines
+from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.quantity import parse_duration
+from blade_operator.spec.scaling_fields import Behavior, Scaling
+from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
+
+_UP_ENGINES: Final = 4
+_DOWN_ENGINES: Final = 1
+_LEAST_PATIENCE: Final = 600.0
+"""Seconds after which an engine that is not ready is not expected to be soon, at least."""
+_PATIENCE: Final = 3.0
+"""The same as a multiple of the time that engines take to start."""
+_LONGEST_START: Final = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds that hold now."""
+
+    policy: Policy
+    in_budget: int | None
+    """Most engines by the budget; None: there is none."""
+    problem: tuple[str, str] | None = None
+    """Reason and message for the condition, when something cannot be kept to."""
+
+    def bound(self, engines: int) -> int:
+        """``engines``, within the bounds. None at all stays so where that is allowed."""
+        return min(max(engines, self.policy.least), self.policy.most)
+
+
+def limits_of(spec: LLMServiceSpec, scaling: Scaling, now: datetime) -> Limits:
+    """The policy of a service that is scaled by load."""
+    periods = [
+        Period(each.cron, each.time_zone, parse_duration(each.duration), each.min, each.max)
+        for each in scaling.schedules
+    ]
+    least, most, wrong = bounds(periods, scaling.min, scaling.max or max(scaling.min, 1), now)
+    problem = ("ScheduleInvalid", f"spec.scaling.{wrong}") if wrong else None
+    gpus = spec.engine.gpus.count * spec.engine.gpus.nodes
+    in_budget = scaling.max_gpus // gpus if scaling.max_gpus is not None and gpus else None
+    if in_budget is not None and in_budget < max(least, 1):
+        problem = (
+            "BudgetBelowMin",
+            f"{max(least, 1)} engines of {gpus} GPUs are more than spec.scaling.maxGPUs, {scaling.max_gpus}, and run "
+            "all the same: raise it, or lower min",
+        )
+    if in_budget is not None:
+        most = min(most, max(in_budget, least, 1))
+    behavior = scaling.behavior or Behavior()
+    policy = Policy(
+        least=least,
+        most=most,
+        concurrency=_concurrency(scaling),
+        targets=_targets(scaling),
+        up=Speed(engines=_UP_ENGINES, percent=behavior.up_percent),
+        down=Speed(engines=_DOWN_ENGINES, percent=behavior.down_percent),
+        down_delay=float(parse_duration(behavior.down_delay)),
+        idle_to_zero=float(parse_duration(scaling.idle_to_zero)) if scaling.idle_to_zero and not least else None,
+    )
+    return Limits(policy, in_budget, problem)
+
+
+def seconds(latency: str | None) -> float | None:
+    """Seconds in a latency like ``500ms`` or ``2s``."""
+    if latency is None:
+        return None
+    return float(latency[:-2]) / 1000 if latency.endswith("ms") else float(latency[:-1])
+
+
+def _by_slo(scaling: Scaling) -> bool:
+    return scaling.mode == "SLO" or (scaling.mode == "Advisory" and scaling.slo is not None)
+
+
+def _concurrency(scaling: Scaling) -> float | None:
+    return None if _by_slo(scaling) or scaling.target is None else float(scaling.target.concurrency)
+
+
+def _targets(scaling: Scaling) -> Targets:
+    if not _by_slo(scaling) or scaling.slo is None:
+        return Targets()
+    return Targets(seconds(scaling.slo.ttft), seconds(scaling.slo.tpot))
+
+
+def count_engines(pods: Iterable[Object], wanted: int, start_seconds: float, now: datetime) -> Engines:
+    """Those that are ready, and those that start or are yet to be made. One that has taken far too long to start is
+    neither: it may never be ready, and nothing waits for it."""
+    active = [pod for pod in pods if podutil.role(pod) == ROLE_ENGINE and _is_active(pod)]
+    staying = [pod for pod in active if not podutil.draining_since(pod)]
+    ready = sum(map(podutil.is_ready, staying))
+    patience = max(_LEAST_PATIENCE, _PATIENCE * start_seconds)
+    young = sum(not podutil.is_ready(pod) and _age(pod, now) < patience for pod in staying)
+    return Engines(ready, young + max(0, wanted - len(active)))
+
+
+def start_seconds(pods: Iterable[Object]) -> float | None:
+    """From the creation of an engine's pod to its readiness: the median over those that are ready; None: none is.
+
+    One whose container restarted says nothing: it became ready a second time.
+    """
+    measured = []
+    for pod in pods:
+        if podutil.role(pod) != ROLE_ENGINE or not podutil.is_ready(pod):
+            continue
+        created = podutil.parse_time(pod["metadata"].get("creationTimestamp"))
+        ready = podutil.parse_time(podutil.condition(pod, "Ready").get("lastTransitionTime"))
+        if created and ready and not any(state.restarts for state in podutil.containers(pod)):
+            measured.append((ready - created).total_seconds())
+    return min(max(1.0, statistics.median(measured)), _LONGEST_START) if measured else None
+
+
+def ready_routers(pods: Iterable[Object]) -> list[str]:
+    """Names of the router pods that are ready."""
+    return [pod["metadata"]["name"] for pod in pods if podutil.role(pod) == ROLE_ROUTER and podutil.is_ready(pod)]
+
+
+def _is_active(pod: Object) -> bool:
+    return not podutil.is_terminating(pod) and not podutil.is_finished(pod)
+
+
+def _age(pod: Object, now: datetime) -> float:
+    return podutil.age(pod["metadata"].get("creationTimestamp"), now)
