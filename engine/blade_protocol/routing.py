@@ -109,6 +109,8 @@ class HoldConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Seconds between the comments that keep a held stream's connection alive."""
     scaled_to_zero: bool = False
     """Somebody has scaled the service to zero, and nobody will wake it: what finds no engine gets a 503 at once."""
+    wakes: bool = False
+    """An engine is started for what is held: a service without any sleeps, and is as healthy as one that has some."""
 
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -104,10 +104,14 @@ def make_admin(
 
     @app.get(paths.HEALTH, response_model=Health)
     async def health() -> Response:
-        """200 while at least one endpoint is healthy, 503 with the reason otherwise."""
+        """200 while at least one endpoint is healthy or one is started for the next request, 503 with the reason
+        otherwise."""
         known, usable = len(proxy.endpoints.all), proxy.endpoints.usable_count()
         if usable:
             reason = ""
+        elif metrics.request_queues.pending.wakes:
+            body = Health(status="sleeping", reason="a request starts an engine", endpoints=known, usable=usable)
+            return JSONResponse(body.model_dump())
         elif known:
             reason = f"none of {known} endpoints is healthy: all are down, ejected, draining or not checked yet"
         else:

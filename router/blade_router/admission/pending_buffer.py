@@ -104,6 +104,11 @@ class PendingBuffer:
         if self._pending:
             self._set_age_timer(min(pending.since for pending in self._pending))
 
+    @property
+    def wakes(self) -> bool:
+        """An engine is started for what is pending here."""
+        return self._config.wakes and self._config.max_requests > 0
+
     def count(self, service: str | None = None) -> int:
         """How many requests are pending."""
         if service is None:
