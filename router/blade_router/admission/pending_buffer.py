@@ -92,6 +92,8 @@ class PendingBuffer:
         self._recheck_timer: asyncio.TimerHandle | None = None
         self._start_seconds = START_SECONDS
         """How long the last absence of engines took."""
+        self.active_at = clock()
+        """When a request came or left last; else when this buffer was made."""
         self.arrivals: dict[str, int] = {}
         """Requests that found no engine ready and were buffered, ever, by service."""
         endpoints.listeners.append(self._release_ready)
@@ -251,6 +253,7 @@ class PendingBuffer:
         self._by_key.push(pending)
         self._bytes += pending.size
         self._demand.update(len(self._pending))
+        self.active_at = self._clock()
         self.arrivals[pending.service] = self.arrivals.get(pending.service, 0) + 1
         if self._age_timer is None or pending.since < self._timer_since:
             self._set_age_timer(pending.since)
@@ -265,6 +268,7 @@ class PendingBuffer:
         self._by_key.remove(pending)
         self._bytes -= pending.size
         self._demand.update(len(self._pending))
+        self.active_at = self._clock()
         if self._pending:
             return
         for timer in (self._age_timer, self._recheck_timer):
