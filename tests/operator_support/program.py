@@ -78,11 +78,21 @@ def main() -> None:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or "{}")
+            if self.path == "/v1/chat/completions":
+                print(f"chat {self.headers.get('x-number', '')}", flush=True)
+                self.stream() if body.get("stream") else self.respond(200, {"object": "chat.completion"})
+                return
             if body.get("draining", True):
                 draining.set()
             else:
                 draining.clear()
             self.respond(200, {})
+
+        def stream(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b'data: {"object": "chat.completion.chunk"}\n\ndata: [DONE]\n\n')
 
         def respond(self, status: int, body: Any) -> None:
             data = json.dumps(body).encode()
