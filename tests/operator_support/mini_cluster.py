@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,15 +13,17 @@ from blade_operator.adapters.object_status import updated
 from blade_operator.model import pods as podutil
 from blade_operator.model.controllers import CONTROLLERS, pod_template_of
 from blade_operator.model.objects import Object, Ref
-from blade_operator.model.observed import Observed
+from blade_operator.model.observed import Observed, needs_signals
 from blade_operator.model.plan import EventRecord, LoadAdapter, Plan, UnloadAdapter
 from blade_operator.reconcile.reconcile import reconcile
 from blade_operator.render import Defaults
+from blade_operator.scaling.autoscaler import Autoscaler
 from blade_operator.spec import apply_defaults
 from blade_protocol.adapters import AdapterInfo
 from blade_protocol.check import CheckItem, CheckReport
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.labels import ADAPTER_KIND, API_VERSION, DELETION_COST, DRAINING_SINCE, KIND, REVISION
+from blade_protocol.signals import RouterSignals
 from blade_protocol.state import EngineState, MemoryPlan
 from operator_support import leader_worker_sets
 
@@ -116,6 +118,10 @@ class MiniCluster:
         self.rejected: dict[Ref, str] = {}
         self.abandoned = False
         self.unauthorized: set[str] = set()
+        self.signals: Callable[[float], Mapping[str, RouterSignals]] = lambda at: {}
+        """What routers say at a time; they are asked at each reconcile."""
+        self.autoscaler: Autoscaler | None = None
+        """What the operator remembers; a restarted one nothing."""
         self.events: list[EventRecord] = []
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self._made = 0
@@ -142,6 +148,8 @@ class MiniCluster:
                 adapters={pod: tuple(each.values()) for pod, each in self.adapters.items() if pod in self.engines},
                 downloads=self.downloads,
                 rejected=self.rejected,
+                signals=self.signals(self.now.timestamp()) if needs_signals(self.service) else {},
+                autoscaler=self.autoscaler,
                 has_leader_worker_sets=self.has_leader_worker_sets,
                 abandoned=self.abandoned,
                 unauthorized=frozenset(self.unauthorized),
@@ -155,6 +163,7 @@ class MiniCluster:
     def reconcile(self) -> Plan:
         """Plan, and execute the plan."""
         plan = self.plan()
+        self.autoscaler = plan.autoscaler
         if plan.claim is not None:
             self.service["status"] = plan.claim
         for action in plan.actions:
@@ -201,7 +210,9 @@ class MiniCluster:
             for pod in self.pods:
                 self.become_ready(pod)
             plan = self.reconcile()
-            if plan == Plan(requeue_after=plan.requeue_after) and not any(map(podutil.is_terminating, self.pods)):
+            if plan == Plan(requeue_after=plan.requeue_after, autoscaler=plan.autoscaler) and not any(
+                map(podutil.is_terminating, self.pods)
+            ):
                 return
         raise AssertionError(f"not converged after {rounds} rounds: {plan}")
 

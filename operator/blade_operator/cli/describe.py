@@ -54,6 +54,8 @@ def page(service: Object, pods: list[Object], events: list[Object]) -> Iterator[
     yield "Spec:"
     yield from (f"  {line}" for line in dump(service["spec"]).splitlines())
     yield from _table("Conditions", [_condition(each) for each in status.get("conditions", [])])
+    if scaling := status.get("scaling"):
+        yield from _scaling(scaling)
     yield from _table("Adapters", [_adapter(each) for each in status.get("adapters", [])])
     preflight = [row for entry in status.get("preflight", []) for row in _preflight(entry)]
     yield from _table("Preflight", preflight)
@@ -82,8 +84,17 @@ def _table(title: str, rows: list[tables.Row]) -> Iterator[str]:
 def _replicas(service: Object) -> str:
     status = service.get("status", {})
     counts = [("updatedReplicas", "updated"), ("readyReplicas", "ready"), ("drainingReplicas", "draining")]
-    words = [f"{service['spec'].get('replicas', 1)} desired", *(f"{status.get(key, 0)} {word}" for key, word in counts)]
+    desired = status.get("desiredReplicas", service["spec"].get("replicas", 1))
+    words = [f"{desired} desired", *(f"{status.get(key, 0)} {word}" for key, word in counts)]
     return " | ".join(words)
+
+
+def _scaling(scaling: Object) -> Iterator[str]:
+    """What was decided, without what is for the operator alone."""
+    yield "Scaling:"
+    pairs = [(key, str(scaling[key])) for key in ("mode", "replicas", "needed", "reason") if key in scaling]
+    yield from (f"  {line}" for line in _pairs(*pairs))
+    yield from (f"  {line}" for line in scaling.get("changes", ()))
 
 
 def _router(router: Object) -> str:

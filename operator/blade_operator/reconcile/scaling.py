@@ -163,7 +163,7 @@ def _decided(
     scaling, at, memory = service.spec.scaling, now.timestamp(), known.memory
     assert scaling is not None
     jumped = known.decided_at - at
-    if jumped > _JUMP or (known.decided_at and -jumped > GAP):
+    if jumped > _JUMP or (known.measured_at and at - known.measured_at > GAP):
         memory = without_times(memory, at)
     if (measured_start := start_seconds(observed.pods)) is not None:
         memory = dataclasses.replace(memory, start_seconds=measured_start)
@@ -184,7 +184,7 @@ def _decided(
         least = min(max(policy.least, engines), policy.most)
         policy = dataclasses.replace(policy, least=least, idle_to_zero=None)
     decision, memory = decide(policy, engines, found.load, memory)
-    new = _measured(dataclasses.replace(new, memory=memory), found, limits.policy, at)
+    new = _measured(dataclasses.replace(new, memory=memory, measured_at=at), found, limits.policy, at)
     judgement = _judgement(new, service, scaling, limits, decision.needed, decision.engines, found)
     reason = decision.reason[:_REASON]
     return dataclasses.replace(new, verdict=Verdict(decision.engines, decision.needed, reason, judgement))

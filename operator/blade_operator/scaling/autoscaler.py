@@ -56,6 +56,8 @@ class Autoscaler:
     memory: Memory = field(default_factory=Memory)
     samples: Samples = field(default_factory=dict)
     decided_at: float = 0.0
+    measured_at: float = 0.0
+    """When there was a load to decide by last."""
     published_at: float = 0.0
     """When ``status`` changed last."""
     unmeasured_since: float = 0.0
