@@ -103,7 +103,7 @@ def test_a_request_that_comes_while_the_last_engine_drains_keeps_it() -> None:
     cluster.reconcile()
     cluster.reconcile()
     assert cluster.reconcile().actions == [DrainPod(name)]
-    assert (cluster.scaling["replicas"], cluster.replicas) == (0, 1)
+    assert cluster.scaling["replicas"] == 0
     assert podutil.draining_since(cluster.engine_pods[0])
     cluster.demand()
     cluster.step()
@@ -117,7 +117,7 @@ def test_a_request_that_comes_when_the_last_engine_has_been_told_to_go_gets_anot
     cluster = Sleepy()
     cluster.rest()
     cluster.now += timedelta(seconds=PERIOD)
-    while cluster.replicas:
+    for _ in range(4):
         cluster.reconcile()
     cluster.run_controllers()
     cluster.demand()

@@ -130,3 +130,13 @@ async def test_a_client_that_leaves_frees_its_place_and_ends_its_demand(tmp_path
         request.cancel()
         await eventually(lambda: pending.count() == 0)
         assert not router.router.request_queues.demand.present
+
+
+async def test_a_router_whose_requests_start_an_engine_is_healthy_without_one() -> None:
+    async with serving(wait=False) as router:
+        assert (await router.client.get(paths.HEALTH)).status_code == 503
+        router.router.apply(RouterConfig(hold=HoldConfig(max_requests=9, wakes=True)))
+        response = await router.client.get(paths.HEALTH)
+        assert (response.status_code, response.json()["status"]) == (200, "sleeping")
+        router.router.apply(RouterConfig(hold=HoldConfig(max_requests=0, wakes=True)))
+        assert (await router.client.get(paths.HEALTH)).status_code == 503, "nothing is held, so nothing starts one"

@@ -25,7 +25,7 @@ SCALING: dict[str, Any] = {
 
 def test_a_service_sleeps_and_256_requests_that_wake_it_are_answered_in_order(tmp_path: Path) -> None:
     unready = tmp_path / "unready"
-    spec = {
+    spec: dict[str, Any] = {
         "scaling": SCALING,
         "engine": {"env": [{"name": "FAKE_ENGINE", "value": f"--steer {tmp_path}"}]},
         "router": {"queue": {"endpointRequests": 1}},
