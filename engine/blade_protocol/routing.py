@@ -33,6 +33,8 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     revision: str = ""
     draining: bool = False
     """Running requests finish; no new one is routed to it."""
+    starting: bool = False
+    """It is not known to be ready: no request is routed to it before it passes the router's health check."""
     service: str = ""
     """The service it is a replica of, where one router serves several; models name it."""
     engine: EngineKind = "blade"
