@@ -149,6 +149,7 @@ bench-adapters: install ## where LoRA adapters are put, beside other control pla
 	$(BIN)/python -m benchmarks.adapters
 
 bench-operator: install ## the operator with 1,000 services on a real API server
+	$(BIN)/python -m benchmarks.operator.decisions
 	KUBE_ASSETS=$(KUBE_ASSETS) $(BIN)/python -m benchmarks.operator
 
 clean: ## remove the virtual environment and caches

@@ -189,8 +189,8 @@ def test_what_the_operator_connects_to_is_restricted_where_the_api_server_is_kno
     assert one(render(cluster, namespace, {}), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
     spec = one(render(cluster, namespace, VALUES["everything"]), "NetworkPolicy")["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
-    names, api, other, engines = ({port["port"] for port in rule["ports"]} for rule in spec["egress"])
-    assert (names, api, other, engines) == ({53, 5353}, {6443}, {443}, {9081})
+    names, api, other, engines, routers = ({port["port"] for port in rule["ports"]} for rule in spec["egress"])
+    assert (names, api, other, engines, routers) == ({53, 5353}, {6443}, {443}, {9081}, {9080})
 
 
 @pytest.mark.parametrize(
