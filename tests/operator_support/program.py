@@ -1,7 +1,8 @@
 """A fake engine and router: a real process with the same ports, paths and signals, that fails on demand.
 
 It is run as a script. Files steer a running one: while ``FOLDER/unready`` exists ``/health`` says 503, while
-``FOLDER/stuck`` exists ``/live`` does, and while ``FOLDER/hold`` exists no request to the API ends. At SIGTERM it keeps in the folder which endpoints a router would have seen.
+``FOLDER/stuck`` exists ``/live`` does, and while ``FOLDER/hold`` exists no request to the API ends. At SIGTERM it keeps
+in the folder which endpoints a router would have seen.
 """
 
 from __future__ import annotations

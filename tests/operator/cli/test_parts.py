@@ -73,7 +73,7 @@ def test_a_model_whose_engines_stop_when_idle_is_scaled_by_load(tmp_path: Path) 
     made = manifests.admit(manifests.for_model(str(tmp_path), 2, "60s"))
     scaling = made["spec"]["scaling"]
     assert (scaling["mode"], scaling["min"], scaling["max"], scaling["idleToZero"]) == ("Concurrency", 0, 2, "60s")
-    with pytest.raises(CommandError, match="spec.scaling.idleToZero"):
+    with pytest.raises(CommandError, match=r"spec\.scaling\.idleToZero"):
         manifests.admit(manifests.for_model(str(tmp_path), 2, "1s"))
 
 
