@@ -1,4 +1,4 @@
-"""Demand: whether requests wait for an engine, in any process of this router, and who is to be told at once.
+"""Demand: whether requests wait for an engine, in any process of this router, and who wants to know at once.
 
 Whoever starts engines waits here. A request that a sibling process holds is found in the memory they share: it is
 looked at now and then, and only while somebody waits.

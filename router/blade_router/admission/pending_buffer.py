@@ -190,7 +190,7 @@ class PendingBuffer:
             beats.cancel()
 
     async def _beat(self, client: PendingClient) -> None:
-        with contextlib.suppress(ClientGone):  # what it has attached is told, too
+        with contextlib.suppress(ClientGone):  # what is attached to the client is aborted, too
             while True:
                 await asyncio.sleep(self._config.heartbeat)
                 await client.heartbeat(b"waiting")
