@@ -117,8 +117,9 @@ def start_seconds(pods: Iterable[Object]) -> float | None:
             continue
         created = podutil.parse_time(pod["metadata"].get("creationTimestamp"))
         ready = podutil.parse_time(podutil.condition(pod, "Ready").get("lastTransitionTime"))
-        if created and ready and not any(state.restarts for state in podutil.containers(pod)):
-            measured.append((ready - created).total_seconds())
+        if created is None or ready is None or any(state.restarts for state in podutil.containers(pod)):
+            continue
+        measured.append(ready.timestamp() - created.timestamp())
     return min(max(1.0, statistics.median(measured)), _LONGEST_START) if measured else None
 
 
