@@ -24,7 +24,6 @@ from blade_operator.controller.attempts import Attempts, Write
 from blade_operator.controller.demand_watch import DemandWatch
 from blade_operator.controller.work_queue import WorkQueue
 from blade_operator.fleet import Fleet, admin_url
-from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
@@ -261,10 +260,8 @@ class Controller:
 
 
 def _started_routers(pods: Iterable[Object]) -> dict[str, Object]:
-    """The pods whose routers have started and stay, by name."""
-    return {
-        pod["metadata"]["name"]: pod for pod in pods if admin_url(pod) is not None and not podutil.is_terminating(pod)
-    }
+    """The pods whose routers have started, by name; one that terminates may still hold requests."""
+    return {pod["metadata"]["name"]: pod for pod in pods if admin_url(pod) is not None}
 
 
 def _has_work(plan: Plan) -> bool:
