@@ -407,9 +407,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.router.hold.maxAge", "qwen", _spec(router={"hold": {"maxAge": "1h1s"}})),
     Example("", "qwen", _spec(router={"hold": {"maxRequests": 0}})),
     Example("", "qwen", _spec(scaling=IDLE_TO_ZERO, router={"hold": {"maxRequests": 1}})),
-    Example(
-        "spec.router.hold.maxRequests", "qwen", _spec(scaling=IDLE_TO_ZERO, router={"hold": {"maxRequests": 0}})
-    ),
+    Example("spec.router.hold.maxRequests", "qwen", _spec(scaling=IDLE_TO_ZERO, router={"hold": {"maxRequests": 0}})),
     Example("", "qwen", _spec(router={"retry": {"firstByteTimeout": "0s", "stallTimeout": "0s"}})),
     Example("spec.router.retry.firstByteTimeout", "qwen", _spec(router={"retry": {"firstByteTimeout": "61m"}})),
     Example("spec.router.retry.stallTimeout", "qwen", _spec(router={"retry": {"stallTimeout": "61m"}})),
