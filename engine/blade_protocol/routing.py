@@ -33,6 +33,8 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     revision: str = ""
     draining: bool = False
     """Running requests finish; no new one is routed to it."""
+    starting: bool = False
+    """It is not known to be ready: no request is routed to it before it passes the router's health check."""
     service: str = ""
     """The service it is a replica of, where one router serves several; models name it."""
     engine: EngineKind = "blade"
@@ -109,6 +111,8 @@ class HoldConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Seconds between the comments that keep a held stream's connection alive."""
     scaled_to_zero: bool = False
     """Somebody has scaled the service to zero, and nobody will wake it: what finds no engine gets a 503 at once."""
+    wakes: bool = False
+    """An engine is started for what is held: a service without any sleeps, and is as healthy as one that has some."""
 
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

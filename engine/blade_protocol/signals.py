@@ -51,6 +51,9 @@ class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time of these numbers."""
     in_flight: int = 0
     """Requests in flight, waiting ones included."""
+    idle_seconds: float | None = None
+    """Seconds since a request was last at an engine or waited for one, or since the start; 0 while one is or does.
+    None: the router is too old to say."""
     arrivals: int = 0
     """Counter: requests received."""
     arrivals_per_second: float = 0.0

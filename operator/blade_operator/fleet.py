@@ -15,7 +15,7 @@ from typing import TypeVar
 import httpx
 import msgspec
 
-from blade_operator import metrics
+from blade_operator import long_poll, metrics
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_protocol import headers, paths
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 TIMEOUT = 1.0
 """Seconds for one request."""
+DEMAND_SECONDS = 60.0
+"""Seconds for which a router is waited for that holds no request."""
 UNAUTHORIZED = 401
 """The response of an engine that expects another token. A 403 is somebody else's, such as a service mesh's."""
 BUSY = 503
@@ -85,6 +87,24 @@ class Fleet:
         lists = await self._query_all(serving, engine_url, paths.INTERNAL_ADAPTERS, AdapterList, refusing)
         adapters = {name: tuple(each.adapters) for name, each in lists.items()}
         return FleetReport(engines, downloads, adapters, frozenset(refusing), routers)
+
+    async def wait_for_demand(self, pod: Object) -> bool:
+        """Whether the router in ``pod`` holds requests that wait for an engine: once it does, or after a minute.
+
+        Raises:
+            OSError: it cannot be reached, or did not respond in time.
+            ValueError: it does not say.
+        """
+        base = admin_url(pod)
+        if base is None:
+            raise ConnectionError("the router has not started")
+        url = f"{base}{paths.INTERNAL_SIGNALS}?wait_for=demand&timeout={DEMAND_SECONDS:g}"
+        body = await long_poll.get(url, self._headers(pod), DEMAND_SECONDS)
+        try:
+            signals = msgspec.json.decode(body, type=RouterSignals)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"these are no signals: {error}") from error
+        return any(service.held_requests for service in signals.services)
 
     async def drain(self, pod: Object, draining: bool = True) -> bool:
         """Drain the engine in ``pod``: it accepts no new request; or take it back in. False when it did not respond."""

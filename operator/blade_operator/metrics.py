@@ -12,6 +12,9 @@ RECONCILE = Histogram(
 FAILURES = Counter("blade_operator_reconcile_failures_total", "Reconciles that ended in an error and are retried.")
 QUEUE_DEPTH = Gauge("blade_operator_queue_depth", "Services in the work queue that wait for a worker.")
 SERVICES = Gauge("blade_operator_services", "LLMServices that exist.")
+DEMAND_WATCHES = Gauge(
+    "blade_operator_demand_watches", "Routers of sleeping services that tell the operator of a held request at once."
+)
 API_REQUESTS = Counter(
     "blade_operator_api_requests_total",
     "Requests to the API server by verb, kind and HTTP status; code 0 means no response.",

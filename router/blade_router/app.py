@@ -149,6 +149,7 @@ async def run(
         if options.place is not None:
             server.loop.remove_reader(options.place.parent)
         await server.stop()
+        router.request_queues.demand.close()
         await admin_server.stop()  # the last: a drain is observed, and probed, to its end
         logger.info("stopped")
 

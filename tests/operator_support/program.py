@@ -1,7 +1,8 @@
 """A fake engine and router: a real process with the same ports, paths and signals, that fails on demand.
 
 It is run as a script. Files steer a running one: while ``FOLDER/unready`` exists ``/health`` says 503, while
-``FOLDER/stuck`` exists ``/live`` does, and while ``FOLDER/hold`` exists no request to the API ends. At SIGTERM it keeps in the folder which endpoints a router would have seen.
+``FOLDER/stuck`` exists ``/live`` does, and while ``FOLDER/hold`` exists no request to the API ends. At SIGTERM it keeps
+in the folder which endpoints a router would have seen.
 """
 
 from __future__ import annotations
@@ -79,15 +80,22 @@ def main() -> None:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or "{}")
             if self.path.startswith("/v1/"):
+                print(f"chat {self.headers.get('x-number', '')}", flush=True)
                 while (options.steer / "hold").exists():
                     time.sleep(0.05)
-                self.respond(200, {"object": "chat.completion", "choices": []})
+                self.stream() if body.get("stream") else self.respond(200, {"object": "chat.completion", "choices": []})
                 return
             if body.get("draining", True):
                 draining.set()
             else:
                 draining.clear()
             self.respond(200, {})
+
+        def stream(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            self.wfile.write(b'data: {"object": "chat.completion.chunk"}\n\ndata: [DONE]\n\n')
 
         def respond(self, status: int, body: Any) -> None:
             data = json.dumps(body).encode()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blade_operator.spec.rules.rule import Rule
-from operator_support.rule_examples_scaling import SCALING
+from operator_support.rule_examples_scaling import IDLE_TO_ZERO, SCALING
 
 HUB = "hf://Qwen/Qwen3-8B"
 FILE = "file:///m"
@@ -405,6 +405,9 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _spec(router={"slowStart": "0s"})),
     Example("spec.router.queue.maxAge", "qwen", _spec(router={"queue": {"endpointRequests": 8, "maxAge": "0s"}})),
     Example("spec.router.hold.maxAge", "qwen", _spec(router={"hold": {"maxAge": "1h1s"}})),
+    Example("", "qwen", _spec(router={"hold": {"maxRequests": 0}})),
+    Example("", "qwen", _spec(scaling=IDLE_TO_ZERO, router={"hold": {"maxRequests": 1}})),
+    Example("spec.router.hold.maxRequests", "qwen", _spec(scaling=IDLE_TO_ZERO, router={"hold": {"maxRequests": 0}})),
     Example("", "qwen", _spec(router={"retry": {"firstByteTimeout": "0s", "stallTimeout": "0s"}})),
     Example("spec.router.retry.firstByteTimeout", "qwen", _spec(router={"retry": {"firstByteTimeout": "61m"}})),
     Example("spec.router.retry.stallTimeout", "qwen", _spec(router={"retry": {"stallTimeout": "61m"}})),

@@ -8,6 +8,8 @@ _FIELD = "spec.scaling"
 _TARGET = {"concurrency": 8}
 _SLO = {"ttft": "500ms"}
 
+IDLE_TO_ZERO: dict[str, Any] = {"mode": "SLO", "min": 0, "max": 4, "slo": _SLO, "idleToZero": "10m"}
+
 SCALING: tuple[tuple[str, dict[str, Any]], ...] = (
     ("", {}),
     ("", {"mode": "Fixed", "min": 2}),

@@ -30,7 +30,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 OPTIONS = (
-    *("--name", "--namespace", "--port", "--filename", "--model", "--replicas", "--ask"),
+    *("--name", "--namespace", "--port", "--filename", "--model", "--replicas", "--idle_to_zero", "--ask"),
     *("--output", "--watch", "--follow", "--container", "--previous", "--tail", "--wait", "--no-wait", "--help"),
     *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
     *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
@@ -77,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         help="serve this model: a folder, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or a URI as in spec.model.uri",
     )
     up.add_argument("--replicas", type=_count, help="engines for --model (default 1)")
+    up.add_argument(
+        "--idle_to_zero",
+        metavar="TIME",
+        help="stop the engines of --model when no request has come for so long (60s, 15m), and start one for the next; "
+        "--replicas are the most then",
+    )
     up.add_argument("--ask", metavar="QUESTION", help="when ready, ask this and print the answer as it comes")
     up.set_defaults(run=_command("up"))
 

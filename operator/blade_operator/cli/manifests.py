@@ -21,6 +21,8 @@ from blade_protocol.labels import API_VERSION, KIND, OWN_KINDS
 _APPLIED = (*OWN_KINDS, "Secret", "ConfigMap")
 CACHE_CLAIM = "bladellm-models"
 """The claim that keeps downloads for later services, whatever their names."""
+IDLE_CONCURRENCY = 16
+"""Requests that an engine is to have at the same time, before another one is started."""
 _DOWNLOADED = tuple(f"{scheme}://" for scheme in (*HUBS, *STORES))
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -128,8 +130,10 @@ def _not_strings(value: Any, path: str) -> Iterator[str]:
             yield f"{path}.{key}: must be a string; write it in quotes"
 
 
-def for_model(model: str, replicas: int) -> Object:
+def for_model(model: str, replicas: int, idle_to_zero: str | None = None) -> Object:
     """An LLMService for a model: a folder, the id of a model on the hub, or the URI of one to download.
+
+    ``idle_to_zero``: it has no engine when no request has come for so long, and at most ``replicas`` otherwise.
 
     Raises:
         CommandError: it is neither.
@@ -148,11 +152,19 @@ def for_model(model: str, replicas: int) -> Object:
             f"--model {model}: there is no such folder, and it is no hub id such as Qwen/Qwen2.5-0.5B, nor hf://, "
             "modelscope://, s3://, oss:// or oci:// with what belongs behind it"
         )
+    size: dict[str, Any] = {"replicas": replicas}
+    if idle_to_zero is not None:
+        target = {"concurrency": IDLE_CONCURRENCY}
+        size = {
+            "scaling": {
+                "mode": "Concurrency", "min": 0, "max": replicas, "target": target, "idleToZero": idle_to_zero
+            }
+        }  # fmt: skip
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": _object_name(name)},
-        "spec": {"model": {"uri": uri, **cache}, "replicas": replicas},
+        "spec": {"model": {"uri": uri, **cache}, **size},
     }
 
 

@@ -21,8 +21,9 @@ from blade_operator.adapters.object_status import changed, updated
 from blade_operator.cluster import Cluster, Rejected
 from blade_operator.controller.adapter_attempts import AdapterAttempts
 from blade_operator.controller.attempts import Attempts, Write
+from blade_operator.controller.demand_watch import DemandWatch
 from blade_operator.controller.work_queue import WorkQueue
-from blade_operator.fleet import Fleet
+from blade_operator.fleet import Fleet, admin_url
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
@@ -82,6 +83,7 @@ class Controller:
         self._adapter_attempts: defaultdict[Key, AdapterAttempts] = defaultdict(AdapterAttempts)
         self._autoscalers: dict[Key, Autoscaler] = {}
         self._services: set[Key] = set()
+        self._demand = DemandWatch(lambda pod: fleet.wait_for_demand(pod), self._queue.add)
         self._started_at: dict[Key, float] = {}
         """When each reconcile that is still running began."""
 
@@ -94,6 +96,7 @@ class Controller:
                     group.create_task(self._run_worker())
         finally:
             self._queue.close()
+            self._demand.close()
 
     @property
     def longest_reconcile(self) -> float:
@@ -150,6 +153,7 @@ class Controller:
                 plan = self._reconcile(observed, datetime.now(UTC))
                 self._remember(key, plan.autoscaler)
                 await self._execute(key, observed, plan)
+        self._demand.watch(key, _started_routers(observed.pods) if plan.wakes_on_demand else {})
         busy = any(state.running or state.waiting for state in report.engines.values())
         resync = BUSY_RESYNC if busy else IDLE_RESYNC
         sooner = (plan.requeue_after, self._attempts[key].retry_after)
@@ -175,6 +179,7 @@ class Controller:
 
     def _forget(self, key: Key) -> None:
         self._services.discard(key)
+        self._demand.watch(key, {})
         self._attempts.pop(key, None)
         self._adapter_attempts.pop(key, None)
         self._autoscalers.pop(key, None)
@@ -252,6 +257,11 @@ class Controller:
         except Rejected as error:
             _log.warning("%s: %s %s is refused: %s", key, ref.kind, ref.name, error)
             attempts.record(what, str(error))
+
+
+def _started_routers(pods: Iterable[Object]) -> dict[str, Object]:
+    """The pods whose routers have started, by name; one that terminates may still hold requests."""
+    return {pod["metadata"]["name"]: pod for pod in pods if admin_url(pod) is not None}
 
 
 def _has_work(plan: Plan) -> bool:

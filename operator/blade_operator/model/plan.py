@@ -76,6 +76,8 @@ class Plan:
     """What the service has to say of LoRAAdapters, by name, where it is not what they say yet; None: nothing more."""
     actions: list[Action] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
+    wakes_on_demand: bool = False
+    """The service sleeps: it is to be reconciled as soon as one of its routers holds a request."""
     autoscaler: Autoscaler | None = None
     """To be remembered until the next reconcile, whatever becomes of the rest; None: the service is not scaled."""
     requeue_after: float | None = None

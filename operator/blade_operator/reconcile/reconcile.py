@@ -221,6 +221,7 @@ def _plan(
         actions=list(actions),
         events=[*(transitions(inputs.last_status, status) if is_new else ()), *events],
         autoscaler=autoscaler,
+        wakes_on_demand=inputs.sleeps,
         requeue_after=min(after, default=None),
     )
 

@@ -44,8 +44,6 @@ from blade_operator.spec.scaling_fields import Scaling
 
 PERIOD: Final = 10.0
 """Seconds between two decisions."""
-ASLEEP_PERIOD: Final = 1.0
-"""The same while there is no engine: somebody may be waiting for one."""
 GAP: Final = 180.0
 """Seconds without a decision after which what was needed lately is not known."""
 UNMEASURED: Final = 120.0
@@ -88,10 +86,9 @@ def scale(service: LLMService, observed: Observed, now: datetime) -> Scaled:
     stored = _stored(before, scaling)
     engines = replicas if scaling.mode == "Advisory" else limits.bound(replicas if stored is None else stored)
     known = _known(service, scaling, observed, before, engines, now)
-    period = PERIOD if engines else ASLEEP_PERIOD
     at = now.timestamp()
     new = known
-    if not 0 <= at - known.decided_at < 0.8 * period:
+    if not 0 <= at - known.decided_at < 0.8 * PERIOD or (not engines and _is_waited_for(observed)):
         new = _decided(known, service, observed, limits, engines, now)
     verdict = new.verdict
     if scaling.mode != "Advisory":
@@ -105,8 +102,13 @@ def scale(service: LLMService, observed: Observed, now: datetime) -> Scaled:
         new.judgement,
         _events(was, new, scaling.mode),
         new,
-        [_AT_ONCE if changed else period],
+        [_AT_ONCE if changed else PERIOD],
     )
+
+
+def _is_waited_for(observed: Observed) -> bool:
+    """Whether requests are held for want of an engine."""
+    return any(service.held_requests for each in observed.signals.values() for service in each.services)
 
 
 def with_replicas(service: LLMService, replicas: int) -> LLMService:

@@ -39,7 +39,7 @@ def router_config(service: LLMService) -> RouterConfig:
         models=tuple(_model(name, service) for name in service.served_names),
         queue=_queue(router.queue),
         # An image of the user's own may be too old to know of it, and would refuse the whole configuration.
-        hold=_hold(router.hold, scaled_to_zero=service.spec.replicas == 0 and not router.image),
+        hold=_hold(service),
         anonymous=_limits(router.limits),
         share_prefix_cache=router.auth is not None and router.auth.share_prefix_cache,
         adapters=() if router.image else tuple(map(_adapter, service.spec.adapters)),
@@ -93,9 +93,15 @@ def _queue(queue: fields.Queue | None) -> QueueConfig:
     )
 
 
-def _hold(hold: fields.Hold, *, scaled_to_zero: bool) -> HoldConfig:
+def _hold(service: LLMService) -> HoldConfig:
+    scaling, hold = service.spec.scaling, service.spec.router.hold
+    # An image of the user's own may be too old to know of these, and would refuse the whole configuration.
+    ours = not service.spec.router.image
+    wakes = scaling is not None and scaling.wakes
+    driven = wakes or (scaling is not None and scaling.mode == "External")  # somebody may start an engine
     return HoldConfig(
-        scaled_to_zero=scaled_to_zero,
+        scaled_to_zero=ours and service.spec.replicas == 0 and not driven,
+        wakes=ours and wakes,
         max_requests=hold.max_requests,
         max_bytes=parse_bytes(hold.max_bytes),
         max_age=parse_duration(hold.max_age),

@@ -83,7 +83,7 @@ def _learn(policy: Policy, load: Load, memory: Memory) -> Memory:
 
 
 def _need(policy: Policy, load: Load, memory: Memory) -> Need:
-    idle = load.at - memory.busy_at
+    idle = load.at - memory.busy_at if load.idle is None else load.idle
     if not load.engines and not load.present:
         return Need(0, "no request waits")
     if policy.idle_to_zero is not None and idle >= policy.idle_to_zero:

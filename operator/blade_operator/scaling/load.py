@@ -16,6 +16,8 @@ class Load:
     """Engines that answer requests."""
     starting: int = 0
     """Engines that are to be ready soon."""
+    idle: float | None = None
+    """Seconds since the last request, whether an engine got it or not; None: not every router says."""
     running: float = 0.0
     """Requests at engines."""
     queued: float = 0.0

@@ -88,6 +88,7 @@ def measure(
         at=at,
         ready=engines.ready,
         starting=engines.starting,
+        idle=_idle(fresh.values()),
         running=float(sum(each.running for each in services)),
         queued=float(sum(each.queued_requests + each.held_requests for each in services)),
         arrivals=sum(each.arrivals_per_second for each in fresh.values()),
@@ -113,7 +114,7 @@ def _problem(
 
 
 def _is_sane(signals: RouterSignals) -> bool:
-    numbers = [signals.started, signals.time, signals.arrivals_per_second]
+    numbers = [signals.started, signals.time, signals.arrivals_per_second, signals.idle_seconds or 0.0]
     for each in (signals.ttft_seconds, signals.tpot_seconds):
         numbers += [each.p50, each.p90, each.p99]
     counts = [signals.prompt_tokens, signals.cached_tokens, signals.completion_tokens]
@@ -148,6 +149,12 @@ def _recent(samples: tuple[Sample, ...]) -> float:
     """Requests a second since the sample before the last."""
     before, last = samples[-2:]
     return max(0, last.arrivals - before.arrivals) / (last.at - before.at)
+
+
+def _idle(signals: Iterable[RouterSignals]) -> float | None:
+    """Seconds since the last request at any of them; None: some do not say."""
+    seconds = [each.idle_seconds for each in signals]
+    return None if None in seconds else min(each for each in seconds if each is not None)
 
 
 def _at(percentiles: Percentiles, percentile: Percentile) -> float:

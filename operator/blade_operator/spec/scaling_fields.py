@@ -81,3 +81,8 @@ class Scaling(Record):
     def by_load(self) -> bool:
         """Whether the operator decides by load; in mode Advisory without doing anything."""
         return self.mode not in ("Fixed", "External")
+
+    @property
+    def wakes(self) -> bool:
+        """Whether the operator starts an engine when a request comes though there is none."""
+        return self.by_load and self.mode != "Advisory"

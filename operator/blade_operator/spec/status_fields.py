@@ -12,7 +12,9 @@ Name = Annotated[str, StringConstraints(max_length=253)]
 Text = Annotated[str, StringConstraints(max_length=2048)]
 Short = Annotated[str, StringConstraints(max_length=128)]
 
-Phase = Literal["Pending", "Progressing", "Ready", "Degraded", "Failed", "ScaledToZero", "Invalid"]
+Phase = Literal[
+    "Pending", "Progressing", "Ready", "Degraded", "Failed", "ScaledToZero", "Sleeping", "Waking", "Invalid"
+]
 
 
 class Condition(Record):

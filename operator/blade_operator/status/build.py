@@ -15,6 +15,7 @@ from blade_operator.status.download import download
 from blade_operator.status.failures import find_failures
 from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.scaling import scaling, scaling_works
+from blade_operator.status.sleep import is_asleep
 from blade_operator.status.speculation import speculation, speculation_effective
 from blade_protocol.labels import NAME, ROLE, ROLE_ENGINE
 from blade_protocol.ports import ROUTER_PORT
@@ -70,6 +71,8 @@ def phase(found: Sequence[Condition], inputs: StatusInputs) -> str:
     if by_type["Ready"].reason == "ScaledToZero":
         return "ScaledToZero"
     degraded = by_type["Degraded"].status == "True"
+    if is_asleep(by_type["Ready"].reason) and not degraded:
+        return by_type["Ready"].reason
     if by_type["Ready"].status == "True":
         return "Degraded" if degraded else "Progressing" if by_type["Progressing"].status == "True" else "Ready"
     serves = by_type["WorkersReady"].status == by_type["RouterReady"].status == "True"

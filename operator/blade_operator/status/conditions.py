@@ -26,6 +26,7 @@ from blade_operator.status.failure import Failure
 from blade_operator.status.failures import REJECTED, UNAUTHORIZED
 from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.machines import incomplete
+from blade_operator.status.sleep import WAKING, is_asleep, was_asleep, why_none
 from blade_operator.status.stages import stage
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER, SENDS_TOKEN
 
@@ -191,18 +192,20 @@ def workers_ready(inputs: StatusInputs, failures: Sequence[Failure], now: dateti
     if wanted == 0 and inputs.invalid is not None:
         return Condition("WorkersReady", "False", "InvalidSpec", "no engine is there")
     if wanted == 0:
-        return Condition("WorkersReady", "False", "ScaledToZero", _why_none(inputs))
+        return Condition("WorkersReady", "False", *why_none(inputs))
     count = f"{min(ready_pods, wanted)} of {wanted} engines ready"
     if ready_pods >= wanted:
         return Condition("WorkersReady", "True", "AllReady", count)
-    if ready_pods and inputs.last_condition("WorkersReady").get("status") == "True":
+    waking = was_asleep(inputs)
+    if ready_pods and (waking or inputs.last_condition("WorkersReady").get("status") == "True"):
         return Condition("WorkersReady", "True", "SomeReady", count)
     failing = next((failure for failure in failures if failure.failing and failure.role == ROLE_ENGINE), None)
     if failing:
         return Condition("WorkersReady", "False", _reason(failing, "EngineFailing"), f"{count}; {failing.summary}")
     starting = (pod for pod in inputs.current_pods if not podutil.is_ready(pod))
     doing = incomplete(inputs, now) or next((found for pod in starting if (found := stage(pod, now))), "")
-    return Condition("WorkersReady", "False", "EnginesStarting", f"{count}; {doing}" if doing else count)
+    reason = WAKING if waking else "EnginesStarting"
+    return Condition("WorkersReady", "False", reason, f"{count}; {doing}" if doing else count)
 
 
 def router_ready(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
@@ -226,15 +229,19 @@ def ready(tree: Sequence[Condition], inputs: StatusInputs, failures: Sequence[Fa
         if failed := _failed_rollout(inputs, failures):
             return Condition("Ready", "False", _reason(failed, "RolloutFailed"), _not_rolled_out(inputs, failed))
         return Condition("Ready", "True", "Ready", by_type["WorkersReady"].message)
-    if by_type["SpecValid"].status == "True" and inputs.replicas == 0:
-        return Condition("Ready", "False", "ScaledToZero", _why_none(inputs))
+    workers = by_type["WorkersReady"]
+    if is_asleep(workers.reason) and by_type["RouterReady"].status == "True" and not inputs.rejected:
+        return Condition("Ready", "True", workers.reason, workers.message)
+    if by_type["SpecValid"].status == "True" and inputs.replicas == 0 and not inputs.sleeps:
+        return Condition("Ready", "False", *why_none(inputs))
     rejected = next((failure for failure in failures if failure.reason == REJECTED), None)
     if rejected and by_type["SpecValid"].status == "True":
         return Condition("Ready", "False", REJECTED, rejected.summary)
     why = next(
         condition
         for condition in tree
-        if condition.status == "False" or (condition.type in needed and condition.status != "True")
+        if not is_asleep(condition.reason)
+        and (condition.status == "False" or (condition.type in needed and condition.status != "True"))
     )
     return Condition("Ready", "False", why.reason, why.message)
 
@@ -357,11 +364,6 @@ def with_fields(text: str, field: str = "") -> str:
     }
     note = ", ".join(f"{word} is {owner}" for word, owner in owners.items()) or field
     return f"{text} ({note})" if note else text
-
-
-def _why_none(inputs: StatusInputs) -> str:
-    scaling = inputs.scaling or {}
-    return str(scaling.get("reason")) if scaling.get("mode") in ("Concurrency", "SLO") else "spec.replicas is 0"
 
 
 def _pods(count: int) -> str:

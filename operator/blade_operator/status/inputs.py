@@ -62,6 +62,12 @@ class StatusInputs:
         return self.service.spec.replicas if self.service else int(self.last_status.get("replicas", 0))
 
     @property
+    def sleeps(self) -> bool:
+        """No engine is to be there, and the next request wakes the service."""
+        scaling = self.service.spec.scaling if self.service else None
+        return scaling is not None and scaling.wakes and self.replicas == 0
+
+    @property
     def routers(self) -> int:
         """Number of desired routers: what an autoscaler says where it is left to one; 0 while the spec is invalid."""
         if self.service is None:

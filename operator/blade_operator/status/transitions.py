@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from blade_operator.model.plan import EventRecord
+from blade_operator.status import sleep
 from blade_operator.status.failure import killing_signal
 from blade_operator.status.failures import failure_key
 
@@ -16,7 +17,12 @@ _PLAIN_ENDS = frozenset({"", "Completed", "Error"})
 
 def transitions(before: dict[str, Any], after: dict[str, Any]) -> list[EventRecord]:
     """The Events for what changed between two statuses, causes first."""
-    return [*_revision(before, after), *_failures(before, after), *_conditions(before, after)]
+    return [
+        *_revision(before, after),
+        *_failures(before, after),
+        *_conditions(before, after),
+        *sleep.events(before, after),
+    ]
 
 
 def _conditions(before: dict[str, Any], after: dict[str, Any]) -> Iterator[EventRecord]:

@@ -13,12 +13,11 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from blade_protocol import paths
-from blade_router.admin.access import require_token
 from blade_router.admin.debug import AsKey, add_debug_route
 from blade_router.admin.quotas import add_quotas_route
 from blade_router.admin.replica_sync import ReplicaSync, add_sync_route
 from blade_router.admin.sibling_workers import SiblingWorkers
-from blade_router.config.internal_token import token_file
+from blade_router.admin.signals import add_signals_route
 from blade_router.http.errors import error_body
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.signals import router_signals
@@ -96,7 +95,7 @@ def make_admin(
     async def openai_shaped(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path}: {error.detail}; the OpenAI API is on the public port"
         body = error_body(error.status_code, message, "not_found" if error.status_code == 404 else "invalid_request")
-        return Response(body, error.status_code, media_type="application/json")
+        return Response(body, error.status_code, error.headers, media_type="application/json")
 
     @app.get(paths.LIVE)
     async def live() -> dict[str, str]:
@@ -105,10 +104,14 @@ def make_admin(
 
     @app.get(paths.HEALTH, response_model=Health)
     async def health() -> Response:
-        """200 while at least one endpoint is healthy, 503 with the reason otherwise."""
+        """200 while at least one endpoint is healthy or one is started for the next request, 503 with the reason
+        otherwise."""
         known, usable = len(proxy.endpoints.all), proxy.endpoints.usable_count()
         if usable:
             reason = ""
+        elif metrics.request_queues.pending.wakes:
+            body = Health(status="sleeping", reason="a request starts an engine", endpoints=known, usable=usable)
+            return JSONResponse(body.model_dump())
         elif known:
             reason = f"none of {known} endpoints is healthy: all are down, ejected, draining or not checked yet"
         else:
@@ -122,14 +125,10 @@ def make_admin(
         text = metrics.render() if workers is None else await workers.metrics()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    secret = token_file()
+    async def signals() -> bytes:
+        return msgspec.json.encode(router_signals(metrics)) if workers is None else await workers.signals()
 
-    @app.get(paths.INTERNAL_SIGNALS)
-    async def signals(request: Request) -> Response:
-        """Signals for an autoscaler."""
-        require_token(request, secret)
-        content = msgspec.json.encode(router_signals(metrics)) if workers is None else await workers.signals()
-        return Response(content, media_type="application/json")
+    add_signals_route(app, signals, metrics.request_queues.demand)
 
     @app.get(paths.STATUS)
     async def status() -> RouterStatus:

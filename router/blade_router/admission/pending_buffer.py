@@ -5,6 +5,7 @@ a future. When an endpoint becomes usable they go to the service's queue, which 
 """
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import OrderedDict
@@ -12,10 +13,11 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from blade_protocol.routing import HoldConfig
+from blade_router.admission.demand import Demand
 from blade_router.admission.fair_queue import FairQueue
 from blade_router.admission.request_queue import RETRY_MOST, UNQUEUED, QueuedRequest, WaitingClient
 from blade_router.endpoints.endpoint_set import EndpointSet
-from blade_router.http.errors import Refused
+from blade_router.http.errors import ClientGone, Refused
 
 START_SECONDS = 10.0
 """How long an engine is assumed to take to become ready, before one has been seen to do so."""
@@ -63,15 +65,22 @@ class PendingBuffer:
 
     Args:
         endpoints: all endpoints; it listens for changes of them.
+        demand: is kept up to date with what is pending.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, endpoints: EndpointSet, config: HoldConfig | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        endpoints: EndpointSet,
+        config: HoldConfig | None = None,
+        *,
+        demand: Demand | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoints = endpoints
         self._config = config or HoldConfig()
         self._clock = clock
+        self._demand = demand or Demand()
         self._pending: OrderedDict[PendingRequest, None] = OrderedDict()
         """In the order in which they came."""
         self._by_key: FairQueue[PendingRequest] = FairQueue()
@@ -83,6 +92,8 @@ class PendingBuffer:
         self._recheck_timer: asyncio.TimerHandle | None = None
         self._start_seconds = START_SECONDS
         """How long the last absence of engines took."""
+        self.active_at = clock()
+        """When a request came or left last; else when this buffer was made."""
         self.arrivals: dict[str, int] = {}
         """Requests that found no engine ready and were buffered, ever, by service."""
         endpoints.listeners.append(self._release_ready)
@@ -94,6 +105,11 @@ class PendingBuffer:
                 self.refuse(pending, _scaled_to_zero())
         if self._pending:
             self._set_age_timer(min(pending.since for pending in self._pending))
+
+    @property
+    def wakes(self) -> bool:
+        """An engine is started for what is pending here."""
+        return self._config.wakes and self._config.max_requests > 0
 
     def count(self, service: str | None = None) -> int:
         """How many requests are pending."""
@@ -148,11 +164,7 @@ class PendingBuffer:
         self._push(pending)
         try:
             client.attach(pending)
-            while streams and not future.done():
-                done, _ = await asyncio.wait((future,), timeout=self._config.heartbeat)
-                if not done:
-                    await client.heartbeat(b"waiting")
-            await future
+            await (self._beating(client, future) if streams else future)
         except BaseException:
             self._withdraw(pending)
             if not future.cancel() and not future.cancelled():
@@ -168,6 +180,20 @@ class PendingBuffer:
         return True
 
     # inside
+
+    async def _beating(self, client: PendingClient, future: "asyncio.Future[None]") -> None:
+        """Wait for ``future``, with comments to the client meanwhile; it goes on in the same turn as one without."""
+        beats = asyncio.create_task(self._beat(client))
+        try:
+            await future
+        finally:
+            beats.cancel()
+
+    async def _beat(self, client: PendingClient) -> None:
+        with contextlib.suppress(ClientGone):  # what is attached to the client is aborted, too
+            while True:
+                await asyncio.sleep(self._config.heartbeat)
+                await client.heartbeat(b"waiting")
 
     def _make_room(self, pending: PendingRequest) -> None:
         """See that it may wait: it fits, or a request of a key that has more pending is evicted."""
@@ -206,7 +232,7 @@ class PendingBuffer:
                 self._forget(pending)
                 queue = pending.queued.queue
                 if queue is not None:
-                    queue.requeue(pending.queued)
+                    queue.requeue(pending.queued, pending.since + self._config.max_age)
                 else:
                     pending.grant()
 
@@ -226,6 +252,8 @@ class PendingBuffer:
         self._pending[pending] = None
         self._by_key.push(pending)
         self._bytes += pending.size
+        self._demand.update(len(self._pending))
+        self.active_at = self._clock()
         self.arrivals[pending.service] = self.arrivals.get(pending.service, 0) + 1
         if self._age_timer is None or pending.since < self._timer_since:
             self._set_age_timer(pending.since)
@@ -239,6 +267,8 @@ class PendingBuffer:
         del self._pending[pending]
         self._by_key.remove(pending)
         self._bytes -= pending.size
+        self._demand.update(len(self._pending))
+        self.active_at = self._clock()
         if self._pending:
             return
         for timer in (self._age_timer, self._recheck_timer):

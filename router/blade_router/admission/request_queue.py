@@ -47,7 +47,7 @@ class WaitingClient(Protocol):
 class QueuedRequest(Waiting):
     """A request's place with the engines, or its place in the queue for one."""
 
-    __slots__ = ("future", "queue", "running", "since", "size", "start", "streams")
+    __slots__ = ("future", "patience", "queue", "running", "since", "size", "start", "streams")
 
     def __init__(
         self,
@@ -64,6 +64,8 @@ class QueuedRequest(Waiting):
         self.size = size
         self.since = 0.0
         """When it began to wait."""
+        self.patience = 0.0
+        """Seconds that it may wait longer than others: what is left of its time to wait for an engine."""
         self.running = False
         """It counts as one of those the engines have."""
         self.streams = streams
@@ -143,6 +145,8 @@ class RequestQueue:
         self._bytes = 0
         self._turns = 0
         self._age_timer: asyncio.TimerHandle | None = None
+        self._age_timer_for = 0.0
+        """``since`` and ``patience`` of the request for which the timer is set."""
         self._refresh_timer: asyncio.TimerHandle | None = None
         self._refreshed = 0.0
         self._departures = Rate(10)
@@ -248,11 +252,15 @@ class RequestQueue:
         if self._waiting.count:
             self._fill()
 
-    def requeue(self, queued: QueuedRequest) -> None:
-        """Queue a request that was admitted before, whatever the bounds: its future is done when its turn has come."""
+    def requeue(self, queued: QueuedRequest, until: float = 0.0) -> None:
+        """Queue a request that was admitted before, whatever the bounds: its future is done when its turn has come.
+
+        It may wait as long as any other, and in any case until then.
+        """
         if not self.enabled:
             queued.grant()
             return
+        queued.patience = max(0.0, until - self._clock() - self._config.max_age)
         self._push(queued)
         self._fill()
 
@@ -312,7 +320,7 @@ class RequestQueue:
         self._bytes += queued.size
         self.slots.set_waiting(self._waiting.count)
         self.slots.wait(queued.key, queued.weight)
-        if self._age_timer is None:
+        if self._age_timer is None or queued.since + queued.patience < self._age_timer_for:
             self._set_age_timer()
         self._refresh_later()
 
@@ -393,19 +401,31 @@ class RequestQueue:
         """Expire requests when the oldest is too old."""
         if self._age_timer is not None:
             self._age_timer.cancel()
-        oldest = next(iter(self._arrived))
-        delay = max(0.0, oldest.since + self._config.max_age - self._clock())
+        self._age_timer_for = min(queued.since + queued.patience for queued in self._first_to_expire())
+        delay = max(0.0, self._age_timer_for + self._config.max_age - self._clock())
         self._age_timer = asyncio.get_running_loop().call_later(delay, self.expire)
+
+    def _first_to_expire(self) -> list[QueuedRequest]:
+        """Those of which one expires first: the oldest, and what of more patience came before it."""
+        found = []
+        for queued in self._arrived:
+            found.append(queued)
+            if not queued.patience:
+                break
+        return found
 
     def expire(self) -> None:
         """Refuse those that have waited too long."""
         self._age_timer = None
-        limit = self._config.max_age
-        while self._arrived:
-            queued = next(iter(self._arrived))
-            if self._clock() - queued.since < limit:
-                self._set_age_timer()
-                return
-            self.withdraw(queued)
-            message = f"the request waited {limit:g} s for an engine, which is the limit; try again later"
-            queued.refuse(Refused(503, message, code="queue_timeout", retry_after=self.retry_after(queued)))
+        now = self._clock()
+        while expired := [each for each in self._first_to_expire() if now - each.since >= self._limit(each)]:
+            for queued in expired:
+                self.withdraw(queued)
+                seconds = self._limit(queued)
+                message = f"the request waited {seconds:.3g} s for an engine, which is the limit; try again later"
+                queued.refuse(Refused(503, message, code="queue_timeout", retry_after=self.retry_after(queued)))
+        if self._arrived:
+            self._set_age_timer()
+
+    def _limit(self, queued: QueuedRequest) -> float:
+        return self._config.max_age + queued.patience

@@ -7,6 +7,7 @@ from functools import partial
 
 from blade_protocol.routing import HoldConfig, QueueConfig
 from blade_router.admission.capacity.slots import SHARED_SERVICES, WIDTH, Slots, open_row
+from blade_router.admission.demand import Demand
 from blade_router.admission.interface import Admission
 from blade_router.admission.limits import CONCURRENT
 from blade_router.admission.pending_buffer import PendingBuffer
@@ -28,9 +29,12 @@ class RequestQueues:
         self._endpoints = endpoints
         self._workers = memory.workers if memory is not None else 1
         self._columns: SharedColumns | None = None
+        held = None
         if memory is not None and memory.workers > 1:
+            held = SharedColumns(memory, "held", 1).open("requests")
             with contextlib.suppress(ValueError):  # no room for so many workers: they split the slots
                 self._columns = SharedColumns(memory, "slots", SHARED_SERVICES, WIDTH)
+        self.demand = Demand(held)
         self.borrow: Borrow | None = None
         """Borrows slots from other replicas; set by its owner where there may be some."""
         self._config = QueueConfig()
@@ -43,7 +47,7 @@ class RequestQueues:
         """Called when queues or the number of replicas have changed."""
         endpoints.listeners.append(self._update_capacity)
         # It listens after the queues: they know a new endpoint's capacity when it releases pending requests.
-        self.pending = PendingBuffer(endpoints)
+        self.pending = PendingBuffer(endpoints, demand=self.demand)
 
     def configure(self, queue: QueueConfig, hold: HoldConfig) -> None:
         """Take over new limits."""

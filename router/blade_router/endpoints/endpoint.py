@@ -89,8 +89,8 @@ class Endpoint:
 
     @property
     def admits(self) -> bool:
-        """It may get new requests as far as draining goes."""
-        return not (self.config.draining or self.health.draining)
+        """It may get new requests as far as draining goes, and its start."""
+        return not (self.config.draining or self.config.starting or self.health.draining)
 
     def usable(self, now: float) -> bool:
         """It is healthy, not ejected, not draining."""

@@ -14,6 +14,17 @@ Application = Callable[
 ]
 
 
+class _Gone:
+    """Notices that the client leaves."""
+
+    def __init__(self) -> None:
+        self.future = asyncio.get_running_loop().create_future()
+
+    def abort(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
 async def serve(application: Application, request: RawRequest, client: Client) -> None:
     """Serve a request by an application. HEAD is passed as GET; the client gets no body."""
     path, _, query = request.target.partition(b"?")
@@ -37,8 +48,13 @@ async def serve(application: Application, request: RawRequest, client: Client) -
     async def receive() -> Message:
         if bodies:
             return {"type": "http.request", "body": bodies.pop(), "more_body": False}
-        await asyncio.get_running_loop().create_future()  # a disconnect is noticed when something is sent
-        raise AssertionError
+        gone = _Gone()
+        client.attach(gone)
+        try:
+            await gone.future
+        finally:
+            client.detach()
+        return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":

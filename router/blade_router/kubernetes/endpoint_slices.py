@@ -1,11 +1,13 @@
 """The engines of a Service, from its EndpointSlices.
 
 A ready pod is an endpoint; a terminating one drains; one that is not ready is left out, and its requests in flight
-continue. The slices of a Service may overlap while Kubernetes moves pods between them, and a dual-stack Service has
-one set for each address family: a pod is one endpoint all the same.
+continue. Where no pod is ready, those that never were are endpoints too, which get requests once they pass the router's
+own health check: the kubelet looks once a second, and its word takes a while to come here. The slices of a Service may
+overlap while Kubernetes moves pods between them, and a dual-stack Service has one set for each address family: a pod is
+one endpoint all the same.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -54,6 +56,37 @@ class EndpointSlice(msgspec.Struct, rename="camel"):
 
 def endpoints_of(slices: Iterable[EndpointSlice]) -> tuple[EndpointConfig, ...]:
     """One endpoint for each pod that is ready or draining, sorted by name."""
+    by_url: dict[str, EndpointConfig] = {}
+    for seen in _pods(slices).values():
+        _, config, _ = min(seen, key=lambda found: found[:1])
+        if any(conditions.terminating for _, _, conditions in seen):
+            # Its address may already be another pod's, which then wins.
+            by_url.setdefault(config.url, msgspec.structs.replace(config, draining=True))
+        elif any(_is_ready(conditions) for _, _, conditions in seen):
+            by_url[config.url] = config
+    return _sorted(by_url.values())
+
+
+def ready_pods(slices: Iterable[EndpointSlice]) -> set[str]:
+    """The uids of the pods that are ready, or were when they began to terminate."""
+    pods = _pods(slices).items()
+    return {
+        pod for pod, seen in pods if any(_is_ready(conditions) or conditions.terminating for _, _, conditions in seen)
+    }
+
+
+def starting_endpoints(slices: Iterable[EndpointSlice], had_started: Collection[str]) -> tuple[EndpointConfig, ...]:
+    """One endpoint for each pod that is not ready, except for those that once were (their uids)."""
+    found = (min(seen, key=lambda each: each[:1]) for pod, seen in _pods(slices).items() if pod not in had_started)
+    return _sorted(msgspec.structs.replace(config, starting=True) for _, config, _ in found)
+
+
+def _sorted(endpoints: Iterable[EndpointConfig]) -> tuple[EndpointConfig, ...]:
+    return tuple(sorted(endpoints, key=lambda config: (config.name, config.url)))
+
+
+def _pods(slices: Iterable[EndpointSlice]) -> dict[str, list[tuple[int, EndpointConfig, Conditions]]]:
+    """What the slices say of each pod, by its uid: the family of the address, the endpoint, and its conditions."""
     pods: dict[str, list[tuple[int, EndpointConfig, Conditions]]] = {}
     for each in slices:
         ports = {port.name: port.port for port in each.ports or ()}
@@ -64,15 +97,7 @@ def endpoints_of(slices: Iterable[EndpointSlice]) -> tuple[EndpointConfig, ...]:
             config = _endpoint(endpoint, ports)
             pod = endpoint.target_ref.uid if endpoint.target_ref else ""
             pods.setdefault(pod or config.url, []).append((family, config, endpoint.conditions))
-    by_url: dict[str, EndpointConfig] = {}
-    for seen in pods.values():
-        _, config, _ = min(seen, key=lambda found: found[:1])
-        if any(conditions.terminating for _, _, conditions in seen):
-            # Its address may already be another pod's, which then wins.
-            by_url.setdefault(config.url, msgspec.structs.replace(config, draining=True))
-        elif any(_is_ready(conditions) for _, _, conditions in seen):
-            by_url[config.url] = config
-    return tuple(sorted(by_url.values(), key=lambda config: (config.name, config.url)))
+    return pods
 
 
 def _endpoint(endpoint: SliceEndpoint, ports: dict[str | None, int | None]) -> EndpointConfig:
@@ -103,6 +128,8 @@ class EndpointSliceSource:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.config = RouterConfig()
         self.reflector = slice_reflector(cluster, name)
+        self._had_started: set[str] = set()
+        """Uids of the pods that are there and have been ready."""
 
     @property
     def live(self) -> bool:
@@ -114,7 +141,12 @@ class EndpointSliceSource:
 
     async def watch(self, on_change: Callable[[], object]) -> None:
         def changed() -> None:
-            self.config = RouterConfig(endpoints=endpoints_of(self.reflector.objects.values()))
+            slices = list(self.reflector.objects.values())
+            endpoints, ready = endpoints_of(slices), ready_pods(slices)
+            self._had_started = (self._had_started & _pods(slices).keys()) | ready
+            if all(endpoint.draining for endpoint in endpoints):
+                endpoints += starting_endpoints(slices, self._had_started)
+            self.config = RouterConfig(endpoints=endpoints)
             on_change()
 
         await self.reflector.run(changed)

@@ -84,6 +84,8 @@ class Metrics:
         self.configured_models: frozenset[str] = frozenset()
         """Model names in the configuration; set by its owner."""
         now = time.perf_counter()
+        self.answered_at = now
+        """When a response of an engine ended last; else when the process started."""
         self._rotate_at = now + SLOT_SECONDS
         self._snapshots = deque([CounterSnapshot(now, 0, 0, 0, 0)], maxlen=SLOTS)
         self._registry = CollectorRegistry(auto_describe=False)
@@ -121,6 +123,7 @@ class Metrics:
         account = self.accounts.find(key, model or "", status)
         account.count(status)
         if first_byte:
+            self.answered_at = now
             (self.ttft if streamed else self.unary).observe(first_byte - started)
         if status >= 400:
             self.failed.observe(now - started)

@@ -20,6 +20,7 @@ def router_signals(metrics: Metrics) -> RouterSignals:
         started=_STARTED,
         time=time.time(),
         in_flight=metrics.in_flight,
+        idle_seconds=_idle_seconds(metrics),
         arrivals=metrics.arrivals,
         arrivals_per_second=passed.arrivals / max(1.0, passed.time),
         finished=metrics.ended,
@@ -37,6 +38,16 @@ def router_signals(metrics: Metrics) -> RouterSignals:
         refused=dict(metrics.refused),
         services=tuple(_service(metrics, name) for name in metrics.services),
     )
+
+
+def _idle_seconds(metrics: Metrics) -> float:
+    """Requests that no engine gets (lists of models, refused ones) keep nobody busy."""
+    pending = metrics.request_queues.pending
+    if pending.count() or any(queue.state().requests for queue in metrics.request_queues.queues.values()):
+        return 0.0
+    if any(endpoint.in_flight for endpoint in metrics.endpoints.all):
+        return 0.0
+    return max(0.0, min(time.perf_counter() - metrics.answered_at, time.monotonic() - pending.active_at))
 
 
 def _service(metrics: Metrics, name: str) -> ServiceSignals:
@@ -84,6 +95,7 @@ def _merge_two(one: RouterSignals, other: RouterSignals) -> RouterSignals:
         started=min(one.started, other.started),
         time=max(one.time, other.time),
         in_flight=one.in_flight + other.in_flight,
+        idle_seconds=min((idle for idle in (one.idle_seconds, other.idle_seconds) if idle is not None), default=None),
         arrivals=one.arrivals + other.arrivals,
         arrivals_per_second=one.arrivals_per_second + other.arrivals_per_second,
         finished=one.finished + other.finished,

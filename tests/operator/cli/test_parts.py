@@ -69,6 +69,14 @@ def test_a_model_becomes_a_valid_manifest_that_can_be_edited(tmp_path: Path, mod
     assert manifests.read([str(path)]) == [made] == [yaml.safe_load(path.read_text())]
 
 
+def test_a_model_whose_engines_stop_when_idle_is_scaled_by_load(tmp_path: Path) -> None:
+    made = manifests.admit(manifests.for_model(str(tmp_path), 2, "60s"))
+    scaling = made["spec"]["scaling"]
+    assert (scaling["mode"], scaling["min"], scaling["max"], scaling["idleToZero"]) == ("Concurrency", 0, 2, "60s")
+    with pytest.raises(CommandError, match=r"spec\.scaling\.idleToZero"):
+        manifests.admit(manifests.for_model(str(tmp_path), 2, "1s"))
+
+
 def test_a_model_that_is_nothing_is_refused() -> None:
     for model in ("/nowhere/at/all", "s3://bucket", "pvc://claim/folder", "gs://models/x"):
         with pytest.raises(CommandError, match="no such folder"):

@@ -44,13 +44,14 @@ class _Cluster:
         """A LoRAAdapter of the namespace."""
         self.claimed = False
         """By another installation."""
+        self.pods: tuple[Object, ...] = (POD,)
 
     async def changes(self) -> AsyncIterator[Key]:
         while True:
             yield await self.queue.get()
 
     async def observe(self, key: Key) -> Observed | None:
-        return None if self.gone else Observed({"metadata": {"name": key.name}}, pods=(POD,))
+        return None if self.gone else Observed({"metadata": {"name": key.name}}, pods=self.pods)
 
     async def apply(self, obj: Object) -> None:
         self.calls.append(("apply", obj["metadata"]["name"]))
@@ -467,3 +468,41 @@ async def test_a_lora_adapter_says_nothing_of_a_service_that_is_gone() -> None:
     }
     assert await Controller(cluster, _Fleet(cluster, {}), lambda observed, now: Plan()).reconcile(KEY) is None
     assert cluster.calls == [("adapter", "law", {})]
+
+
+async def test_routers_of_a_sleeping_service_are_waited_for_and_a_held_request_reconciles_it_at_once() -> None:
+    cluster, held, reconciled = _Cluster(), asyncio.Event(), asyncio.Queue[bool]()
+    cluster.pods = (_started_router("router"), {**_started_router("new"), "status": {"podIP": "10.0.0.3"}})
+    waits: list[str] = []
+    asleep = True
+
+    class Routers(_Fleet):
+        async def wait_for_demand(self, pod: Object) -> bool:
+            waits.append(pod["metadata"]["name"])
+            return await held.wait()
+
+    def reconcile(observed: Observed, now: datetime) -> Plan:
+        reconciled.put_nowait(asleep)
+        return Plan(wakes_on_demand=asleep)
+
+    controller = Controller(cluster, Routers(cluster, {}), reconcile)
+    running = asyncio.create_task(controller.run())
+    cluster.queue.put_nowait(KEY)
+    assert await reconciled.get()
+    await until(lambda: waits)
+    assert len(controller._demand) == 1
+    asleep = False
+    held.set()
+    assert not await reconciled.get()
+    await until(lambda: len(controller._demand) == 0)
+    assert waits == ["router"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def _started_router(name: str) -> Object:
+    return {
+        "metadata": {"name": name, "namespace": "default", "labels": {"serving.bladellm.io/role": "router"}},
+        "spec": {"containers": [{"name": "router", "ports": [{"name": "admin", "containerPort": 9080}]}]},
+        "status": {"podIP": "10.0.0.2", "containerStatuses": [{"name": "router", "started": True}]},
+    }

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from blade_protocol.routing import EndpointConfig
-from blade_router.kubernetes.endpoint_slices import EndpointSlice, endpoints_of
+from blade_router.kubernetes.endpoint_slices import EndpointSlice, endpoints_of, ready_pods, starting_endpoints
 
 PORTS = [{"name": "internal", "port": 10080}, {"name": "http", "port": 9080}]
 
@@ -94,3 +94,14 @@ def test_endpoints_made_by_hand_need_no_pod() -> None:
     assert found == EndpointConfig(url="http://10.0.0.1:80")
     (found,) = read({"endpoints": [pod("näme", "10.0.0.1")]})
     assert found.name == "", "it would not fit into a header"
+
+
+def test_pods_that_are_yet_to_be_ready_and_those_that_have_been() -> None:
+    new = pod("new", "10.0.0.1", ready=False, serving=False, terminating=False)
+    going = pod("going", "10.0.0.2", ready=False, serving=True, terminating=True)
+    full = {"metadata": {"name": "s"}, "addressType": "IPv4", "ports": PORTS}
+    slices = msgspec.convert([full | {"endpoints": [new, going, ready("old", "10.0.0.3")]}], list[EndpointSlice])
+    assert ready_pods(slices) == {"uid-going", "uid-old"}
+    [found] = starting_endpoints(slices, ready_pods(slices))
+    assert (found.name, found.url, found.starting, found.draining) == ("new", "http://10.0.0.1:9080", True, False)
+    assert starting_endpoints(slices, {"uid-going", "uid-old", "uid-new"}) == ()

@@ -122,6 +122,28 @@ async def test_an_engine_that_is_not_ready_any_more_finishes_its_stream(api: Fak
             writer.close()
 
 
+async def test_an_engine_that_is_yet_to_be_ready_gets_what_is_held_once_it_passes_the_routers_own_check(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """While no other is ready: the kubelet's word takes a while."""
+    config = tmp_path / "router.json"
+    config.write_text('{"hold": {"max_requests": 9}}')
+    async with MockEngine("a", health=503) as a, MockEngine("b", health=200) as b:
+        put(api, a, ready=False, serving=False, terminating=False)
+        async with serving(wait=False, service="demo", cluster=api.cluster, config=config) as router:
+            held = asyncio.create_task(router.chat())
+            await eventually(lambda: router.router.request_queues.pending.count() == 1 and a.probes > 1)
+            assert not a.received, "one that does not pass its health check is not tried"
+            a.health = 200
+            assert (await held).headers["x-blade-endpoint"] == "a"
+            put(api, a)
+            await eventually(lambda: names(router) == ["a"] and not router.router.endpoints.all[0].config.starting)
+            put(api, b, ready=False, serving=False, terminating=False)
+            put(api, a, ready=False, serving=True, terminating=True)
+            await eventually(lambda: [each.name for each in router.router.endpoints.all] == ["a", "b"])
+            assert (await router.chat()).headers["x-blade-endpoint"] == "b"
+
+
 # the API fails
 
 

@@ -305,3 +305,44 @@ async def test_token_is_required_when_there_is_one(tmp_path: Path, monkeypatch: 
         assert (await query("")).status_code == 403
         file.unlink()
         assert (await query("secret-2")).status_code == 403
+
+
+# idleness
+
+
+async def test_a_router_is_idle_since_an_engine_last_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Semaphore(0)
+    async with MockEngine("a", gate=gate) as engine, serving(engine) as router:
+        metrics = router.router.metrics
+        metrics.answered_at -= 100
+        router.router.request_queues.pending.active_at -= 100
+        assert ((await signals(router)).idle_seconds or 0) >= 100
+        assert (await router.client.get("/v1/nothing")).status_code == 404
+        assert ((await signals(router)).idle_seconds or 0) >= 100, "no engine got it"
+        request = asyncio.create_task(router.chat())
+        await eventually(lambda: engine.active == 1)
+        assert (await signals(router)).idle_seconds == 0
+        gate.release()
+        await request
+        assert 0 < ((await signals(router)).idle_seconds or 0) < 100
+
+
+async def test_a_request_that_waited_in_vain_is_one_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "router.json"
+    path.write_text(json.dumps({"hold": {"max_requests": 9}}))
+    async with serving(wait=False, config=path) as router:
+        pending = router.router.request_queues.pending
+        router.router.metrics.answered_at -= 100
+        pending.active_at -= 100
+        _, writer = await raw_post(router.port, question())
+        await eventually(lambda: pending.count() == 1)
+        assert (await signals(router)).idle_seconds == 0
+        writer.close()
+        await eventually(lambda: pending.count() == 0)
+        assert 0 < ((await signals(router)).idle_seconds or 0) < 100
+
+
+def test_processes_are_idle_since_the_last_of_them_was_busy() -> None:
+    one, other, old = (RouterSignals(started=0, time=1, idle_seconds=seconds) for seconds in (7.0, 3.0, None))
+    assert merge_signals([one, other]).idle_seconds == 3.0
+    assert merge_signals([one, old]).idle_seconds == 7.0

@@ -22,6 +22,7 @@ from router_support.program import ports_of
 from router_support.raw import BODY, Response, connected, get, post
 from router_support.serving import TEST_SECONDS, eventually, question
 
+from blade_protocol import paths
 from blade_protocol.signals import RouterSignals
 from blade_router.admin.sibling_workers import merge_metrics
 from blade_router.app import main
@@ -341,3 +342,19 @@ async def passes(port: int) -> bool:
         status = (await client.response()).status
     assert status in (200, 429)
     return status == 200
+
+
+async def test_who_waits_for_demand_at_one_worker_learns_what_another_one_holds(tmp_path: Path) -> None:
+    config = tmp_path / "router.json"
+    config.write_text(json.dumps({"hold": {"max_requests": 4}}))
+    path = f"{paths.INTERNAL_SIGNALS}?wait_for=demand&timeout=60".encode()
+    async with running("--config", str(config)) as (_, port, admin), contextlib.AsyncExitStack() as stack:
+        waits = [await stack.enter_async_context(connected(admin)) for _ in range(12)]  # some at either worker
+        for client in waits:
+            client.send(get(path))
+        holding = await stack.enter_async_context(connected(port))
+        holding.send(post())
+        for client in waits:
+            response = await client.response()
+            found = msgspec.json.decode(response.body, type=RouterSignals)
+            assert (response.status, sum(each.held_requests for each in found.services)) == (200, 1)

@@ -74,6 +74,16 @@ ROUTER_RULES: Final[tuple[Rule, ...]] = (
         message="each name must be one of spec.model.servedNames (the service's name where that is empty), and each "
         "alias neither one of these nor an alias of another model",
     ),
+    Rule(
+        at=("spec",),
+        field="spec.router.hold.maxRequests",
+        cel="!has(self.scaling) || !has(self.scaling.idleToZero) || !has(self.router) || !has(self.router.hold) "
+        "|| !has(self.router.hold.maxRequests) || self.router.hold.maxRequests > 0",
+        holds=lambda name, spec: (
+            spec.scaling is None or spec.scaling.idle_to_zero is None or spec.router.hold.max_requests > 0
+        ),
+        message="must not be 0 with scaling.idleToZero: a held request wakes the service",
+    ),
     _time("queue", "maxAge", lambda spec: spec.router.queue.max_age if spec.router.queue else None),
     _time("hold", "maxAge", lambda spec: spec.router.hold.max_age),
     _time("retry", "firstByteTimeout", _first_byte, least=0),

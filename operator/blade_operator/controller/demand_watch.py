@@ -1,0 +1,98 @@
+"""Waits at the routers of services that sleep at zero engines, so that the first request wakes them at once.
+
+Each router has a connection on which nothing happens until a request is held there. It only says when to reconcile:
+what is to be done follows from the signals that are queried then. So nothing is lost with a connection, or with this
+process: who is not waited for, or cannot be reached, is found by the next resync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Awaitable, Callable, Mapping
+
+from blade_operator import backoff, metrics
+from blade_operator.model.objects import Key, Object
+
+MOST = 8192
+"""Routers that are waited for at the same time. As many are left out as there are no file descriptors for."""
+QUICK = 1.0
+"""Seconds. A wait that ends sooner without demand was none: the router is too old to let anybody wait, or stops."""
+PAUSE = 1.0
+MOST_PAUSE = 30.0
+"""Seconds between two waits while there is demand that wakes nobody, doubled each time."""
+
+Wait = Callable[[Object], Awaitable[bool]]
+
+
+class DemandWatch:
+    """The routers that are waited for, by service.
+
+    ``wait`` returns whether requests are held in the router of a pod, once that is so or after a while; it raises
+    OSError or ValueError when the router does not say. ``on_demand`` is called for a service whose router holds one.
+    """
+
+    def __init__(self, wait: Wait, on_demand: Callable[[Key], None], most: int | None = None) -> None:
+        self._wait = wait
+        self._on_demand = on_demand
+        self._most = _affordable() if most is None else most
+        self._tasks: dict[Key, dict[str, asyncio.Task[None]]] = {}
+        self._pods: dict[tuple[Key, str], Object] = {}
+        """The pods as they are now, by service and name."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Number of routers that are waited for."""
+        return self._count
+
+    def watch(self, key: Key, pods: Mapping[str, Object]) -> None:
+        """Wait for demand at these router pods of a service, by name, and at no others; none: it does not sleep."""
+        tasks = self._tasks.setdefault(key, {})
+        for name in [name for name in tasks if name not in pods]:
+            tasks.pop(name).cancel()
+            self._pods.pop((key, name), None)
+            self._count -= 1
+        for name, pod in pods.items():
+            if name in tasks:
+                self._pods[key, name] = pod
+            elif self._count < self._most:
+                self._pods[key, name] = pod
+                tasks[name] = asyncio.create_task(self._follow(key, name), name=f"demand {name}")
+                self._count += 1
+        if not tasks:
+            del self._tasks[key]
+        metrics.DEMAND_WATCHES.set(self._count)
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        for key in list(self._tasks):
+            self.watch(key, {})
+
+    async def _follow(self, key: Key, name: str) -> None:
+        clock = asyncio.get_running_loop().time
+        failures, pause = 0, PAUSE
+        while True:
+            began = clock()
+            try:
+                demand = await self._wait(self._pods[key, name])
+            except (OSError, ValueError):
+                failures += 1
+                await asyncio.sleep(backoff.delay(failures))
+                continue
+            if demand:
+                self._on_demand(key)
+                await asyncio.sleep(pause)
+                pause = min(MOST_PAUSE, 2 * pause)
+            elif clock() - began < QUICK:
+                failures += 1
+                await asyncio.sleep(max(QUICK, backoff.delay(failures)))
+                continue
+            else:
+                pause = PAUSE
+            failures = 0
+
+
+def _affordable() -> int:
+    """Half of the descriptors that this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST if soft == resource.RLIM_INFINITY else min(MOST, soft // 2)
