@@ -49,7 +49,7 @@ class Service:
     def __init__(self, number: int) -> None:
         self.random = random.Random(number)
         self.arrivals = self.random.uniform(0.2, 6.0)
-        self.tokens = 0
+        self.tokens = self.requests = 0
         self.writes = 0
         metadata = {"name": f"s{number:04}", "namespace": "team", "uid": str(number), "generation": 1}
         spec = {"model": {"uri": "file:///m"}, "scaling": SCALING}
@@ -82,10 +82,12 @@ class Service:
         engines = len(self.observed.pods) - ROUTERS
         busy = min(0.95, self.arrivals / engines / 2)
         tpot, ttft = 0.02 / (1 - busy) * draw.uniform(0.95, 1.05), 0.1 / (1 - busy) * draw.uniform(0.9, 1.1)
+        self.requests += int(self.arrivals * SPACING)
         self.tokens += int(self.arrivals * 200 * SPACING)
         signals = RouterSignals(
             started=0.0,
             time=at,
+            arrivals=self.requests // ROUTERS,
             arrivals_per_second=self.arrivals / ROUTERS * draw.uniform(0.9, 1.1),
             prompt_tokens=self.tokens,
             completion_tokens=self.tokens,

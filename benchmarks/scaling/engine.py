@@ -13,9 +13,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-
 LEFT: Final = 1e-5
 """Tokens that count as none: clocks are not as fine."""
+
+
+SETTLED: Final = 900.0
+"""Seconds before which nothing counts: a service has been up for a while."""
+TYPICAL: Final = 100
+"""Tokens of a response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +28,17 @@ class Profile:
     """What an engine can do, in seconds."""
 
     fixed: float
+    """Of a step without anything in it."""
     per_request: float
+    """That a decode adds."""
     per_token: float
+    """That a prompt token adds."""
     start: float
     """From a decision to an engine that answers."""
     budget: int = 2048
+    """Prompt tokens of a step."""
     max_seqs: int = 128
+    """Requests that are computed at once."""
 
 
 @dataclass(slots=True)
@@ -44,103 +54,124 @@ class Request:
 
     @property
     def ttft(self) -> float:
+        """Seconds."""
         return self.first - self.at
 
     @property
     def tpot(self) -> float:
-        """0 for a response of one token."""
+        """Seconds; 0 for a response of one token."""
         return (self.end - self.first) / (self.completion - 1) if self.completion > 1 else 0.0
 
 
 @dataclass(slots=True)
 class Engine:
-    """One engine at the time ``now``."""
+    """One engine."""
 
     profile: Profile
     now: float
-    done: float = 0.0
-    """Tokens that a decode that was there all the time would have got."""
-    decodes: list[tuple[float, int, Request]] = field(default_factory=list)
-    """By what ``done`` will be at their ends."""
-    prompts: deque[Request] = field(default_factory=deque)
-    prompt_left: float = 0.0
-    """Tokens of the first prompt."""
-    prompt_tokens: float = 0.0
-    """Of all prompts, that are left."""
+    """The time of what follows."""
+    load: int = 0
+    """Requests that it has."""
+    event: float = math.inf
+    """When something changes next, if nothing comes."""
+    wait: float = 0.0
+    """Seconds by which a request that comes is expected to take longer than on an engine without one: for the prompts before it and
+    for decodes beside it, of :data:`TYPICAL` tokens."""
+    first: list[Request] = field(default_factory=list)
+    """Whose first token came; the caller takes them away."""
     waiting: deque[Request] = field(default_factory=deque)
-    draining: bool = False
+    _done: float = 0.0
+    """Tokens that a decode that was there all the time would have got."""
+    _decodes: list[tuple[float, int, Request]] = field(default_factory=list)
+    """By what ``_done`` will be at their ends."""
+    _prompts: deque[Request] = field(default_factory=deque)
+    _prompt_left: float = 0.0
+    """Tokens of the first prompt."""
+    _prompt_tokens: float = 0.0
+    """Of all prompts, that are left."""
+    _step: float = 1.0
+    """Seconds of a step."""
+    _chunk: float = 0.0
+    """Prompt tokens in it."""
     _numbers: int = 0
 
     @property
     def running(self) -> int:
-        return len(self.decodes) + len(self.prompts)
+        """Requests that are computed."""
+        return self.load - len(self.waiting)
 
-    @property
-    def load(self) -> int:
-        """Requests that it has."""
-        return self.running + len(self.waiting)
-
-    def add(self, request: Request) -> None:
-        """``request`` comes; :meth:`advance` was called for the present."""
+    def add(self, request: Request, now: float) -> None:
+        """``request`` comes at ``now``, up to which :meth:`advance` was called."""
+        self._pass(now)
+        self.load += 1
         self.waiting.append(request)
         self._admit()
-
-    def next_event(self) -> float:
-        """When something changes next, if nothing comes."""
-        step, chunk = self._step()
-        event = math.inf
-        if self.prompts:
-            event = self.now + self.prompt_left * step / chunk
-        if self.decodes:
-            event = min(event, self.now + (self.decodes[0][0] - self.done) * step)
-        return event
+        self._plan()
 
     def advance(self, to: float) -> list[Request]:
         """Compute until ``to``; the requests that ended."""
         ended: list[Request] = []
-        while (event := self.next_event()) <= to:
-            self._pass(event)
-            if self.prompts and self.prompt_left <= LEFT:
+        decodes = self._decodes
+        while self.event <= to:
+            self._pass(self.event)
+            if self._prompts and self._prompt_left <= LEFT:
                 self._first_token(ended)
-            while self.decodes and self.decodes[0][0] - self.done <= LEFT:
-                _, _, request = heapq.heappop(self.decodes)
-                request.end = self.now
-                ended.append(request)
-            self._admit()
-        self._pass(to)
+            while decodes and decodes[0][0] - self._done <= LEFT:
+                self._end(heapq.heappop(decodes)[2], ended)
+            if self.waiting:
+                self._admit()
+            self._plan()
         return ended
 
-    def _step(self) -> tuple[float, float]:
-        """Seconds of a step, and prompt tokens in it."""
-        chunk = min(self.profile.budget, self.prompt_tokens)
-        profile = self.profile
-        return profile.fixed + profile.per_request * len(self.decodes) + profile.per_token * chunk, max(chunk, 1e-9)
+    def _plan(self) -> None:
+        """What steps are like from now on, and until when."""
+        profile, decodes, tokens = self.profile, self._decodes, self._prompt_tokens
+        step = profile.fixed + profile.per_request * len(decodes)
+        event = math.inf
+        if self._prompts:
+            chunk = tokens if tokens < profile.budget else profile.budget
+            step += profile.per_token * chunk
+            event = self._prompt_left * step / chunk
+            self._chunk = chunk
+        if decodes:
+            end = (decodes[0][0] - self._done) * step
+            event = end if end < event else event
+        self._step = step
+        self.event = self.now + event
+        self.wait = profile.per_token * tokens + TYPICAL * profile.per_request * self.load
 
     def _pass(self, to: float) -> None:
-        step, chunk = self._step()
-        steps = (to - self.now) / step
-        self.done += steps
-        if self.prompts:
-            self.prompt_left -= steps * chunk
-            self.prompt_tokens -= steps * chunk
+        steps = (to - self.now) / self._step
+        self._done += steps
+        if self._prompts:
+            self._prompt_left -= steps * self._chunk
+            self._prompt_tokens -= steps * self._chunk
         self.now = to
 
     def _first_token(self, ended: list[Request]) -> None:
-        request = self.prompts.popleft()
+        request = self._prompts.popleft()
         request.first = self.now
-        self.prompt_tokens = sum(each.prompt for each in self.prompts) if self.prompts else 0.0
-        self.prompt_left = self.prompts[0].prompt if self.prompts else 0.0
+        self.first.append(request)
+        self._prompt_tokens -= self._prompt_left  # what rounding left
+        if self._prompts:
+            self._prompt_left = self._prompts[0].prompt
+        else:
+            self._prompt_left = self._prompt_tokens = 0.0
         if request.completion == 1:
-            request.end = self.now
-            ended.append(request)
+            self._end(request, ended)
             return
         self._numbers += 1
-        heapq.heappush(self.decodes, (self.done + request.completion - 1, self._numbers, request))
+        heapq.heappush(self._decodes, (self._done + request.completion - 1, self._numbers, request))
+
+    def _end(self, request: Request, ended: list[Request]) -> None:
+        request.end = self.now
+        self.load -= 1
+        ended.append(request)
 
     def _admit(self) -> None:
-        while self.waiting and self.running < self.profile.max_seqs:
+        while self.waiting and len(self._prompts) + len(self._decodes) < self.profile.max_seqs:
             request = self.waiting.popleft()
-            if not self.prompts:
-                self.prompt_left = request.prompt
-            self.prompts.append(request)
-            self.prompt_tokens += request.prompt
+            if not self._prompts:
+                self._prompt_left = request.prompt
+            self._prompts.append(request)
+            self._prompt_tokens += request.prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -31,6 +32,8 @@ class Scaled(MiniCluster):
         self.statuses = 0
         """How often a status was written."""
         self.prompt = self.completion = 0
+        self.requests = 0.0
+        self.asked_at = 0.0
         self.signals = self._signals
         self.bring_up()
 
@@ -97,12 +100,15 @@ class Scaled(MiniCluster):
     def _signals(self, at: float) -> Mapping[str, RouterSignals]:
         routers = [pod["metadata"]["name"] for pod in self.pods if podutil.role(pod) == "router"]
         share = 1 / max(1, len(routers))
+        passed, self.asked_at = at - self.asked_at, at
+        self.requests += self.arrivals * max(0.0, passed) if math.isfinite(self.arrivals) else 0.0
         self.completion += 10
         self.prompt += 10
         return {
             name: RouterSignals(
                 started=0.0,
                 time=at - self.late,
+                arrivals=int(self.requests * share),
                 arrivals_per_second=self.arrivals * share,
                 prompt_tokens=self.prompt,
                 completion_tokens=self.completion,

@@ -19,7 +19,9 @@ from blade_operator.spec.scaling_fields import Behavior, Scaling
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 
 _UP_ENGINES: Final = 4
+_UP_SECONDS: Final = 15.0
 _DOWN_ENGINES: Final = 1
+_DOWN_SECONDS: Final = 60.0
 _LEAST_PATIENCE: Final = 600.0
 """Seconds after which an engine that is not ready is not expected to be soon, at least."""
 _PATIENCE: Final = 3.0
@@ -66,8 +68,8 @@ def limits_of(spec: LLMServiceSpec, scaling: Scaling, now: datetime) -> Limits:
         most=most,
         concurrency=_concurrency(scaling),
         targets=_targets(scaling),
-        up=Speed(engines=_UP_ENGINES, percent=behavior.up_percent),
-        down=Speed(engines=_DOWN_ENGINES, percent=behavior.down_percent),
+        up=Speed(_UP_ENGINES, behavior.up_percent, _UP_SECONDS),
+        down=Speed(_DOWN_ENGINES, behavior.down_percent, _DOWN_SECONDS),
         down_delay=float(parse_duration(behavior.down_delay)),
         idle_to_zero=float(parse_duration(scaling.idle_to_zero)) if scaling.idle_to_zero and not least else None,
     )
@@ -92,7 +94,7 @@ def _concurrency(scaling: Scaling) -> float | None:
 def _targets(scaling: Scaling) -> Targets:
     if not _by_slo(scaling) or scaling.slo is None:
         return Targets()
-    return Targets(seconds(scaling.slo.ttft), seconds(scaling.slo.tpot))
+    return Targets(seconds(scaling.slo.ttft), seconds(scaling.slo.tpot), scaling.slo.percentile / 100)
 
 
 def count_engines(pods: Iterable[Object], wanted: int, start_seconds: float, now: datetime) -> Engines:

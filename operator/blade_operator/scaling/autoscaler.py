@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from blade_operator.scaling.memory import Memory, Peaks
+from blade_operator.scaling.forecast import Forecast
+from blade_operator.scaling.memory import Changes, Memory, Peaks
 from blade_operator.scaling.signals import Samples
 
 PUBLISH_SECONDS: Final = 60.0
@@ -66,7 +67,7 @@ class Autoscaler:
 
 def without_times(memory: Memory, at: float) -> Memory:
     """What is still true after a time that nothing is known of: how fast engines are, not what was needed lately."""
-    return Memory(capacity=memory.capacity, start_seconds=memory.start_seconds, busy_at=at, peaks=Peaks())
+    return replace(memory, arrivals=Forecast(), present=Forecast(), peaks=Peaks(), changes=Changes(), busy_at=at)
 
 
 def differs(one: str, other: str) -> bool:

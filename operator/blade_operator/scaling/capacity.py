@@ -27,7 +27,7 @@ _GUESS: Final = (0.5, 0.2, 0.3)
 """Shares of the three in the first measurement."""
 _GUESS_WEIGHT: Final = 0.02
 """Of the guess, beside one of a measurement."""
-_CORRECTION: Final = 0.1
+_CORRECTION: Final = 0.05
 """Share of a new measurement in what latencies are at the promised percentile."""
 
 Vector = tuple[float, float, float]
@@ -98,7 +98,8 @@ class Capacity:
         return self.measurements >= LEAST_MEASUREMENTS
 
     def learn(self, load: Load) -> Capacity:
-        """With what ``load`` says. Only engines that compute say anything."""
+        """With what ``load`` says, whose last minute is to have been like the present. Only engines that compute say
+        anything."""
         tpot = load.mean_tpot
         if not load.ready or not tpot or not math.isfinite(tpot) or load.running <= 0:
             return self

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from blade_operator.scaling.load import Load
-from blade_operator.scaling.memory import Memory
-from blade_operator.scaling.need import Need, by_concurrency, by_targets
+from blade_operator.scaling.memory import Changes, Memory, Peaks
+from blade_operator.scaling.need import Need, by_concurrency, by_targets, late, reachable
 from blade_operator.scaling.policy import Policy
+
+LONGEST: Final = 180.0
+"""Seconds between two decisions after which what was needed in between is unknown."""
+REACTION: Final = 10.0
+"""Seconds from a change of the load to the next decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +28,17 @@ class Decision:
 
 def decide(policy: Policy, engines: int, load: Load, memory: Memory) -> tuple[Decision, Memory]:
     """For ``engines`` that there are to be so far: as many as are needed, at once; fewer once that has been enough for
-    a while. What is to be remembered comes with it."""
-    memory = _learn(policy, load, memory)
+    a while. What is to be remembered comes with it. A load whose numbers are not sound changes neither."""
+    if not load.is_sound:
+        kept = min(max(engines, policy.least), policy.most)
+        return Decision(kept, "the load's numbers are not sound", kept), memory
+    memory = _learn(policy, load, _in_time(load.at, memory))
     need = _need(policy, load, memory)
     bounded = min(max(need.engines, policy.least), policy.most)
     memory = replace(memory, peaks=memory.peaks.with_need(load.at, bounded, policy.down_delay))
     decided, reason = bounded, need.reason
     if bounded < engines:
-        decided, reason = _fewer(policy, engines, bounded, load, memory), need.reason
+        decided = _fewer(policy, engines, bounded, load, memory)
         if decided == engines:
             reason = f"{need.reason}; {bounded} would do, but not for {policy.down_delay:g} s yet"
     elif bounded > engines:
@@ -42,14 +51,35 @@ def decide(policy: Policy, engines: int, load: Load, memory: Memory) -> tuple[De
     return Decision(decided, reason, bounded), memory
 
 
-def _learn(policy: Policy, load: Load, memory: Memory) -> Memory:
+def _in_time(at: float, memory: Memory) -> Memory:
+    """Without what it knows of a time that is not just before ``at``: a clock was set, or nobody decided for long. Then
+    nothing says what was needed meanwhile, and waiting begins anew."""
+    if not memory.at or 0.0 <= at - memory.at <= LONGEST:
+        return replace(memory, at=at)
     return replace(
-        memory,
-        capacity=memory.capacity.learn(load) if policy.concurrency is None else memory.capacity,
-        arrivals=memory.arrivals.with_rate(load.at, load.arrivals),
-        present=memory.present.with_rate(load.at, load.present),
-        busy_at=load.at if load.present or load.arrivals or not memory.busy_at else memory.busy_at,
+        memory, at=at, peaks=Peaks(), changes=Changes(), busy_at=at, headroom=replace(memory.headroom, at=at)
     )
+
+
+def _learn(policy: Policy, load: Load, memory: Memory) -> Memory:
+    busy = load.present or load.arrivals or not memory.busy_at
+    memory = replace(memory, busy_at=load.at if busy else memory.busy_at)
+    if policy.concurrency is not None:
+        return replace(memory, present=memory.present.with_rate(load.at, load.present))
+    if load.recent_arrivals is None:
+        arrivals = memory.arrivals.with_rate(load.at, load.arrivals)
+    else:
+        arrivals = memory.arrivals.with_rate(load.at, load.recent_arrivals, load.at - memory.arrivals.at)
+    memory = replace(memory, steady=memory.steady.with_load(load, arrivals.level))
+    capacity = memory.capacity
+    if not capacity.is_known or memory.steady.lasts(load.at):
+        capacity = capacity.learn(load)
+    headroom = memory.headroom.with_rate(load.at, arrivals.level)
+    share = late(load, reachable(policy.targets, capacity)) if capacity.is_known else None
+    if share is not None:
+        steady = memory.steady.lasts(load.at)
+        headroom = headroom.with_late(load.at, share, 1.0 - policy.targets.share, steady=steady)
+    return replace(memory, capacity=capacity, arrivals=arrivals, headroom=headroom)
 
 
 def _need(policy: Policy, load: Load, memory: Memory) -> Need:
@@ -59,18 +89,18 @@ def _need(policy: Policy, load: Load, memory: Memory) -> Need:
     if policy.idle_to_zero is not None and idle >= policy.idle_to_zero:
         return Need(0, f"no request for {idle:.0f} s")
     if policy.concurrency is not None:
-        need = by_concurrency(load, memory.present.ahead(memory.start_seconds, load.present), policy.concurrency)
+        need = by_concurrency(load, memory.present.ahead(memory.start_seconds), policy.concurrency)
     else:
-        arrivals = memory.arrivals.ahead(memory.start_seconds, load.arrivals)
+        arrivals = memory.headroom.planned(memory.arrivals.ahead(memory.start_seconds + REACTION))
         need = by_targets(load, arrivals, memory.capacity, policy, memory.start_seconds)
     return Need(max(1, need.engines), need.reason)
 
 
 def _fewer(policy: Policy, engines: int, needed: int, load: Load, memory: Memory) -> int:
+    if not needed:  # nobody is there: nothing to be careful about
+        return 0
     if load.starting:  # what they will change is not seen yet
         return engines
     enough = max(needed, memory.peaks.most(load.at, policy.down_delay, engines))
-    if not needed:  # nobody is there: nothing to be careful about
-        return 0
     before = memory.changes.highest(load.at, policy.down.seconds, engines)
     return min(engines, max(enough, before - policy.down.step(before)))

@@ -1,17 +1,23 @@
 """Arrivals in the near future: as far ahead as an engine that is asked for now takes to start.
 
-Holt's linear exponential smoothing: a level and a trend. A falling trend is not followed: what is there is kept until
-it is known to be needless.
+Holt's linear exponential smoothing (1957): a level and a trend. A measurement that cannot be chance, of so many arrivals,
+is believed at once: a burst is seen when it comes, while the noise of a steady rate is smoothed. A falling trend is not
+followed: what is there is kept until it is known to be needless.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
-_LEVEL_SECONDS: Final = 30.0
+_LEVEL_SECONDS: Final = 40.0
 """In which two thirds of a change of the level are seen."""
-_TREND_SECONDS: Final = 90.0
+_TREND_SECONDS: Final = 30.0
+_LONGEST: Final = 900.0
+"""Seconds after which what was known is forgotten."""
+_CHANCE: Final = 4.0
+"""Standard deviations of a Poisson count beyond which a measurement is no chance."""
 MOST_GROWTH: Final = 2.0
 """The forecast is at most so many times the present."""
 
@@ -24,22 +30,29 @@ class Forecast:
     level: float = 0.0
     trend: float = 0.0
     """Of a second."""
+    slope: float = 0.0
+    """From the measurement before to the last one, a second."""
 
-    def with_rate(self, at: float, rate: float) -> Forecast:
-        """After ``rate`` was measured."""
+    def with_rate(self, at: float, rate: float, counted: float = 0.0) -> Forecast:
+        """After ``rate`` was measured, in the last ``counted`` seconds (0: it is no count, and smoothed only)."""
         passed = at - self.at
-        if not self.at or passed > 10 * _TREND_SECONDS or passed < 0:
+        if not self.at or passed > _LONGEST or passed < 0:
             return Forecast(at, rate)
         if passed == 0:
             return self
-        level_share = min(1.0, passed / _LEVEL_SECONDS)
+        expected = self.level + self.trend * passed
+        share = min(1.0, passed / _LEVEL_SECONDS)
+        if counted:
+            chance = _CHANCE * math.sqrt(max(expected, 1.0 / counted) / counted)
+            share = max(share, 1.0 - chance / max(abs(rate - expected), chance))
+        level = max(0.0, expected + share * (rate - expected))
         trend_share = min(1.0, passed / _TREND_SECONDS)
-        level = self.level + self.trend * passed
-        level += level_share * (rate - level)
-        trend = self.trend + trend_share * ((level - self.level) / passed - self.trend)
-        return Forecast(at, max(0.0, level), trend)
+        slope = (level - self.level) / passed
+        # A burst is a step: only what rises twice in a row is a trend.
+        trend = self.trend + trend_share * (min(slope, max(0.0, self.slope)) - self.trend)
+        return Forecast(at, level, trend, slope)
 
-    def ahead(self, seconds: float, rate: float) -> float:
-        """The rate so far ahead; no less than the present one, ``rate``."""
+    def ahead(self, seconds: float) -> float:
+        """The rate so far ahead; no less than the present level."""
         expected = self.level + max(0.0, self.trend) * seconds
-        return min(max(rate, expected), max(rate, self.level) * MOST_GROWTH)
+        return min(expected, self.level * MOST_GROWTH)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
 from blade_operator.scaling.capacity import Capacity
 from blade_operator.scaling.forecast import Forecast
+from blade_operator.scaling.headroom import Headroom
+from blade_operator.scaling.load import Load
 
 START_SECONDS: Final = 60.0
 """An engine is expected to start in this time until one was seen to."""
-_PARTS: Final = 8
+WINDOW: Final = 60.0
+"""Seconds that rates and percentiles are of."""
+_ALIKE: Final = 0.2
+"""Share by which the rate of a minute may differ from the present one."""
+_PARTS: Final = 16
 """Of a window: what was needed is remembered for each."""
 
 
@@ -25,12 +32,14 @@ class Peaks:
 
     def with_need(self, at: float, engines: int, window: float) -> Peaks:
         """Also ``engines`` at ``at``; what was more than ``window`` seconds ago is forgotten."""
-        kept = [(when, count) for when, count in self.peaks if at - when <= window and count > engines]
         part = window / _PARTS
-        if kept and self.peaks[-1][1] == engines and at - self.peaks[-1][0] < part:
-            kept.append(self.peaks[-1])  # nothing new: the memory need not be written
-        else:
+        kept = [(when, count) for when, count in self.peaks if at - when <= window + part and count > engines]
+        last = self.peaks[-1] if self.peaks else (-math.inf, 0)
+        if last[1] == engines and at - last[0] < part:
+            kept.append(last)  # nothing new: the memory need not be written
+        elif not kept or at - kept[-1][0] >= part:
             kept.append((at, engines))
+        # Else the larger one of the same part stands for both.
         return Peaks(self.since or at, tuple(kept))
 
     def most(self, at: float, window: float, engines: int) -> int:
@@ -60,6 +69,23 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
+class Steady:
+    """Since when so many engines have had about the same load: only then do the latencies of a minute belong to them."""
+
+    since: float = 0.0
+    ready: int = 0
+
+    def with_load(self, load: Load, rate: float) -> Steady:
+        """After ``load``, of which ``rate`` requests a second come at present."""
+        alike = abs(rate - load.arrivals) <= _ALIKE * load.arrivals
+        return self if load.ready == self.ready and alike else Steady(load.at, load.ready)
+
+    def lasts(self, at: float) -> bool:
+        """Whether it has been so for as long as latencies are of."""
+        return at - self.since >= WINDOW
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """Of one service."""
 
@@ -72,3 +98,7 @@ class Memory:
     """From the decision to an engine that answers."""
     busy_at: float = 0.0
     """When there was a request last."""
+    at: float = 0.0
+    """When was decided last."""
+    headroom: Headroom = field(default_factory=Headroom)
+    steady: Steady = field(default_factory=Steady)

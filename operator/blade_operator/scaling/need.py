@@ -6,18 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from blade_operator.scaling.capacity import Capacity, Demand
+from blade_operator.scaling.capacity import Capacity, Demand, Latencies
 from blade_operator.scaling.load import Load
 from blade_operator.scaling.policy import Policy, Targets
 
-MARGIN: Final = 0.85
-"""Share of a target that is planned with: percentiles of a minute vary."""
-SPARE: Final = 0.9
-"""Share of the same with which one engine fewer has to do: else it would soon be needed again."""
+SPARE: Final = 1.03
+"""So many times the load is what fewer engines have to be enough for: else one more would soon be needed again."""
+BEST: Final = 1.2
+"""A target below so many times the latency of an engine without load cannot be reached by more engines."""
 _MOST_FACTOR: Final = 2.0
 """The most by which a target that is missed multiplies the engines at once."""
 _HIGH: Final = 0.9
 """A latency above this share of its target asks for more, while nothing is known of what an engine can do."""
+_STEEP: Final = 3.0
+"""Power with which the share of late requests grows with their latency over its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,41 +40,66 @@ def by_concurrency(load: Load, expected: float, target: float) -> Need:
 def by_targets(load: Load, arrivals: float, capacity: Capacity, policy: Policy, start: float) -> Need:
     """The fewest engines with which latencies stay below the targets at ``arrivals`` a second; while it is not known
     what an engine can do, more as far as a target is missed. What waits has to be done in ``start`` seconds, too."""
-    if capacity.is_known:
-        need = _planned(load, arrivals + load.queued / start, capacity, policy)
-    else:
-        need = Need(load.engines, "it is not known yet what an engine can do")
-    measured = _measured(load, policy.targets)
-    if measured is not None and measured.engines > need.engines:
-        return measured
-    return need
+    if not capacity.is_known or load.arrivals <= 0.0:
+        return _measured(load, policy.targets) or Need(load.engines, "it is not known yet what an engine can do")
+    targets = reachable(policy.targets, capacity)
+    arrivals += load.queued / max(start, 1.0)
+    low, high = max(1, policy.least), max(1, policy.most)
+    while low < high:  # latencies fall with the number of engines
+        engines = (low + high) // 2
+        spare = SPARE if engines < load.engines else 1.0
+        if _within(targets, capacity.predict(Demand.of(load, engines, arrivals * spare))):
+            high = engines
+        else:
+            low = engines + 1
+    expected = capacity.predict(Demand.of(load, low, arrivals))
+    if not _within(targets, expected):
+        return Need(low, f"{arrivals:.3g} requests/s are more than {low} engines can do in time")
+    text = f"for {arrivals:.3g} requests/s: TTFT {_ms(expected.ttft)}, TPOT {_ms(expected.tpot)} expected"
+    if targets != policy.targets:
+        text += "; no number of engines is fast enough for the targets"
+    return Need(low, text)
 
 
-def _planned(load: Load, arrivals: float, capacity: Capacity, policy: Policy) -> Need:
-    for engines in range(max(1, policy.least), policy.most + 1):
-        expected = capacity.predict(Demand.of(load, engines, arrivals))
-        margin = MARGIN if engines >= load.engines else MARGIN * SPARE
-        if _within(policy.targets.ttft, expected.ttft, margin) and _within(policy.targets.tpot, expected.tpot, margin):
-            text = f"{arrivals:.2g} requests/s: TTFT {_ms(expected.ttft)}, TPOT {_ms(expected.tpot)} expected"
-            return Need(engines, text)
-    return Need(policy.most, f"{arrivals:.2g} requests/s are more than {policy.most} engines can do in time")
+def reachable(targets: Targets, capacity: Capacity) -> Targets:
+    """``targets``, but none that an engine without load does not reach."""
+    best = Latencies(BEST * capacity.ttft, BEST * capacity.fixed * capacity.tail)
+    return Targets(
+        None if targets.ttft is None else max(targets.ttft, best.ttft),
+        None if targets.tpot is None else max(targets.tpot, best.tpot),
+        targets.share,
+    )
+
+
+def late(load: Load, targets: Targets) -> float | None:
+    """Share of the requests that were not within the targets, at most about; None: nothing was measured."""
+    if load.late is not None:
+        return load.late
+    ratios = [
+        measured / target
+        for measured, target in ((load.ttft, targets.ttft), (load.tpot, targets.tpot))
+        if measured and target
+    ]
+    return (1.0 - targets.share) * sum(each**_STEEP for each in ratios) if ratios else None
 
 
 def _measured(load: Load, targets: Targets) -> Need | None:
-    """What latencies ask for that are near their targets or above them, whatever is expected."""
+    """What latencies ask for that are near their targets or above them."""
     found: Need | None = None
     for name, measured, target in (("TTFT", load.ttft, targets.ttft), ("TPOT", load.tpot, targets.tpot)):
-        if not measured or not target or not math.isfinite(measured) or measured < _HIGH * target:
+        if not measured or not target or measured < _HIGH * target:
             continue
         # Engines that start are on their way to mend it.
-        engines = max(math.ceil(load.ready * min(_MOST_FACTOR, measured / target / MARGIN)), load.ready + 1)
+        engines = max(math.ceil(load.ready * min(_MOST_FACTOR, measured / target / _HIGH)), load.ready + 1)
         if found is None or engines > found.engines:
             found = Need(engines, f"{name} {_ms(measured)} of {_ms(target)}")
-    return found
+    return found if found is None or found.engines > load.engines else None
 
 
-def _within(target: float | None, expected: float, margin: float) -> bool:
-    return target is None or expected <= margin * target
+def _within(targets: Targets, expected: Latencies) -> bool:
+    return (targets.ttft is None or expected.ttft <= targets.ttft) and (
+        targets.tpot is None or expected.tpot <= targets.tpot
+    )
 
 
 def _ms(seconds: float) -> str:

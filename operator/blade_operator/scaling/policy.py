@@ -24,6 +24,8 @@ class Targets:
 
     ttft: float | None = None
     tpot: float | None = None
+    share: float = 0.95
+    """Of the requests, that is to be within both: the percentile of the latencies that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Policy:
     concurrency: float | None = None
     """Requests an engine is to have; None: there are targets instead."""
     targets: Targets = field(default_factory=Targets)
-    up: Speed = Speed(engines=4, percent=100)
+    up: Speed = Speed(engines=4, percent=100, seconds=15.0)
     down: Speed = Speed(engines=1, percent=25)
     down_delay: float = 120.0
     """Seconds for which fewer engines must have been enough."""

@@ -30,6 +30,8 @@ class Sample:
 
     started: float
     at: float
+    arrivals: int
+    """Requests."""
     prompt: int
     """Prompt tokens that were computed: without those from a prefix cache."""
     completion: int
@@ -90,6 +92,7 @@ def measure(
         running=float(sum(each.running for each in services)),
         queued=float(sum(each.queued_requests + each.held_requests for each in services)),
         arrivals=sum(each.arrivals_per_second for each in fresh.values()),
+        recent_arrivals=sum(map(_recent, sampled.values())) if has_rates else None,
         prompt_tokens=sum(rate[0] for rate in rates if rate is not None),
         completion_tokens=sum(rate[1] for rate in rates if rate is not None),
         ttft=_mean((each.arrivals_per_second, _at(each.ttft_seconds, percentile)) for each in fresh.values()),
@@ -122,10 +125,10 @@ def _is_sane(signals: RouterSignals) -> bool:
 def _sampled(samples: tuple[Sample, ...], signals: RouterSignals) -> tuple[Sample, ...]:
     """With the counters of now; one that restarted began anew."""
     computed = max(0, signals.prompt_tokens - signals.cached_tokens)
-    latest = Sample(signals.started, signals.time, computed, signals.completion_tokens)
+    latest = Sample(signals.started, signals.time, signals.arrivals, computed, signals.completion_tokens)
     kept = [each for each in samples if each.started == latest.started and each.at < latest.at]
     if not kept and latest.at - latest.started <= WINDOW:
-        kept = [Sample(latest.started, latest.started, 0, 0)]
+        kept = [Sample(latest.started, latest.started, 0, 0, 0)]
     if len(kept) > 1 and kept[-1].at - kept[-2].at < _LEAST_GAP:
         del kept[-1]
     while len(kept) > 1 and latest.at - kept[1].at >= WINDOW:
@@ -146,6 +149,12 @@ def _idle(signals: Iterable[RouterSignals]) -> float | None:
     """Seconds since the last request at any of them; None: some do not say."""
     seconds = [each.idle_seconds for each in signals]
     return None if None in seconds else min(each for each in seconds if each is not None)
+
+
+def _recent(samples: tuple[Sample, ...]) -> float:
+    """Requests a second since the sample before the last."""
+    before, last = samples[-2:]
+    return max(0, last.arrivals - before.arrivals) / (last.at - before.at)
 
 
 def _at(percentiles: Percentiles, percentile: Percentile) -> float:

@@ -58,6 +58,16 @@ def test_rates_of_tokens_are_of_the_last_minute_and_known_from_the_second_look_o
     assert len(found.samples["a"]) <= 8
 
 
+def test_recent_arrivals_are_those_since_the_look_before() -> None:
+    found = look(0, routers="a", a=router(arrivals=100))
+    assert found.load is not None
+    assert found.load.recent_arrivals is None
+    found = look(10, found.samples, "a", a=router(10, arrivals=110))
+    found = look(20, found.samples, "a", a=router(20, arrivals=170))
+    assert found.load is not None
+    assert found.load.recent_arrivals == pytest.approx(6.0)
+
+
 def test_samples_do_not_pile_up_when_a_service_is_looked_at_often() -> None:
     found = look(0, a=router())
     for tenth in range(1, 1000):
