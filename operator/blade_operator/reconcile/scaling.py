@@ -107,8 +107,9 @@ def scale(service: LLMService, observed: Observed, now: datetime) -> Scaled:
 
 
 def _is_waited_for(observed: Observed) -> bool:
-    """Whether requests are held for want of an engine."""
-    return any(service.held_requests for each in observed.signals.values() for service in each.services)
+    """Whether requests wait for an engine."""
+    services = [service for each in observed.signals.values() for service in each.services]
+    return any(service.held_requests or service.queued_requests for service in services)
 
 
 def with_replicas(service: LLMService, replicas: int) -> LLMService:

@@ -145,16 +145,16 @@ def _rates(samples: tuple[Sample, ...]) -> tuple[float, float] | None:
     return max(0, last.prompt - first.prompt) / seconds, max(0, last.completion - first.completion) / seconds
 
 
-def _recent(samples: tuple[Sample, ...]) -> float:
-    """Requests a second since the sample before the last."""
-    before, last = samples[-2:]
-    return max(0, last.arrivals - before.arrivals) / (last.at - before.at)
-
-
 def _idle(signals: Iterable[RouterSignals]) -> float | None:
     """Seconds since the last request at any of them; None: some do not say."""
     seconds = [each.idle_seconds for each in signals]
     return None if None in seconds else min(each for each in seconds if each is not None)
+
+
+def _recent(samples: tuple[Sample, ...]) -> float:
+    """Requests a second since the sample before the last."""
+    before, last = samples[-2:]
+    return max(0, last.arrivals - before.arrivals) / (last.at - before.at)
 
 
 def _at(percentiles: Percentiles, percentile: Percentile) -> float:

@@ -373,7 +373,7 @@ def test_idle_services_sleep_and_waiting_requests_wake_them() -> None:
     cluster.steps(40)
     assert cluster.replicas == 1
     cluster.steps(60)
-    assert (cluster.replicas, cluster.service["status"]["phase"]) == (0, "ScaledToZero")
+    assert (cluster.replicas, cluster.service["status"]["phase"]) == (0, "Sleeping")
     cluster.queued = 3
     cluster.step(3)
     assert cluster.replicas == 1
