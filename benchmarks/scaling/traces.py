@@ -86,7 +86,9 @@ def bursts(seed: int) -> Trace:
         end = at + generator.uniform(60, 240)
         times.append((at, end))
         at = end
-    return Trace("bursts", seed, SETTLED + 3600, lambda t: 24.0 if any(start <= t < end for start, end in times) else 12.0)
+    return Trace(
+        "bursts", seed, SETTLED + 3600, lambda t: 24.0 if any(start <= t < end for start, end in times) else 12.0
+    )
 
 
 def diurnal(seed: int) -> Trace:

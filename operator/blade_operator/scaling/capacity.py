@@ -1,10 +1,11 @@
 """What one engine can do, learnt from the load and the latencies that were measured.
 
 An engine computes steps: each takes ``fixed`` seconds, ``per_request`` for each decode in it, and ``per_token`` for
-each prompt token. With ``g`` completion tokens and ``q`` prompt tokens a second to compute, it has g * TPOT decodes in a
-step (Little's law) and q * TPOT prompt tokens, so that
+each prompt token. With ``g`` completion tokens and ``q`` prompt tokens a second to compute, it has g * TPOT decodes
+in a step (Little's law) and q * TPOT prompt tokens, so that
 
-    TPOT = fixed + per_request * g * TPOT + per_token * q * TPOT,    or    1 = fixed / TPOT + per_request * g + per_token * q.
+    TPOT = fixed + per_request * g * TPOT + per_token * q * TPOT,    or    1 = fixed / TPOT + per_request * g +
+    per_token * q.
 
 The three are the non-negative least squares of the latter over all measurements, of which older ones weigh less, and of
 a guess, which decides where the load never changed: only the sum of the last two is known then, and only it matters.
