@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from benchmarks import figures
 from benchmarks.figures import QUICK, Figure
@@ -71,12 +72,13 @@ def policies(profile: Profile, trace: Trace) -> dict[str, list[Callable[[], Scal
     in_flight = rate * completion * tpot  # Little's law
     lengths = (prompt, completion, long_prompt)
     return {
-        OURS: [lambda: slo(profile, PROMISE, LEAST, MOST)],
-        "ours, Concurrency": [lambda s=s: concurrency(profile, s * in_flight, LEAST, MOST) for s in SHARES],  # type:
-        ignore[misc] "HPA, KEDA": [lambda s=s: hpa(s * in_flight, LEAST, MOST) for s in SHARES],  # type: ignore[misc]
-        "Knative, KServe": [lambda s=s: knative(s * in_flight / 0.7, LEAST, MOST) for s in SHARES],  # type:
-        ignore[misc] "llm-d": [lambda: llm_d(PROMISE, LEAST, MOST)], "Dynamo": [lambda: planner(profile, lengths,
-        PROMISE, LEAST, MOST)], }
+        OURS: [partial(slo, profile, PROMISE, LEAST, MOST)],
+        "ours, Concurrency": [partial(concurrency, profile, share * in_flight, LEAST, MOST) for share in SHARES],
+        "HPA, KEDA": [partial(hpa, share * in_flight, LEAST, MOST) for share in SHARES],
+        "Knative, KServe": [partial(knative, share * in_flight / 0.7, LEAST, MOST) for share in SHARES],
+        "llm-d": [partial(llm_d, PROMISE, LEAST, MOST)],
+        "Dynamo": [partial(planner, profile, lengths, PROMISE, LEAST, MOST)],
+    }
 
 
 def _trace(work: tuple[int, int, float]) -> list[Row]:

@@ -48,12 +48,17 @@ def cheapest_fixed(profile: Profile, trace: Trace, promise: Promise, least: int,
     low, high, found = least, most, None
     while low <= high:
         count = (low + high) // 2
-        result = run(profile, trace, lambda _load, _engines, count=count: count, count, promise)  # type: ignore[misc]
+        result = run(profile, trace, fixed(count), count, promise)
         if result.attainment(promise) >= promise.share:
             high, found = count - 1, result
         else:
             low = count + 1
-    return found or run(profile, trace, lambda _load, _engines: most, most, promise)
+    return found or run(profile, trace, fixed(most), most, promise)
+
+
+def fixed(count: int) -> Scaler:
+    """So many engines throughout."""
+    return lambda load, engines: count
 
 
 def run(profile: Profile, trace: Trace, scaler: Scaler, engines: int, promise: Promise) -> Result:
