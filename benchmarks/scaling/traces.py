@@ -67,7 +67,7 @@ class Trace:
     def requests(self) -> list[Request]:
         """The same ones at each call, without what became of them."""
         generator = random.Random(f"{self.name} {self.seed}")
-        at, found = 0.0, []
+        at, found = 0.0, list[Request]()
         while True:
             # A renewal process whose clock runs as fast as requests come.
             at += generator.gammavariate(self.shape, 1.0 / self.shape) / self.rate(at)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 from blade_operator.scaling.load import Load
 
@@ -32,6 +32,7 @@ _CORRECTION: Final = 0.05
 """Share of a new measurement in what latencies are at the promised percentile."""
 
 Vector = tuple[float, float, float]
+Products = tuple[float, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Capacity:
 
     scale: Vector = (1.0, 1.0, 1.0)
     """Each input at the first measurement: in these units all of them are near one."""
-    products: tuple[float, float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    products: Products = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     """Weighted sums of the inputs' products: 00, 01, 02, 11, 12, 22."""
     sums: Vector = (0.0, 0.0, 0.0)
     """Of the inputs."""
@@ -132,8 +133,8 @@ class Capacity:
         sums = tuple(FORGETTING * old + each for old, each in zip(self.sums, inputs, strict=True))
         return replace(
             self,
-            products=products,
-            sums=sums,
+            products=cast(Products, products),
+            sums=cast(Vector, sums),
             weights=_least_squares(products, sums),
             measurements=self.measurements + 1,
         )

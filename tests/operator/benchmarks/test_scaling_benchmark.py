@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable
 
 import pytest
 from benchmarks.scaling.engine import SETTLED, Engine, Profile, Request
@@ -62,7 +63,7 @@ def test_tpot_under_a_steady_load_is_that_of_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("make", TRACES)
-def test_a_trace_is_the_same_each_time_and_has_the_rate_that_it_says(make: type[Trace]) -> None:
+def test_a_trace_is_the_same_each_time_and_has_the_rate_that_it_says(make: Callable[[int], Trace]) -> None:
     trace = make(7)
     one, two = trace.requests(), trace.requests()
     assert [(each.at, each.prompt) for each in one] == [(each.at, each.prompt) for each in two]
