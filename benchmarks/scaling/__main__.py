@@ -1,7 +1,7 @@
 """``make bench-scaling``: autoscalers on the same requests, beside one that knows the future, in simulated time.
 
-Each policy that has a number to set gets the best of several for each trace: the cheapest that keeps the promise. Figures
-are of seeds that nothing was fitted on. It ends with exit code 1 when ours misses a bound.
+Each policy that has a number to set gets the best of several for each trace: the cheapest that keeps the promise.
+Figures are of seeds that nothing was fitted on. It ends with exit code 1 when ours misses a bound.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from benchmarks import figures
 from benchmarks.figures import QUICK, Figure
@@ -22,12 +22,14 @@ from benchmarks.scaling.cost import decision_seconds
 from benchmarks.scaling.engine import Profile
 from benchmarks.scaling.oracle import best, cheapest_fixed, most_rate, oracle
 from benchmarks.scaling.policies import concurrency, hpa, knative, llm_d, planner, slo
+from benchmarks.scaling.rows import Row, mean_attainment, mean_hours, of
 from benchmarks.scaling.traces import TRACES, Trace
 from benchmarks.scaling.world import Promise, Result, Scaler, World, percentile
 from blade_operator.scaling.capacity import LEAST_MEASUREMENTS, Capacity, Demand
 
 PROFILE = Profile(fixed=0.024, per_request=0.00018, per_token=0.00013, start=40.0)
-"""Six times what benchmarks/results/gpu_engine.json has of a model of 8 billion parameters on one H200: one of about 50."""
+"""Six times what benchmarks/results/gpu_engine.json has of a model of 8 billion parameters on one H200: one of
+about 50."""
 PROMISE = Promise(ttft=2.0, tpot=0.1, share=0.95)
 LEAST, MOST, FIRST = 1, 24, 4
 """Engines: the fewest, the most, and at the beginning."""
@@ -38,20 +40,6 @@ SHARES = (0.5, 0.7, 1.0)
 OURS, ORACLE = "ours, SLO", "oracle"
 LENIENCE = 0.005
 """Of attainment: what counts as equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One policy on one trace."""
-
-    trace: str
-    seed: int
-    policy: str
-    attainment: float
-    hours: float
-    reversals: int
-    counts: tuple[tuple[float, int], ...]
-    """Engines decided, when that changed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(*table(rows), sep="\n")
     print(f"{options.seeds} seeds, engines start in {options.start:g} s, {time.perf_counter() - started:.0f} s")
     if options.pictures:
-        pictures.write([trace(1) for trace in TRACES], [row for row in rows if row.seed == 1], rows)
+        pictures.write([trace(1) for trace in TRACES], [row for row in rows if row.seed == 1], rows, (OURS, ORACLE))
     found = [*results(rows), Figure("decision_cpu", 1e6 * decision_seconds(), "us", "<=", 1000.0)]
     return figures.report("scaling", found, seeds=str(options.seeds), start=f"{options.start:g} s")
 
@@ -84,12 +72,12 @@ def policies(profile: Profile, trace: Trace) -> dict[str, list[Callable[[], Scal
     in_flight = rate * completion * tpot  # Little's law
     lengths = (prompt, completion, long_prompt)
     return {
-        OURS: [lambda: slo(profile, PROMISE, LEAST, MOST)],
-        "ours, Concurrency": [lambda s=s: concurrency(profile, s * in_flight, LEAST, MOST) for s in SHARES],  # type: ignore[misc]
-        "HPA, KEDA": [lambda s=s: hpa(s * in_flight, LEAST, MOST) for s in SHARES],  # type: ignore[misc]
-        "Knative, KServe": [lambda s=s: knative(s * in_flight / 0.7, LEAST, MOST) for s in SHARES],  # type: ignore[misc]
-        "llm-d": [lambda: llm_d(PROMISE, LEAST, MOST)],
-        "Dynamo": [lambda: planner(profile, lengths, PROMISE, LEAST, MOST)],
+        OURS: [partial(slo, profile, PROMISE, LEAST, MOST)],
+        "ours, Concurrency": [partial(concurrency, profile, share * in_flight, LEAST, MOST) for share in SHARES],
+        "HPA, KEDA": [partial(hpa, share * in_flight, LEAST, MOST) for share in SHARES],
+        "Knative, KServe": [partial(knative, share * in_flight / 0.7, LEAST, MOST) for share in SHARES],
+        "llm-d": [partial(llm_d, PROMISE, LEAST, MOST)],
+        "Dynamo": [partial(planner, profile, lengths, PROMISE, LEAST, MOST)],
     }
 
 
@@ -127,51 +115,39 @@ def table(rows: Sequence[Row]) -> list[str]:
     columns = ("trace", "policy", "in time", "replica-hours", "x oracle", "most reversals in 2 min")
     found = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for trace in dict.fromkeys(row.trace for row in rows):
-        known = _hours(rows, trace, ORACLE)
+        known = mean_hours(rows, trace, ORACLE)
         for policy in dict.fromkeys(row.policy for row in rows):
-            these = _of(rows, trace, policy)
-            hours = _hours(rows, trace, policy)
+            these = of(rows, trace, policy)
+            hours = mean_hours(rows, trace, policy)
             found.append(
-                f"| {trace} | {policy} | {100 * _attainment(rows, trace, policy):.1f} % | {hours:.2f} "
+                f"| {trace} | {policy} | {100 * mean_attainment(rows, trace, policy):.1f} % | {hours:.2f} "
                 f"| {hours / known:.2f} | {max(row.reversals for row in these)} |"
             )
     return found
 
 
 def results(rows: Sequence[Row]) -> list[Figure]:
-    """Ours, with its bounds: the promise is kept, for at most a quarter more than who knows the future pays, and cheaper
-    than whoever keeps it as well. Of the others, attainment and cost."""
+    """Ours, with its bounds: the promise is kept, for at most a quarter more than who knows the future pays, and
+    cheaper than whoever keeps it as well. Of the others, attainment and cost."""
     found = []
     for trace in dict.fromkeys(row.trace for row in rows):
-        known = _hours(rows, trace, ORACLE)
-        attained, hours = _attainment(rows, trace, OURS), _hours(rows, trace, OURS)
+        known = mean_hours(rows, trace, ORACLE)
+        attained, hours = mean_attainment(rows, trace, OURS), mean_hours(rows, trace, OURS)
         found += [
             Figure(f"{trace}_attainment", attained, "of requests", ">=", PROMISE.share),
             Figure(f"{trace}_cost", hours / known, "x oracle", "<=", 1.25),
-            Figure(f"{trace}_reversals", max(row.reversals for row in _of(rows, trace, OURS)), "in 2 min", "<=", 1.0),
+            Figure(f"{trace}_reversals", max(row.reversals for row in of(rows, trace, OURS)), "in 2 min", "<=", 1.0),
         ]
         rivals = [row.policy for row in rows if row.policy not in (OURS, ORACLE)]
         for policy in dict.fromkeys(rivals):
             name = policy.lower().replace(", ", "_").replace("-", "_")
-            other = _hours(rows, trace, policy)
-            equal = _attainment(rows, trace, policy) >= min(attained, PROMISE.share) - LENIENCE
+            other = mean_hours(rows, trace, policy)
+            equal = mean_attainment(rows, trace, policy) >= min(attained, PROMISE.share) - LENIENCE
             found += [
-                Figure(f"{trace}_{name}_attainment", _attainment(rows, trace, policy), "of requests"),
+                Figure(f"{trace}_{name}_attainment", mean_attainment(rows, trace, policy), "of requests"),
                 Figure(f"{trace}_{name}_cost", other / known, "x oracle", *((">=", hours / known) if equal else ())),
             ]
     return found
-
-
-def _of(rows: Sequence[Row], trace: str, policy: str) -> list[Row]:
-    return [row for row in rows if row.trace == trace and row.policy == policy]
-
-
-def _hours(rows: Sequence[Row], trace: str, policy: str) -> float:
-    return statistics.fmean(row.hours for row in _of(rows, trace, policy))
-
-
-def _attainment(rows: Sequence[Row], trace: str, policy: str) -> float:
-    return statistics.fmean(row.attainment for row in _of(rows, trace, policy))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A model of one engine: continuous batching with chunked prefill, in events instead of steps.
 
 A step computes one token of each decode and up to ``budget`` prompt tokens, first come first served, and takes
-``fixed`` + ``per_request`` for each decode + ``per_token`` for each prompt token. Between two events (a request comes, a
-prompt is done, a response ends) all steps are alike, so that decodes and prompts progress evenly.
+``fixed`` + ``per_request`` for each decode + ``per_token`` for each prompt token. Between two events (a request
+comes, a prompt is done, a response ends) all steps are alike, so that decodes and prompts progress evenly.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Engine:
     event: float = math.inf
     """When something changes next, if nothing comes."""
     wait: float = 0.0
-    """Seconds by which a request that comes is expected to take longer than on an engine without one: for the prompts before it and
-    for decodes beside it, of :data:`TYPICAL` tokens."""
+    """Seconds by which a request that comes is expected to take longer than on an engine without one: for the prompts
+    before it and for decodes beside it, of :data:`TYPICAL` tokens."""
     first: list[Request] = field(default_factory=list)
     """Whose first token came; the caller takes them away."""
     waiting: deque[Request] = field(default_factory=deque)

@@ -1,10 +1,11 @@
 """Who knows the future: about the fewest replica-hours with which the promised share of the requests is in time.
 
 It knows the trace's rate at each second to come and an engine's own numbers, and it is under the same laws as everyone:
-engines take as long to start, it decides as often, and it must keep the promise itself. At each decision there are as many engines as the rate needs
-from now until an engine that is asked for at the next decision would answer, times a factor; the least
-factor that is enough is found by bisection, with the highest rate in that time and with its mean (which lets go what a
-short peak would cost). The cheaper one is the oracle; where one number of engines throughout is cheaper still, that is.
+engines take as long to start, it decides as often, and it must keep the promise itself. At each decision there are as
+many engines as the rate needs from now until an engine that is asked for at the next decision would answer, times a
+factor; the least factor that is enough is found by bisection, with the highest rate in that time and with its mean
+(which lets go what a short peak would cost). The cheaper one is the oracle; where one number of engines throughout is
+cheaper still, that is.
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ def cheapest_fixed(profile: Profile, trace: Trace, promise: Promise, least: int,
     low, high, found = least, most, None
     while low <= high:
         count = (low + high) // 2
-        result = run(profile, trace, lambda _load, _engines, count=count: count, count, promise)  # type: ignore[misc]
+        result = run(profile, trace, fixed(count), count, promise)
         if result.attainment(promise) >= promise.share:
             high, found = count - 1, result
         else:
             low = count + 1
-    return found or run(profile, trace, lambda _load, _engines: most, most, promise)
+    return found or run(profile, trace, fixed(most), most, promise)
+
+
+def fixed(count: int) -> Scaler:
+    """So many engines throughout."""
+    return lambda load, engines: count
 
 
 def run(profile: Profile, trace: Trace, scaler: Scaler, engines: int, promise: Promise) -> Result:
@@ -67,8 +73,8 @@ def best(runs: Sequence[Result], promise: Promise) -> Result:
 
 
 def most_rate(profile: Profile, prompt: float, completion: float, long_prompt: float, promise: Promise) -> float:
-    """Requests a second with which one engine is within the targets, by its own numbers. ``long_prompt``: the length that the
-    promised share does not exceed."""
+    """Requests a second with which one engine is within the targets, by its own numbers. ``long_prompt``: the length
+    that the promised share does not exceed."""
     known = Capacity(
         weights=(profile.fixed, profile.per_request, profile.per_token),
         measurements=LEAST_MEASUREMENTS,

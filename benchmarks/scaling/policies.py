@@ -45,9 +45,9 @@ def ours(policy: Policy, profile: Profile) -> Scaler:
 
 
 def hpa(target: float, least: int, most: int, down_window: float = 300.0) -> Scaler:
-    """KEDA's and the HorizontalPodAutoscaler's (autoscaling/v2, defaults): ceil(engines x metric / target) of the mean of
-    requests in flight, nothing within 10 %, engines that start count as idle before there are more, downwards the
-    most of the last five minutes, upwards the larger of twice as many and four more in 15 s."""
+    """KEDA's and the HorizontalPodAutoscaler's (autoscaling/v2, defaults): ceil(engines x metric / target) of the
+    mean of requests in flight, nothing within 10 %, engines that start count as idle before there are more, downwards
+    the most of the last five minutes, upwards the larger of twice as many and four more in 15 s."""
     recent: deque[tuple[float, int]] = deque()
 
     def scale(load: Load, engines: int) -> int:
@@ -68,9 +68,9 @@ def hpa(target: float, least: int, most: int, down_window: float = 300.0) -> Sca
 
 
 def knative(target: float, least: int, most: int) -> Scaler:
-    """Knative's KPA, which is KServe's, too, with its defaults: the mean concurrency of a minute over 70 % of the target;
-    when that of the last six seconds (here at this moment) asks for twice the engines that are ready, that one, and
-    nothing downwards until a minute after."""
+    """Knative's KPA, which is KServe's, too, with its defaults: the mean concurrency of a minute over 70 % of the
+    target; when that of the last six seconds (here at this moment) asks for twice the engines that are ready, that
+    one, and nothing downwards until a minute after."""
     minute: deque[tuple[float, float]] = deque()
     panic_at, panic_most = NEVER, 0
 
@@ -95,9 +95,9 @@ def knative(target: float, least: int, most: int) -> Scaler:
 
 
 def llm_d(promise: Promise, least: int, most: int) -> Scaler:
-    """llm-d's guide for latency targets with KEDA: the larger of TTFT and TPOT over their targets, at most 2, as a mean of
-    45 s; up above 0.55, credit for engines that start, by the larger of as many again and four in a minute; down below
-    0.40, one in two minutes."""
+    """llm-d's guide for latency targets with KEDA: the larger of TTFT and TPOT over their targets, at most 2, as a
+    mean of 45 s; up above 0.55, credit for engines that start, by the larger of as many again and four in a minute;
+    down below 0.40, one in two minutes."""
     recent: deque[tuple[float, float]] = deque()
     raised, lowered = NEVER, NEVER
 
@@ -122,12 +122,17 @@ def llm_d(promise: Promise, least: int, most: int) -> Scaler:
 
 
 def planner(
-    profile: Profile, lengths: tuple[float, float, float], promise: Promise, least: int, most: int, interval: float = 60.0
+    profile: Profile,
+    lengths: tuple[float, float, float],
+    promise: Promise,
+    least: int,
+    most: int,
+    interval: float = 60.0,
 ) -> Scaler:
-    """Dynamo's SLA planner, for engines that compute prompts and responses: at each interval (its default is 180 s; here
-    60 s, which suits it better) the arrivals of the next one, by the line through the last two as its ARIMA does with as
-    little, times measured over profiled latency, over what an engine was profiled to do within the targets. ``lengths``:
-    mean prompt, mean response, long prompt, in tokens."""
+    """Dynamo's SLA planner, for engines that compute prompts and responses: at each interval (its default is 180 s;
+    here 60 s, which suits it better) the arrivals of the next one, by the line through the last two as its ARIMA does
+    with as little, times measured over profiled latency, over what an engine was profiled to do within the targets.
+    ``lengths``: mean prompt, mean response, long prompt, in tokens."""
     history: deque[float] = deque(maxlen=2)
     at, correction = NEVER, 1.0
     prompt, completion, long_prompt = lengths

@@ -67,7 +67,7 @@ class Trace:
     def requests(self) -> list[Request]:
         """The same ones at each call, without what became of them."""
         generator = random.Random(f"{self.name} {self.seed}")
-        at, found = 0.0, []
+        at, found = 0.0, list[Request]()
         while True:
             # A renewal process whose clock runs as fast as requests come.
             at += generator.gammavariate(self.shape, 1.0 / self.shape) / self.rate(at)
@@ -86,7 +86,9 @@ def bursts(seed: int) -> Trace:
         end = at + generator.uniform(60, 240)
         times.append((at, end))
         at = end
-    return Trace("bursts", seed, SETTLED + 3600, lambda t: 24.0 if any(start <= t < end for start, end in times) else 12.0)
+    return Trace(
+        "bursts", seed, SETTLED + 3600, lambda t: 24.0 if any(start <= t < end for start, end in times) else 12.0
+    )
 
 
 def diurnal(seed: int) -> Trace:

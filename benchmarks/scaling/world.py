@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Final
 
@@ -71,7 +71,7 @@ class Result:
         most = 0
         for first, (start, _) in enumerate(ups):
             within = [up for at, up in ups[first:] if at - start < window]
-            most = max(most, sum(one != other for one, other in zip(within, within[1:], strict=False)))
+            most = max(most, sum(one != other for one, other in pairwise(within)))
         return most
 
 
@@ -173,11 +173,13 @@ class World:
 
     def _load(self, now: float) -> Load:
         """What routers report: percentiles and rates of the last minute."""
-        self._minute.append((
-            [each.ttft for each in self._first],
-            [each.tpot for each in self._ended if each.completion > 1],
-            sum(each.completion for each in self._ended),
-        ))
+        self._minute.append(
+            (
+                [each.ttft for each in self._first],
+                [each.tpot for each in self._ended if each.completion > 1],
+                sum(each.completion for each in self._ended),
+            )
+        )
         self._first.clear()
         self._ended.clear()
         passed = min(WINDOW, now)

@@ -1,10 +1,11 @@
 """What one engine can do, learnt from the load and the latencies that were measured.
 
 An engine computes steps: each takes ``fixed`` seconds, ``per_request`` for each decode in it, and ``per_token`` for
-each prompt token. With ``g`` completion tokens and ``q`` prompt tokens a second to compute, it has g * TPOT decodes in a
-step (Little's law) and q * TPOT prompt tokens, so that
+each prompt token. With ``g`` completion tokens and ``q`` prompt tokens a second to compute, it has g * TPOT decodes
+in a step (Little's law) and q * TPOT prompt tokens, so that
 
-    TPOT = fixed + per_request * g * TPOT + per_token * q * TPOT,    or    1 = fixed / TPOT + per_request * g + per_token * q.
+    TPOT = fixed + per_request * g * TPOT + per_token * q * TPOT,    or    1 = fixed / TPOT + per_request * g +
+    per_token * q.
 
 The three are the non-negative least squares of the latter over all measurements, of which older ones weigh less, and of
 a guess, which decides where the load never changed: only the sum of the last two is known then, and only it matters.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, cast
 
 from blade_operator.scaling.load import Load
 
@@ -31,6 +32,7 @@ _CORRECTION: Final = 0.05
 """Share of a new measurement in what latencies are at the promised percentile."""
 
 Vector = tuple[float, float, float]
+Products = tuple[float, float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Capacity:
 
     scale: Vector = (1.0, 1.0, 1.0)
     """Each input at the first measurement: in these units all of them are near one."""
-    products: tuple[float, float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    products: Products = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     """Weighted sums of the inputs' products: 00, 01, 02, 11, 12, 22."""
     sums: Vector = (0.0, 0.0, 0.0)
     """Of the inputs."""
@@ -131,8 +133,8 @@ class Capacity:
         sums = tuple(FORGETTING * old + each for old, each in zip(self.sums, inputs, strict=True))
         return replace(
             self,
-            products=products,
-            sums=sums,
+            products=cast(Products, products),
+            sums=cast(Vector, sums),
             weights=_least_squares(products, sums),
             measurements=self.measurements + 1,
         )

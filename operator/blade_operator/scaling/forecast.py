@@ -1,13 +1,12 @@
 """Arrivals in the near future: as far ahead as an engine that is asked for now takes to start.
 
-Holt's linear exponential smoothing (1957): a level and a trend. A measurement that cannot be chance, of so many arrivals,
-is believed at once: a burst is seen when it comes, while the noise of a steady rate is smoothed. A falling trend is not
-followed: what is there is kept until it is known to be needless.
+Holt's linear exponential smoothing (1957): a level and a trend. A measurement that cannot be chance, of so many
+arrivals, is believed at once: a burst is seen when it comes, while the noise of a steady rate is smoothed. A falling
+trend is not followed: what is there is kept until it is known to be needless.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +16,9 @@ _TREND_SECONDS: Final = 30.0
 _LONGEST: Final = 900.0
 """Seconds after which what was known is forgotten."""
 _CHANCE: Final = 4.0
-"""Standard deviations of a Poisson count beyond which a measurement is no chance."""
+"""Standard deviations of a count beyond which a measurement is no chance."""
+_DISPERSION_SHARE: Final = 0.05
+"""Of a new measurement in what is known of chance."""
 MOST_GROWTH: Final = 2.0
 """The forecast is at most so many times the present."""
 
@@ -32,6 +33,8 @@ class Forecast:
     """Of a second."""
     slope: float = 0.0
     """From the measurement before to the last one, a second."""
+    dispersion: float = 1.0
+    """Variance of the counts over a Poisson process's: more than 1 where requests come in clusters."""
 
     def with_rate(self, at: float, rate: float, counted: float = 0.0) -> Forecast:
         """After ``rate`` was measured, in the last ``counted`` seconds (0: it is no count, and smoothed only)."""
@@ -41,16 +44,19 @@ class Forecast:
         if passed == 0:
             return self
         expected = self.level + self.trend * passed
-        share = min(1.0, passed / _LEVEL_SECONDS)
+        share, dispersion = min(1.0, passed / _LEVEL_SECONDS), self.dispersion
         if counted:
-            chance = _CHANCE * math.sqrt(max(expected, 1.0 / counted) / counted)
-            share = max(share, 1.0 - chance / max(abs(rate - expected), chance))
+            variance = max(expected, 1.0 / counted) / counted
+            surprise = (rate - expected) ** 2 / variance
+            share = max(share, min(1.0, surprise / (_CHANCE**2 * dispersion)))
+            dispersion += _DISPERSION_SHARE * (min(surprise, _CHANCE**2) - dispersion)
+            dispersion = max(1.0, dispersion)
         level = max(0.0, expected + share * (rate - expected))
-        trend_share = min(1.0, passed / _TREND_SECONDS)
+        trend_share = max(share, min(1.0, passed / _TREND_SECONDS))
         slope = (level - self.level) / passed
         # A burst is a step: only what rises twice in a row is a trend.
         trend = self.trend + trend_share * (min(slope, max(0.0, self.slope)) - self.trend)
-        return Forecast(at, level, trend, slope)
+        return Forecast(at, level, trend, slope, dispersion)
 
     def ahead(self, seconds: float) -> float:
         """The rate so far ahead; no less than the present level."""

@@ -1,12 +1,13 @@
 """How much more than the forecast a service is prepared for: as much as its promise turns out to need.
 
 A model of an engine is wrong by a bit, and a forecast is now and then wrong by much. Rather than guess by how much, the
-share of requests that came too late is held at what the promise allows. Two numbers grow while more are late and shrink,
-slowly, while fewer are:
+share of requests that came too late is held at what the promise allows. Two numbers grow while more are late and
+shrink, slowly, while fewer are:
 
 - ``margin``, from times in which load and engines did not change: how much the model of an engine is wrong;
-- ``spare``, from times in which they did: for what comes faster than an engine starts. It plans for no more than was seen in
-  the last hour, so that a service with bursts comes to keep engines for the next one, and a steady one does not.
+- ``spare``, from times in which they did: for what comes faster than an engine starts. It plans for no more than was
+  seen in the last hour, so that a service with bursts comes to keep engines for the next one, and a steady one does
+  not.
 
 The update is that of adaptive conformal inference (Gibbs and Candes, "Adaptive Conformal Inference Under Distribution
 Shift", NeurIPS 2021): in the long run the share is as promised whatever the distribution of the errors.
@@ -23,12 +24,12 @@ FIRST: Final = 0.1
 MARGINS: Final = (-0.3, 0.5)
 MOST_SPARE: Final = 1.4
 """Four times what is expected."""
-RESERVED: Final = 0.25
-"""Share of what may be late that is left for times in which the load changes."""
-_MARGIN_GAIN: Final = 0.01
-"""Of a second and of a share of requests that is late beyond what is allowed."""
-_SPARE_GAIN: Final = 0.01
-"""The same of the spare."""
+AIM: Final = 0.8
+"""Share of what may be late that is aimed at: the rest is for what never came before."""
+_GAIN: Final = 0.01
+"""Of a second and of a share of requests that is late beyond what is aimed at."""
+_FORGETTING: Final = 0.15
+"""Share of what may be late by which a spare shrinks that is not needed: slowly, the next burst may be an hour away."""
 _MOST_LATE: Final = 0.5
 """Of the requests, at once: so that one outage does not decide."""
 _SECONDS: Final = 60.0
@@ -61,14 +62,17 @@ class Headroom:
         return Headroom(self.at, self.margin, self.spare, self.since, max(self.highest, rate), self.before)
 
     def with_late(self, at: float, late: float, allowed: float, *, steady: bool) -> Headroom:
-        """After the share ``late`` of requests was late, of which ``allowed`` may be."""
+        """After the share ``late`` of requests was late, of which ``allowed`` may be. ``steady``: in a time without
+        changes."""
         passed = min(max(at - self.at, 0.0), _SECONDS) if self.at else 0.0
         late = min(late, _MOST_LATE)
         margin, spare = self.margin, self.spare
+        error = late - AIM * allowed
         if steady:
-            margin += _MARGIN_GAIN * passed * (late - (1.0 - RESERVED) * allowed)
-            late = 0.0
-        spare += _SPARE_GAIN * passed * (late - RESERVED * allowed)
+            margin += _GAIN * passed * error
+            spare -= _GAIN * passed * _FORGETTING * allowed
+        else:
+            spare += _GAIN * passed * error
         return Headroom(
             at,
             min(MARGINS[1], max(MARGINS[0], margin)),

@@ -50,7 +50,11 @@ class Load:
             self.arrivals,
             self.prompt_tokens,
             self.completion_tokens,
-            *(each for each in (self.recent_arrivals, self.ttft, self.tpot, self.mean_tpot, self.late) if each is not None),
+            *(
+                each
+                for each in (self.recent_arrivals, self.ttft, self.tpot, self.mean_tpot, self.late)
+                if each is not None
+            ),
         )
         return math.isfinite(self.at) and all(0.0 <= each < math.inf for each in numbers)
 

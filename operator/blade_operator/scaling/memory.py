@@ -70,7 +70,8 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Since when so many engines have had about the same load: only then do the latencies of a minute belong to them."""
+    """Since when so many engines have had about the same load: only then do the latencies of a minute belong
+    to them."""
 
     since: float = 0.0
     ready: int = 0
