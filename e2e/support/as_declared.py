@@ -25,7 +25,7 @@ def installed_defaults(cluster: Cluster, namespace: str) -> Defaults:
 
 def revision(service: Object, defaults: Defaults) -> str:
     """The revision its spec stands for."""
-    return find_revisions(parse_service(service), (), defaults).current
+    return find_revisions(parse_service(service), service, (), defaults).current
 
 
 def problems(services: Sequence[Object], children: Iterable[Object], defaults: Defaults) -> list[str]:
@@ -51,7 +51,7 @@ def _key(service: Object) -> Key:
 def _problems(obj: Object, there: dict[Ref, Object], defaults: Defaults) -> Iterator[str]:
     service = parse_service(obj)
     kept = [child for ref, child in there.items() if ref.kind == "ControllerRevision"]
-    revisions = find_revisions(service, kept, defaults)
+    revisions = find_revisions(service, obj, kept, defaults)
     if revisions.current != revision(obj, defaults):
         yield f"its templates were rendered otherwise: {revisions.current}, not {revision(obj, defaults)}"
     template = revisions.templates[revisions.current]
