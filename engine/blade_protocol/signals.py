@@ -42,6 +42,45 @@ class ServiceSignals(msgspec.Struct, frozen=True, kw_only=True):
     """Counter: requests that found no engine ready and were buffered."""
 
 
+class Differences(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a latency of one revision differs from that of all others, batch by batch of their requests.
+
+    A batch is a second or more with some requests of each revision. Its difference is that of the means of ln(seconds):
+    what slows all revisions down at the same time is not in it, and ``exp(total / batches)`` is the mean ratio.
+    """
+
+    batches: int = 0
+    total: float = 0.0
+    """Sum of the batches' differences."""
+    squares: float = 0.0
+    """Sum of their squares."""
+
+
+class RevisionSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One revision beside others: requests that began since the weights were last changed and have ended.
+
+    Requests are counted where they were sent: one that failed on an engine and was answered by another counts for both.
+    Those whose client left count nowhere.
+    """
+
+    revision: str
+    weight: float = 0.0
+    """Its weight in the router's configuration."""
+    requests: int = 0
+    errors: int = 0
+    """Those of them with a 5xx (but from an engine that drains), without a response or with one that broke off."""
+    ttft: Differences = Differences()
+    """Time from sending the request to the first byte of its stream."""
+    tpot: Differences = Differences()
+    """Time per token after the first, of streams."""
+    unary: Differences = Differences()
+    """Time of whole unary responses."""
+    lengths: tuple[int, ...] = ()
+    """Responses by their completion tokens: below 4, 16, 64, 256, 1024, 4096, 16384, and more."""
+    finish_reasons: dict[str, int] = {}
+    """Responses by ``finish_reason``; those OpenAI has not defined are one, ``other``."""
+
+
 class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
     """Signals of a whole router process."""
 
@@ -82,3 +121,5 @@ class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
     """Counter: requests the router refused, by the error's ``code``."""
     services: tuple[ServiceSignals, ...] = ()
+    revisions: tuple[RevisionSignals, ...] = ()
+    """Of the revisions that have weights, at most eight; empty while there are none."""

@@ -51,6 +51,7 @@ from blade_router.policies.sync_log import SyncLog
 from blade_router.proxy.model_list import ModelList
 from blade_router.proxy.proxy import Proxy
 from blade_router.resume import Resumer
+from blade_router.statistics.revisions import Comparison
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
 
 logger = logging.getLogger("blade_router.router")
@@ -156,6 +157,8 @@ class Router:
             ),
         )
         self._policy = (config.policy, config.canary)
+        self._weights: dict[str, float] = {}
+        """Those whose revisions are compared."""
         self._models: list[str] = []
         self.workers: SiblingWorkers | None = None
         if options.place is not None:
@@ -315,6 +318,9 @@ class Router:
             except ValueError as error:
                 logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
             self._policy = (config.policy, config.canary)
+        if config.canary != self._weights:
+            self._weights = config.canary
+            self.metrics.comparison = Comparison(config.canary, time.perf_counter()) if config.canary else None
         self.request_queues.configure(config.queue, config.hold)
         before = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
