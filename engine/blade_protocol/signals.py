@@ -57,7 +57,9 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class RevisionSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One revision beside others: requests that began since the weights were last changed and have ended.
+    """One revision beside others: requests that began since the weights were last changed, and have ended.
+
+    Latencies are those since these revisions have weights at all.
 
     Requests are counted where they were sent: one that failed on an engine and was answered by another counts for both.
     Those whose client left count nowhere.

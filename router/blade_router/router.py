@@ -320,15 +320,16 @@ class Router:
             self._policy = (config.policy, config.canary)
         if config.canary != self._weights:
             self._weights = config.canary
-            self.metrics.comparison = Comparison(config.canary, time.perf_counter()) if config.canary else None
+            before, now = self.metrics.comparison, time.perf_counter()
+            self.metrics.comparison = Comparison(config.canary, now, before) if config.canary else None
         self.request_queues.configure(config.queue, config.hold)
-        before = self.endpoints.all
+        known = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
         models = {model.name for model in config.models}  # such a name means the model
         self.endpoints.declared_adapters = frozenset(adapter.name for adapter in config.adapters) - models
         self._health.watch(new)
         self.engine_watchers.watch(new)
-        for endpoint in before:
+        for endpoint in known:
             if endpoint.removed:
                 self.proxy.policy.removed(endpoint)
                 self.policy_options.removed(endpoint)

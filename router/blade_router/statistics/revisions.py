@@ -1,7 +1,9 @@
 """Revisions side by side: what the requests of each met, so that a new one can be judged by the one it replaces.
 
 Counting begins anew when weights change: between requests of different times a difference says nothing of revisions.
-All that is kept are a few sums for each of at most ``MAX_REVISIONS``, which can be added over workers and replicas.
+Latencies are compared within a batch of requests of the same seconds, so their differences go on from weights to
+weights. All that is kept are a few sums for each of at most ``MAX_REVISIONS``, which can be added over workers and
+replicas.
 """
 
 import math
@@ -74,6 +76,12 @@ class _Batches:
             sums[each] = 0.0
         self.batches += 1
 
+    def reopen(self) -> None:
+        """Drop what the open batch has: the requests that come now meet other circumstances."""
+        for each in range(len(self._counts)):
+            self._counts[each] = 0
+            self._sums[each] = 0.0
+
     def differences(self, index: int) -> Differences:
         """Those of one revision."""
         return Differences(batches=self.batches, total=self.totals[index], squares=self.squares[index])
@@ -85,13 +93,18 @@ class Comparison:
     Args:
         weights: by revision; of more than ``MAX_REVISIONS`` the ones with the largest weights count.
         now: ``time.perf_counter``, as all times here.
+        before: with the weights before these, if there were some.
     """
 
-    def __init__(self, weights: Mapping[str, float], now: float) -> None:
-        names = sorted(weights, key=lambda name: (-weights[name], name))[:MAX_REVISIONS]
+    def __init__(self, weights: Mapping[str, float], now: float, before: "Comparison | None" = None) -> None:
+        names = sorted(sorted(weights, key=lambda name: (-weights[name], name))[:MAX_REVISIONS])
         self._revisions = [_Revision(name, weights[name]) for name in names]
         self._places = {name: place for place, name in enumerate(names)}
         self._latencies = [_Batches(len(names)) for _ in (_TTFT, _TPOT, _UNARY)]
+        if before is not None and before._places.keys() == self._places.keys():
+            self._latencies = before._latencies
+            for batches in self._latencies:
+                batches.reopen()
         self._warm_at = now + WARM_UP
 
     def begin(self, revision: str) -> "Attempt | None":
@@ -116,7 +129,7 @@ class Comparison:
             )
             for place, each in enumerate(self._revisions)
         ]
-        return tuple(sorted(found, key=lambda each: each.revision))
+        return tuple(found)
 
     def failed(self, place: int) -> None:
         """Count an error."""

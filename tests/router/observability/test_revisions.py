@@ -74,6 +74,23 @@ def test_latencies_of_the_warm_up_do_not_count_and_errors_do() -> None:
     assert (new.requests, new.errors, new.ttft.batches) == (4 * BATCH_REQUESTS, 2 * BATCH_REQUESTS, 0)
 
 
+def test_latencies_go_on_with_other_weights_and_counts_do_not() -> None:
+    first = Comparison({"new": 5, "old": 95}, 0.0)
+    for step in range(BATCH_REQUESTS + 3):
+        for place in (0, 1):
+            respond(first, place, WARM_UP + step, 0.2)
+    now = WARM_UP + 100.0
+    second = Comparison({"new": 50, "old": 50}, now, first)
+    assert (of(second, "new").ttft.batches, of(second, "new").requests) == (1, 0)
+    for step in range(BATCH_REQUESTS - 1):
+        for place in (0, 1):
+            respond(second, place, now + step, 0.2)
+            respond(second, place, now + WARM_UP + step, 0.2)
+    assert of(second, "new").ttft.batches == 1, "neither what the open batch had nor the warm-up counts"
+    third = Comparison({"newer": 50, "old": 50}, now, second)
+    assert of(third, "newer").ttft.batches == 0
+
+
 def test_lengths_and_finish_reasons_are_few() -> None:
     comparison = Comparison({"new": 50, "old": 50}, 0.0)
     for tokens in (1, 3, 4, 255, 20_000, 10**12):
