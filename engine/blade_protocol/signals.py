@@ -3,6 +3,8 @@
 Counters only grow while the process lives (``started`` says since when); rates and percentiles are of the last minute.
 """
 
+from itertools import zip_longest
+
 import msgspec
 
 
@@ -125,3 +127,27 @@ class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[ServiceSignals, ...] = ()
     revisions: tuple[RevisionSignals, ...] = ()
     """Of the revisions that have weights, at most eight; empty while there are none."""
+
+
+def add_revisions(one: RevisionSignals, other: RevisionSignals) -> RevisionSignals:
+    """What two processes counted of one revision together."""
+    reasons = one.finish_reasons.keys() | other.finish_reasons.keys()
+    return RevisionSignals(
+        revision=one.revision,
+        weight=one.weight,
+        requests=one.requests + other.requests,
+        errors=one.errors + other.errors,
+        ttft=_add_differences(one.ttft, other.ttft),
+        tpot=_add_differences(one.tpot, other.tpot),
+        unary=_add_differences(one.unary, other.unary),
+        lengths=tuple(map(sum, zip_longest(one.lengths, other.lengths, fillvalue=0))),
+        finish_reasons={
+            name: one.finish_reasons.get(name, 0) + other.finish_reasons.get(name, 0) for name in sorted(reasons)
+        },
+    )
+
+
+def _add_differences(one: Differences, other: Differences) -> Differences:
+    return Differences(
+        batches=one.batches + other.batches, total=one.total + other.total, squares=one.squares + other.squares
+    )

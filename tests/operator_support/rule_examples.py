@@ -412,6 +412,9 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.rollout", "qwen", _spec(rollout={"maxSurge": 0})),
     Example("", "qwen", _spec(rollout={"drainTimeout": "24h"})),
     Example("spec.rollout.drainTimeout", "qwen", _spec(rollout={"drainTimeout": "23h61m"})),
+    Example("", "qwen", _spec(rollout={"canary": {}})),
+    Example("", "qwen", _spec(rollout={"canary": {"steps": [1, 10, 99], "interval": "1s"}, "maxUnavailable": 1})),
+    Example("spec.rollout.canary", "qwen", _spec(rollout={"canary": {}, "maxSurge": 0, "maxUnavailable": 1})),
 )
 
 

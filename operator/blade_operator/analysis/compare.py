@@ -26,7 +26,7 @@ _LEAST_ANSWERS: Final = 50
 class Tolerances:
     """Differences up to which a new revision is as good as the one before."""
 
-    errors: float = 0.005
+    errors: float = 0.01
     """Of the shares of requests that fail."""
     latency: float = 1.15
     """Times as slow."""
@@ -65,7 +65,7 @@ def _errors(new: RevisionSignals, old: RevisionSignals, tolerance: float, thresh
         return ""
     rates = new.errors / new.requests, old.errors / old.requests
     share = new.requests / (new.requests + old.requests)
-    if rates[0] - rates[1] <= tolerance or log_more_often(new.errors, old.errors, share) < threshold:
+    if rates[0] - rates[1] <= tolerance or not log_more_often(new.errors, old.errors, share) >= threshold:
         return ""
     return (
         f"{new.errors} of {new.requests} requests failed ({rates[0]:.1%}), "
@@ -74,7 +74,7 @@ def _errors(new: RevisionSignals, old: RevisionSignals, tolerance: float, thresh
 
 
 def _latency(what: str, found: Differences, tolerance: float, threshold: float) -> str:
-    if log_higher_mean(found.batches, found.total, found.squares, math.log(tolerance)) < threshold:
+    if not log_higher_mean(found.batches, found.total, found.squares, math.log(tolerance)) >= threshold:
         return ""
     return f"{what} is {math.exp(found.total / found.batches):.2f} times as long, over {found.batches} batches"
 
@@ -85,7 +85,7 @@ def _answers(what: str, new: Mapping[str, int], old: Mapping[str, int], toleranc
         return ""
     moved = {name: new.get(name, 0) / totals[0] - old.get(name, 0) / totals[1] for name in new.keys() | old.keys()}
     distance = sum(map(abs, moved.values())) / 2
-    if distance <= tolerance or log_other_distribution(new, old) < threshold:
+    if distance <= tolerance or not log_other_distribution(new, old) >= threshold:
         return ""
     name = max(sorted(moved), key=lambda each: abs(moved[each]))
     shares = new.get(name, 0) / totals[0], old.get(name, 0) / totals[1]

@@ -14,11 +14,21 @@ from blade_operator.adapters.decide import Decision, decide
 from blade_operator.adapters.object_status import changed, entries
 from blade_operator.adapters.selection import select
 from blade_operator.model import pods as podutil
+from blade_operator.model.canary import Canary, read_canary
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.groups import Group
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan, Prune
+from blade_operator.reconcile.canary import (
+    LOOK,
+    abort_note,
+    canary_events,
+    canary_weights,
+    is_watched,
+    next_canary,
+    trial_of,
+)
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
 from blade_operator.reconcile.revisions import Revisions, find_revisions
@@ -78,7 +88,9 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     workloads = find_workloads(observed, groups)
     before = {revision: workload.replicas for revision, workload in workloads.items()}
     waits = _waits_for_routers(revisions, before, observed)
-    lowered = scale_down(_replica_counts(service, revisions, workloads, observed, waits), before, observed, now)
+    canary = next_canary(service, revisions.current, revisions.templates, workloads, observed, now)
+    counts = _replica_counts(service, revisions, workloads, observed, waits, canary)
+    lowered = scale_down(counts, before, observed, now)
     planned = lowered.replicas
     sidecars = roles_with_sidecars(observed)
     desired = [
@@ -97,7 +109,11 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         removed += change.delete
         if not any(Ref.of(obj) in observed.rejected for obj in change.desired):
             events += _scaling_events(revision, before.get(revision, 0), replicas)
-    routers = router_objects(service, defaults, router_replicas(observed.deployments))
+    events += canary_events(read_canary(observed.service), canary)
+    weights = canary_weights(canary, workloads)
+    routers = router_objects(
+        service, defaults, router_replicas(observed.deployments), weights, aborted=abort_note(canary)
+    )
     desired += routers[:-1] if routers_wait(observed, revisions.templates, now) else routers
     adapters = _adapters(service, observed)
     inputs = StatusInputs(
@@ -120,6 +136,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         router_revision=routers[-1]["spec"]["template"]["metadata"]["labels"][REVISION],
         old_deployments=any(revision != revisions.current for revision in planned),
         waits_for_routers=waits,
+        canary=canary,
         installation=defaults.installation,
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
@@ -138,7 +155,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
         actions=[*lowered.actions, *adapters.actions],
         events=events,
-        requeue=[*lowered.requeue, *adapters.requeue],
+        requeue=[*lowered.requeue, *adapters.requeue, *[LOOK] * is_watched(canary)],
     )
 
 
@@ -179,6 +196,7 @@ def _invalid(observed: Observed, groups: Sequence[Group], error: SpecError, now:
         deployments=observed.deployments,
         current=before.get("current", ""),
         previous=before.get("previous", ""),
+        canary=read_canary(observed.service),
         installation=defaults.installation,
     )
     return _plan(inputs, now)
@@ -224,7 +242,12 @@ def _waits_for_routers(revisions: Revisions, before: Mapping[str, int], observed
 
 
 def _replica_counts(
-    service: LLMService, revisions: Revisions, workloads: Mapping[str, Workload], observed: Observed, waits: bool
+    service: LLMService,
+    revisions: Revisions,
+    workloads: Mapping[str, Workload],
+    observed: Observed,
+    waits: bool,
+    canary: Canary | None,
 ) -> dict[str, int]:
     """The number of engines of each revision; the workload of one that is missing is to be deleted.
 
@@ -237,6 +260,10 @@ def _replica_counts(
         if not earlier:
             return counts | {current: 0}
         current = max(earlier, key=lambda name: workloads[name].created)
+    rollout = service.spec.rollout
+    trial = None if waits or canary is None else trial_of(canary, rollout, service.spec.replicas, counts)
+    if canary is not None and not waits:
+        current = canary.serving if trial is None else canary.revision
     pods = [pod for pod in observed.pods if podutil.role(pod) == ROLE_ENGINE and not podutil.is_finished(pod)]
 
     def created(revision: str) -> str:
@@ -250,22 +277,24 @@ def _replica_counts(
         return RevisionPods(revision, count, active=len(mine) - terminating, terminating=terminating, ready=ready)
 
     # Pods whose workload is gone still use resources until they have ended.
-    known = {*workloads, *map(podutil.revision, pods)} - {current}
-    others = [observe(revision) for revision in sorted(known, key=created)]
-    rollout = service.spec.rollout
+    kept = {} if trial is None else trial.kept
+    known = {*workloads, *map(podutil.revision, pods), *kept} - {current}
+    others = [observe(revision) for revision in sorted(known, key=lambda each: (each in kept, created(each)))]
     planned = replica_counts(
         service.spec.replicas,
         observe(current),
         others,
         max_surge=rollout.max_surge,
         max_unavailable=rollout.max_unavailable,
+        most=None if trial is None else trial.engines,
+        kept=kept,
     )
     gone = {pods.revision for pods in others if pods.gone}
     waiting = {revisions.current: 0} if waits else {}
     return waiting | {
         revision: count
         for revision, count in planned.items()
-        if revision == current or (revision in workloads and revision not in gone)
+        if revision == current or revision in kept or (revision in workloads and revision not in gone)
     }
 
 

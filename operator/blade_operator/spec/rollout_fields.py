@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from blade_operator.spec.canary_fields import Canary
 from blade_operator.spec.types import Duration, Record
 
 
@@ -26,3 +27,4 @@ class Rollout(Record):
     revision_history_limit: int = Field(
         default=5, ge=0, le=100, description="Earlier revisions kept, so that going back reuses the very same pods."
     )
+    canary: Canary | None = Field(default=None, description="How a new revision proves itself.")

@@ -9,7 +9,8 @@ from typing import Any
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.status.adapters import adapter_status, adapters_ready
-from blade_operator.status.conditions import Condition, conditions
+from blade_operator.status.condition import Condition
+from blade_operator.status.conditions import conditions
 from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
 from blade_operator.status.failures import find_failures
@@ -53,6 +54,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "preflight": preflight(inputs),
         "fit": memory,
         "speculation": speculation(inputs),
+        "canary": inputs.canary.as_status() if inputs.canary else None,
         **adapter_status(inputs),
         "failures": [failure.as_status() for failure in failures],
     }

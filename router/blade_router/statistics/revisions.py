@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Final
 
-from blade_protocol.signals import Differences, RevisionSignals
+from blade_protocol.signals import Differences, RevisionSignals, add_revisions
 
 MAX_REVISIONS: Final = 8
 BATCH_REQUESTS: Final = 8
@@ -209,30 +209,5 @@ def merge_revisions(
     found = {(each.revision, each.weight): each for each in one}
     for each in other:
         known = found.get((each.revision, each.weight))
-        found[each.revision, each.weight] = each if known is None else _sum(known, each)
+        found[each.revision, each.weight] = each if known is None else add_revisions(known, each)
     return tuple(found[key] for key in sorted(found))[: 2 * MAX_REVISIONS]
-
-
-def _sum(one: RevisionSignals, other: RevisionSignals) -> RevisionSignals:
-    reasons = one.finish_reasons.keys() | other.finish_reasons.keys()
-    return RevisionSignals(
-        revision=one.revision,
-        weight=one.weight,
-        requests=one.requests + other.requests,
-        errors=one.errors + other.errors,
-        ttft=_sum_differences(one.ttft, other.ttft),
-        tpot=_sum_differences(one.tpot, other.tpot),
-        unary=_sum_differences(one.unary, other.unary),
-        lengths=tuple(map(sum, zip(one.lengths, other.lengths, strict=True)))
-        if one.lengths and other.lengths
-        else one.lengths or other.lengths,
-        finish_reasons={
-            name: one.finish_reasons.get(name, 0) + other.finish_reasons.get(name, 0) for name in sorted(reasons)
-        },
-    )
-
-
-def _sum_differences(one: Differences, other: Differences) -> Differences:
-    return Differences(
-        batches=one.batches + other.batches, total=one.total + other.total, squares=one.squares + other.squares
-    )
