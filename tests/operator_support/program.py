@@ -7,6 +7,7 @@ It is run as a script. Files steer a running one: while ``FOLDER/unready`` exist
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -57,6 +58,7 @@ def main() -> None:
     ranks = [subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) for _ in range(1, options.ranks)]
     time.sleep(options.start)
     draining = threading.Event()
+    answers = itertools.count(1)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -78,11 +80,23 @@ def main() -> None:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or "{}")
+            if self.path.startswith("/v1/"):
+                self.answer()
+                return
             if body.get("draining", True):
                 draining.set()
             else:
                 draining.clear()
             self.respond(200, {})
+
+        def answer(self) -> None:
+            """A completion; every ``FAKE_FAILS``-th is an error."""
+            every = int(os.environ.get("FAKE_FAILS", "0"))
+            if every and next(answers) % every == 0:
+                self.respond(500, {"error": {"message": "CUDA error: an illegal memory access", "code": None}})
+                return
+            choice = {"index": 0, "text": "so it is", "finish_reason": "stop"}
+            self.respond(200, {"id": "c", "choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 3}})
 
         def respond(self, status: int, body: Any) -> None:
             data = json.dumps(body).encode()
