@@ -23,7 +23,7 @@ TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
 .PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
-	bench bench-engine bench-router bench-routing bench-adapters bench-operator gpu gpu-wheels clean
+	bench bench-engine bench-router bench-routing bench-adapters bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +144,9 @@ bench-routing: install ## routing policies in simulated time, beside other route
 
 bench-adapters: install ## where LoRA adapters are put, beside other control planes' rules, in simulated time; QUICK=1
 	$(BIN)/python -m benchmarks.adapters
+
+bench-canary: install ## canaries in simulated time: good ones aborted, and what bad ones had met; QUICK=1
+	$(BIN)/python -m benchmarks.rollout.canary
 
 bench-operator: install ## the operator with 1,000 services on a real API server
 	KUBE_ASSETS=$(KUBE_ASSETS) $(BIN)/python -m benchmarks.operator
