@@ -15,9 +15,10 @@ from blade_operator.spec.adapters.selector import LabelSelector
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
+from blade_operator.spec.rollout_fields import Rollout
 from blade_operator.spec.router_fields import Router
 from blade_operator.spec.speculative_fields import Speculative
-from blade_operator.spec.types import Bytes, Duration, Fraction, Image, ListType, Record, Unique
+from blade_operator.spec.types import Bytes, Fraction, Image, ListType, Record, Unique
 
 CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
 
@@ -194,27 +195,6 @@ class Check(Record):
         strict=False,
         description="What to check: shared memory, the protobuf variable, equal speed of devices, whether the model "
         "fits into memory, whether its files are complete.",
-    )
-
-
-class Rollout(Record):
-    """How engines are replaced when their pod template changes (a rolling update)."""
-
-    max_surge: int = Field(
-        default=1,
-        ge=0,
-        le=1000,
-        description="Engines that may run beyond `replicas` during a change. `0` where there is no room for another "
-        "(then `maxUnavailable` must be at least 1).",
-    )
-    max_unavailable: int = Field(
-        default=0, ge=0, le=1000, description="Engines that may be missing from `replicas` during a change."
-    )
-    drain_timeout: Duration = Field(
-        default="10m", description="How long an engine that leaves may finish its requests before it is stopped."
-    )
-    revision_history_limit: int = Field(
-        default=5, ge=0, le=100, description="Earlier revisions kept, so that going back reuses the very same pods."
     )
 
 
