@@ -19,10 +19,11 @@ from blade_operator.model.groups import Group
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan, Prune
+from blade_operator.model.rollout import last_state
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
+from blade_operator.reconcile.replicas import plan_engines
 from blade_operator.reconcile.revisions import Revisions, find_revisions
-from blade_operator.reconcile.rollout import RevisionPods, replica_counts
 from blade_operator.reconcile.rotation import routers_wait, secrets_to_replace
 from blade_operator.reconcile.router_order import refuses_a_router
 from blade_operator.reconcile.scale_down import scale_down
@@ -78,7 +79,8 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     workloads = find_workloads(observed, groups)
     before = {revision: workload.replicas for revision, workload in workloads.items()}
     waits = _waits_for_routers(revisions, before, observed)
-    lowered = scale_down(_replica_counts(service, revisions, workloads, observed, waits), before, observed, now)
+    engines = plan_engines(service, revisions, workloads, observed, now, waits_for_routers=waits)
+    lowered = scale_down(engines.counts, before, observed, now)
     planned = lowered.replicas
     sidecars = roles_with_sidecars(observed)
     desired = [
@@ -118,12 +120,13 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         previous=revisions.previous,
         outdated=revisions.outdated,
         router_revision=routers[-1]["spec"]["template"]["metadata"]["labels"][REVISION],
-        old_deployments=any(revision != revisions.current for revision in planned),
-        waits_for_routers=waits,
+        rollout=engines.state,
+        old_deployments=any(revision != engines.state.target for revision in planned),
+        waits_for_routers=waits and engines.state.target == revisions.current,
         installation=defaults.installation,
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
-    keep = {*planned, revisions.current}
+    keep = {*planned, revisions.current, engines.state.stable}
     replace = secrets_to_replace(desired, observed, now)
     apply = [obj for obj in objects_to_apply(desired, existing, observed.pods, now) if obj not in replace]
     return _plan(
@@ -179,6 +182,7 @@ def _invalid(observed: Observed, groups: Sequence[Group], error: SpecError, now:
         deployments=observed.deployments,
         current=before.get("current", ""),
         previous=before.get("previous", ""),
+        rollout=last_state(before),
         installation=defaults.installation,
     )
     return _plan(inputs, now)
@@ -221,52 +225,6 @@ def _waits_for_routers(revisions: Revisions, before: Mapping[str, int], observed
     """Whether engines of the current revision are not started yet, because they would refuse a router that is there."""
     started = before.get(revisions.current, 0)
     return not started and refuses_a_router(revisions.templates[revisions.current], observed.pods)
-
-
-def _replica_counts(
-    service: LLMService, revisions: Revisions, workloads: Mapping[str, Workload], observed: Observed, waits: bool
-) -> dict[str, int]:
-    """The number of engines of each revision; the workload of one that is missing is to be deleted.
-
-    ``waits``: the current revision has no engine yet, and gets none now; the newest before it is scaled in its place.
-    """
-    counts = {revision: workload.replicas for revision, workload in workloads.items()}
-    current = revisions.current
-    if waits:
-        earlier = [name for name, count in counts.items() if count and name != current]
-        if not earlier:
-            return counts | {current: 0}
-        current = max(earlier, key=lambda name: workloads[name].created)
-    pods = [pod for pod in observed.pods if podutil.role(pod) == ROLE_ENGINE and not podutil.is_finished(pod)]
-
-    def created(revision: str) -> str:
-        return workloads[revision].created if revision in workloads else ""
-
-    def observe(revision: str) -> RevisionPods:
-        mine = [pod for pod in pods if podutil.revision(pod) == revision]
-        count = counts.get(revision, 0)
-        terminating = sum(map(podutil.is_terminating, mine))
-        ready = sum(map(podutil.is_ready, mine))
-        return RevisionPods(revision, count, active=len(mine) - terminating, terminating=terminating, ready=ready)
-
-    # Pods whose workload is gone still use resources until they have ended.
-    known = {*workloads, *map(podutil.revision, pods)} - {current}
-    others = [observe(revision) for revision in sorted(known, key=created)]
-    rollout = service.spec.rollout
-    planned = replica_counts(
-        service.spec.replicas,
-        observe(current),
-        others,
-        max_surge=rollout.max_surge,
-        max_unavailable=rollout.max_unavailable,
-    )
-    gone = {pods.revision for pods in others if pods.gone}
-    waiting = {revisions.current: 0} if waits else {}
-    return waiting | {
-        revision: count
-        for revision, count in planned.items()
-        if revision == current or (revision in workloads and revision not in gone)
-    }
 
 
 def _scaling_events(revision: str, before: int, replicas: int) -> list[EventRecord]:
