@@ -65,13 +65,15 @@ def judge(
     now: datetime,
     *,
     begun: bool,
+    held: bool,
 ) -> RolloutState:
     """Where the change to the ``current`` revision stands.
 
     Args:
         status: the status of the service as it was written last.
         known: revisions whose pods could be made again.
-        begun: engines of the current revision are wanted, and not held.
+        begun: engines of the current revision have been made.
+        held: the change waits.
     """
     written = status.get("revision") or {}
     before = last_state(written)
@@ -86,7 +88,9 @@ def judge(
     state = RolloutState(target=current, stable=before.stable)
     # Where nothing is replaced, what keeps engines from being ready has conditions of its own.
     first = not before.stable and not engines.earlier
-    if first or before.stable == current or not replicas or not begun or engines.draining:
+    # Time that counts goes on: a rollback that an interrupted operator began takes the engines away first.
+    begun = begun or bool(before.progressed_at)
+    if first or before.stable == current or not replicas or not begun or held or engines.draining:
         return state
     model = status.get("model") or {}
     # Once for a revision: the status says later that all of the model is there.

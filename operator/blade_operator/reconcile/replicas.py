@@ -17,6 +17,7 @@ from blade_operator.reconcile.workloads import Workload
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import ROLE_ENGINE
 
+
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
     """The engines there should be now."""
@@ -52,7 +53,8 @@ def plan_engines(
         count_engines(observed.pods, observed.downloads, revisions.current),
         {*revisions.templates, *workloads},
         now,
-        begun=pods.current.desired > 0 and not waits,
+        begun=pods.current.desired > 0,
+        held=waits,
     )
     state = replace(state, invalid_window=invalid)
     stable = state.stable if state.stable in workloads else ""

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from operator_support.mini_cluster import MiniCluster, service
 
 from blade_operator.model import pods as podutil
@@ -295,28 +293,24 @@ def test_the_revision_to_go_back_to_is_kept_beyond_the_history_limit() -> None:
     assert ready_engines(cluster) == 1
 
 
-@settings(max_examples=12, deadline=None)
-@given(st.data(), st.integers(1, 3), st.sampled_from([(1, 0), (0, 1), (2, 1)]))
-def test_an_operator_killed_after_any_write_of_a_rollback_ends_in_the_same_state(
-    data: st.DataObject, replicas: int, limits: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("limits", [(1, 0), (0, 1)])
+def test_an_operator_killed_after_any_write_of_a_rollback_ends_in_the_same_state(limits: tuple[int, int]) -> None:
     surge, unavailable = limits
-    cluster = made(replicas, maxSurge=surge, maxUnavailable=unavailable)
+    cluster = made(2, maxSurge=surge, maxUnavailable=unavailable)
     good, bad = break_it(cluster)
     cluster.now += timedelta(minutes=31)
-    floor = min(ready_engines(cluster), replicas - unavailable)
-    for _ in range(8):
+    floor = min(ready_engines(cluster), 2 - unavailable)
+    for killed in (0, 1, 2, 0, 2):
         plan = cluster.plan()
         # The status is written last: an operator that is killed before has done some of the rest.
-        for obj in plan.apply[: data.draw(st.integers(0, len(plan.apply)))]:
-            if obj["kind"] == "Deployment":
-                cluster.objects[Ref.of(obj)] = cluster._as_server(obj)
+        deployments = [obj for obj in plan.apply if obj["kind"] == "Deployment"]
+        cluster.objects |= {Ref.of(obj): cluster._as_server(obj) for obj in deployments[:killed]}
         cluster.run_controllers()
         assert ready_engines(cluster) >= floor
         cluster.remove_terminating_pods()
-    assert run(cluster, 14, bad=bad) >= floor
-    assert engines(cluster) == {good: replicas}
-    assert ready_engines(cluster) == replicas
+    assert run(cluster, 10, bad=bad) >= floor
+    assert engines(cluster) == {good: 2}
+    assert ready_engines(cluster) == 2
     assert revision(cluster)["failed"] == bad
 
 
