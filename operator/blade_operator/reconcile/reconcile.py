@@ -75,7 +75,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     except SpecError as error:
         return _invalid(observed, groups, error, now, defaults)
     service = selection.service
-    revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
+    revisions = find_revisions(service, observed.service, observed.revisions, defaults, _model_claim(service, observed))
     workloads = find_workloads(observed, groups)
     before = {revision: workload.replicas for revision, workload in workloads.items()}
     waits = _waits_for_routers(revisions, before, observed)

@@ -42,7 +42,7 @@ class StatusInputs:
     current: str = ""
     """Revision that the spec stands for; empty when none is known."""
     previous: str = ""
-    rollout: RolloutState = RolloutState()
+    rollout: RolloutState = field(default_factory=RolloutState)
     """Where the change to the current revision stands."""
     router_revision: str = ""
     """Of the template that routers are to have; empty when none is known."""

@@ -243,7 +243,7 @@ def test_while_a_change_is_held_engines_are_scaled_and_no_replacement_begins(
         world.remove_terminating_pods()
         world.start()
     assert world.available == scaled
-    if 0 < world.desired.get("r0", 0):
+    if world.desired.get("r0", 0) > 0:
         assert world.desired.get("r1", 0) <= begun
     if earlier and not begun:
         assert world.desired.get("r1", 0) == 0
