@@ -16,6 +16,7 @@ from blade_operator.render import (
     engine_objects,
     nodes_of,
     pod_template,
+    restorable,
     revision_of,
     router_objects,
     service_objects,
@@ -290,12 +291,13 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 
 def render(spec: dict[str, Any], defaults: Defaults = DEFAULTS, **metadata: Any) -> list[Object]:
-    typed = parse_service(service(spec, **metadata))
+    obj = service(spec, **metadata)
+    typed = parse_service(obj)
     template = pod_template(typed, defaults)
     return [
         *service_objects(typed, defaults),
         *engine_objects(typed),
-        controller_revision(typed, template, 1, spec_hash(typed)),
+        controller_revision(typed, {"template": template, "service": restorable(obj)}, 1, spec_hash(typed)),
         *_workloads(typed, template, STATEFUL_SET if defaults.group_kind == "auto" else defaults.group_kind),
         *router_objects(typed, defaults),
     ]

@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 _CHOICE = re.compile(r"argument (?:COMMAND|command): invalid choice: '([^']*)'")
-COMMANDS = ("run", "local", "apply", "get", "describe", "logs", "scale", "delete")
+COMMANDS = ("run", "local", "apply", "get", "describe", "logs", "scale", "rollout", "delete")
+ROLLOUT = {
+    "status": "print how the rollout goes, until it ends",
+    "history": "list the revisions",
+    "undo": "go back to an earlier revision",
+    "pause": "replace no engine until it is resumed",
+    "resume": "go on after a pause",
+    "restart": "replace every engine, with the same spec",
+    "retry": "try the revision again that was rolled back",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -21,7 +30,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if match := _CHOICE.match(message):
-            message = f"unknown command {match[1]!r}{_nearest(match[1], COMMANDS)}"
+            message = f"unknown command {match[1]!r}{_nearest(match[1], (*COMMANDS, *ROLLOUT))}"
         elif message.startswith("unrecognized arguments: "):
             word = message.removeprefix("unrecognized arguments: ").split()[0]
             message = f"unknown option or argument {word!r}{_nearest(word.partition('=')[0], OPTIONS)}"
@@ -31,7 +40,20 @@ class _Parser(argparse.ArgumentParser):
 
 OPTIONS = (
     *("--name", "--namespace", "--port", "--filename", "--model", "--replicas", "--ask"),
-    *("--output", "--watch", "--follow", "--container", "--previous", "--tail", "--wait", "--no-wait", "--help"),
+    *(
+        "--output",
+        "--watch",
+        "--no-watch",
+        "--timeout",
+        "--to-revision",
+        "--follow",
+        "--container",
+        "--previous",
+        "--tail",
+        "--wait",
+        "--no-wait",
+        "--help",
+    ),
     *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
     *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
     *("--watch_keys", "--no-watch_keys", "--prometheus_namespaces", "--prometheus_labels"),
@@ -102,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     scale.add_argument("object", metavar="NAME", help="of the LLMService")
     scale.add_argument("--replicas", type=_count, required=True, help="engines to run; 0 for none")
 
+    _add_rollout(commands)
+
     delete = _add(commands, "delete", "delete an LLMService and all that belongs to it", "change", "delete")
     delete.add_argument("object", nargs="*", metavar="NAME", help="of LLMServices")
     delete.add_argument("-f", "--filename", action="append", default=[], metavar="FILE", help="or in these manifests")
@@ -109,6 +133,28 @@ def _parser() -> argparse.ArgumentParser:
         "--wait", action=argparse.BooleanOptionalAction, default=True, help="return when everything has ended"
     )
     return parser
+
+
+def _add_rollout(commands: argparse._SubParsersAction[_Parser]) -> None:
+    text = "manage how engines are replaced, here or on a cluster"
+    rollout = commands.add_parser("rollout", help=text, description=text.capitalize() + ".", allow_abbrev=False)
+    actions = rollout.add_subparsers(metavar="COMMAND", required=True)
+    for action, text in ROLLOUT.items():
+        parser = _add(actions, action, text, "rollout")
+        parser.add_argument("object", nargs="+", metavar="NAME", help="of the LLMService; llm/NAME, too")
+        parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster (default: the local runtime)")
+        parser.set_defaults(action=action)
+        if action == "status":
+            parser.add_argument(
+                "-w", "--watch", action=argparse.BooleanOptionalAction, default=True, help="until it ends (default)"
+            )
+            parser.add_argument(
+                "--timeout", type=_count, default=0, metavar="SECONDS", help="to wait (default: no limit)"
+            )
+        if action == "undo":
+            parser.add_argument(
+                "--to-revision", type=_count, metavar="N", help="the one to go back to (default: before)"
+            )
 
 
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:

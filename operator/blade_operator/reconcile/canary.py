@@ -40,12 +40,17 @@ def next_canary(
     workloads: Mapping[str, Workload],
     observed: Observed,
     now: datetime,
+    *,
+    proven: str = "",
+    held: bool = False,
 ) -> Canary | None:
     """The canary as it is to be now; None without one.
 
     Args:
         current: the revision of the spec.
         templates: of the revisions in the history.
+        proven: the last revision that was ready as a whole, if one is known.
+        held: no step is taken for now.
     """
     spec = service.spec.rollout.canary
     if spec is None:
@@ -54,26 +59,28 @@ def next_canary(
     if canary is not None and canary.revision == current and canary.phase != "Withdrawn":
         if canary.stable not in (workloads if canary.phase == "Promoting" else templates):
             return None  # all engines are new; or nobody knows any more what the stable ones were like
-        return _advance(canary, spec, service, observed, now)
+        return _advance(canary, spec, service, observed, now, held)
     if canary is not None and canary.phase != "Promoting" and canary.stable in workloads:
         if canary.stable != current:
             return Canary(current, canary.stable)  # in place of the one before
         if canary.revision in workloads:
             return dataclasses.replace(canary, phase="Withdrawn", weight=0, since="")
         return None
-    stable = _stable(current, workloads, observed)
+    stable = _stable(current, proven, workloads, observed)
     return Canary(current, stable) if stable else None
 
 
-def _stable(current: str, workloads: Mapping[str, Workload], observed: Observed) -> str:
+def _stable(current: str, proven: str, workloads: Mapping[str, Workload], observed: Observed) -> str:
     """The revision that serves and is to be replaced; empty where none serves, or the current one has begun."""
     if current in workloads and workloads[current].replicas:
         return ""
     serving = [name for name in workloads if name != current and _ready(name, observed)]
-    return max(serving, key=lambda name: (_ready(name, observed), workloads[name].created), default="")
+    return max(serving, key=lambda name: (name == proven, _ready(name, observed), workloads[name].created), default="")
 
 
-def _advance(canary: Canary, spec: CanarySpec, service: LLMService, observed: Observed, now: datetime) -> Canary:
+def _advance(
+    canary: Canary, spec: CanarySpec, service: LLMService, observed: Observed, now: datetime, held: bool
+) -> Canary:
     """What comes after ``canary`` by what is observed."""
     if not canary.on_trial:
         return canary
@@ -88,6 +95,8 @@ def _advance(canary: Canary, spec: CanarySpec, service: LLMService, observed: Ob
             long_enough = podutil.age(canary.since, now) >= parse_duration(spec.interval)
             if not long_enough or judgement.requests < spec.min_requests:
                 return canary
+    if held:
+        return canary
     step = next_step(canary, spec)
     if step is None:
         return dataclasses.replace(canary, phase="Promoting", weight=0, since="")

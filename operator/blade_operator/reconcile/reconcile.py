@@ -14,25 +14,18 @@ from blade_operator.adapters.decide import Decision, decide
 from blade_operator.adapters.object_status import changed, entries
 from blade_operator.adapters.selection import select
 from blade_operator.model import pods as podutil
-from blade_operator.model.canary import Canary, read_canary
+from blade_operator.model.canary import read_canary
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.groups import Group
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan, Prune
-from blade_operator.reconcile.canary import (
-    LOOK,
-    abort_note,
-    canary_events,
-    canary_weights,
-    is_watched,
-    next_canary,
-    trial_of,
-)
+from blade_operator.model.rollout import last_state
+from blade_operator.reconcile.canary import LOOK, abort_note, canary_events, canary_weights, is_watched
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
+from blade_operator.reconcile.replicas import plan_engines
 from blade_operator.reconcile.revisions import Revisions, find_revisions
-from blade_operator.reconcile.rollout import RevisionPods, replica_counts
 from blade_operator.reconcile.rotation import routers_wait, secrets_to_replace
 from blade_operator.reconcile.router_order import refuses_a_router
 from blade_operator.reconcile.scale_down import scale_down
@@ -84,13 +77,12 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     except SpecError as error:
         return _invalid(observed, groups, error, now, defaults)
     service = selection.service
-    revisions = find_revisions(service, observed.revisions, defaults, _model_claim(service, observed))
+    revisions = find_revisions(service, observed.service, observed.revisions, defaults, _model_claim(service, observed))
     workloads = find_workloads(observed, groups)
     before = {revision: workload.replicas for revision, workload in workloads.items()}
     waits = _waits_for_routers(revisions, before, observed)
-    canary = next_canary(service, revisions.current, revisions.templates, workloads, observed, now)
-    counts = _replica_counts(service, revisions, workloads, observed, waits, canary)
-    lowered = scale_down(counts, before, observed, now)
+    engines = plan_engines(service, revisions, workloads, observed, now, waits_for_routers=waits)
+    lowered = scale_down(engines.counts, before, observed, now)
     planned = lowered.replicas
     sidecars = roles_with_sidecars(observed)
     desired = [
@@ -109,10 +101,10 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         removed += change.delete
         if not any(Ref.of(obj) in observed.rejected for obj in change.desired):
             events += _scaling_events(revision, before.get(revision, 0), replicas)
-    events += canary_events(read_canary(observed.service), canary)
-    weights = canary_weights(canary, workloads)
+    events += canary_events(read_canary(observed.service), engines.canary)
+    weights = canary_weights(engines.canary, workloads)
     routers = router_objects(
-        service, defaults, router_replicas(observed.deployments), weights, aborted=abort_note(canary)
+        service, defaults, router_replicas(observed.deployments), weights, aborted=abort_note(engines.canary)
     )
     desired += routers[:-1] if routers_wait(observed, revisions.templates, now) else routers
     adapters = _adapters(service, observed)
@@ -134,13 +126,14 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         previous=revisions.previous,
         outdated=revisions.outdated,
         router_revision=routers[-1]["spec"]["template"]["metadata"]["labels"][REVISION],
-        old_deployments=any(revision != revisions.current for revision in planned),
-        waits_for_routers=waits,
-        canary=canary,
+        rollout=engines.state,
+        canary=engines.canary,
+        old_deployments=any(revision != engines.state.target for revision in planned),
+        waits_for_routers=waits and engines.state.target == revisions.current,
         installation=defaults.installation,
     )
     existing = {Ref.of(obj): obj for obj in _children(observed)}
-    keep = {*planned, revisions.current}
+    keep = {*planned, revisions.current, engines.state.stable}
     replace = secrets_to_replace(desired, observed, now)
     apply = [obj for obj in objects_to_apply(desired, existing, observed.pods, now) if obj not in replace]
     return _plan(
@@ -155,7 +148,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
         actions=[*lowered.actions, *adapters.actions],
         events=events,
-        requeue=[*lowered.requeue, *adapters.requeue, *[LOOK] * is_watched(canary)],
+        requeue=[*lowered.requeue, *adapters.requeue, *[LOOK] * is_watched(engines.canary)],
     )
 
 
@@ -196,6 +189,7 @@ def _invalid(observed: Observed, groups: Sequence[Group], error: SpecError, now:
         deployments=observed.deployments,
         current=before.get("current", ""),
         previous=before.get("previous", ""),
+        rollout=last_state(before),
         canary=read_canary(observed.service),
         installation=defaults.installation,
     )
@@ -239,63 +233,6 @@ def _waits_for_routers(revisions: Revisions, before: Mapping[str, int], observed
     """Whether engines of the current revision are not started yet, because they would refuse a router that is there."""
     started = before.get(revisions.current, 0)
     return not started and refuses_a_router(revisions.templates[revisions.current], observed.pods)
-
-
-def _replica_counts(
-    service: LLMService,
-    revisions: Revisions,
-    workloads: Mapping[str, Workload],
-    observed: Observed,
-    waits: bool,
-    canary: Canary | None,
-) -> dict[str, int]:
-    """The number of engines of each revision; the workload of one that is missing is to be deleted.
-
-    ``waits``: the current revision has no engine yet, and gets none now; the newest before it is scaled in its place.
-    """
-    counts = {revision: workload.replicas for revision, workload in workloads.items()}
-    current = revisions.current
-    if waits:
-        earlier = [name for name, count in counts.items() if count and name != current]
-        if not earlier:
-            return counts | {current: 0}
-        current = max(earlier, key=lambda name: workloads[name].created)
-    rollout = service.spec.rollout
-    trial = None if waits or canary is None else trial_of(canary, rollout, service.spec.replicas, counts)
-    if canary is not None and not waits:
-        current = canary.serving if trial is None else canary.revision
-    pods = [pod for pod in observed.pods if podutil.role(pod) == ROLE_ENGINE and not podutil.is_finished(pod)]
-
-    def created(revision: str) -> str:
-        return workloads[revision].created if revision in workloads else ""
-
-    def observe(revision: str) -> RevisionPods:
-        mine = [pod for pod in pods if podutil.revision(pod) == revision]
-        count = counts.get(revision, 0)
-        terminating = sum(map(podutil.is_terminating, mine))
-        ready = sum(map(podutil.is_ready, mine))
-        return RevisionPods(revision, count, active=len(mine) - terminating, terminating=terminating, ready=ready)
-
-    # Pods whose workload is gone still use resources until they have ended.
-    kept = {} if trial is None else trial.kept
-    known = {*workloads, *map(podutil.revision, pods), *kept} - {current}
-    others = [observe(revision) for revision in sorted(known, key=lambda each: (each in kept, created(each)))]
-    planned = replica_counts(
-        service.spec.replicas,
-        observe(current),
-        others,
-        max_surge=rollout.max_surge,
-        max_unavailable=rollout.max_unavailable,
-        most=None if trial is None else trial.engines,
-        kept=kept,
-    )
-    gone = {pods.revision for pods in others if pods.gone}
-    waiting = {revisions.current: 0} if waits else {}
-    return waiting | {
-        revision: count
-        for revision, count in planned.items()
-        if revision == current or revision in kept or (revision in workloads and revision not in gone)
-    }
 
 
 def _scaling_events(revision: str, before: int, replicas: int) -> list[EventRecord]:

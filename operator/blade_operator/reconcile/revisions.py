@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from blade_operator.model.objects import Object, Ref
-from blade_operator.render import Defaults, controller_revision, pod_template, revision_of, spec_hash
+from blade_operator.render import Defaults, controller_revision, pod_template, restorable, revision_of, spec_hash
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import OF_CLAIM, SPEC_HASH
 
@@ -40,11 +40,11 @@ def revision_name(controller_revision: Object) -> str:
 
 
 def find_revisions(
-    service: LLMService, history: Sequence[Object], defaults: Defaults, claim: Object | None = None
+    service: LLMService, obj: Object, history: Sequence[Object], defaults: Defaults, claim: Object | None = None
 ) -> Revisions:
     """The revisions of ``service``: the current one is found by the hash of the spec, or else rendered now.
 
-    ``claim``: the operator's own of the model cache, if it is there.
+    ``obj``: the service as it is stored; ``claim``: the operator's own of the model cache, if it is there.
 
     A rollback to an earlier spec thus finds the earlier revision, and gives it the newest number.
     """
@@ -57,13 +57,14 @@ def find_revisions(
     earlier = [obj for obj in history if revision_name(obj) != current]
     newest = earlier[-1].get("revision", 0) if earlier else 0
     same = next((obj for obj in history if revision_name(obj) == current), None)
+    data = same["data"] if same else {"template": template, "service": restorable(obj)}
     number = same["revision"] if same and same["revision"] > newest else newest + 1
     return Revisions(
         current=current,
         previous=revision_name(earlier[-1]) if earlier else "",
         outdated=revision_of(rendered) != current,
         templates={revision_name(obj): obj["data"]["template"] for obj in history} | {current: template},
-        desired=[controller_revision(service, template, number, of_spec)],
+        desired=[controller_revision(service, data, number, of_spec)],
         history=earlier,
         limit=service.spec.rollout.revision_history_limit,
     )

@@ -3,6 +3,8 @@
 There is one Deployment for each revision, and only its replica count is decided here; works the same on every cluster.
 The arithmetic is that of a Kubernetes rolling update, except that pods which still terminate (drain) count as present:
 on a machine without room for another engine, a new one starts only when an old one is really gone.
+
+While a change is held (paused, or outside the maintenance window), no replacement begins: `held_counts`.
 """
 
 from __future__ import annotations
@@ -81,6 +83,58 @@ def replica_counts(
         if result[pods.revision] < least:
             result[pods.revision] = max(min(pods.desired, least), _scale_up(least, pods, room))
     return result
+
+
+def held_counts(
+    replicas: int, current: RevisionPods, others: Sequence[RevisionPods], *, max_surge: int, stable: str = ""
+) -> dict[str, int]:
+    """The next replica counts while the change to the ``current`` revision is held; ``stable``: proven to work.
+
+    Engines are scaled to ``replicas``, and no replacement begins. One that has begun ends: the engine that starts is
+    waited for within the surge, and then the one it replaces leaves. Scaling down keeps the mix of revisions: it takes
+    from the revision with the most engines.
+    """
+    revisions = (current, *others)
+    result = {pods.revision: pods.desired for pods in revisions}
+    total = sum(result.values())
+    if total < replicas:
+        base = base_revision(current, others, stable)
+        room = replicas + max_surge - sum(pods.footprint for pods in revisions)
+        grown = max(base.desired, base.active) + max(0, room)
+        result[base.revision] = max(base.desired, min(base.desired + replicas - total, grown))
+        return result
+    ready = {pods.revision: pods.available for pods in revisions}
+    both = current.desired > 0 and any(pods.desired for pods in others)
+    for _ in range(total - replicas - (max_surge if both else 0)):
+        unready = next((name for name, count in result.items() if count > ready[name]), None)
+        chosen = unready or max(result, key=lambda name: result[name])  # of equals the first: the current one
+        result[chosen] -= 1
+        ready[chosen] = min(ready[chosen], result[chosen])
+    # What is left beyond `replicas` replaces an earlier engine each, as soon as it is ready.
+    name = current.revision
+    surplus = sum(result.values()) - replicas - (result[name] - ready[name])
+    spare = sum(ready.values()) - replicas
+    for pods in others:
+        unready_pods = min(result[pods.revision] - ready[pods.revision], max(0, surplus))
+        leaving = min(ready[pods.revision], max(0, surplus - unready_pods), max(0, spare))
+        surplus -= unready_pods + leaving
+        spare -= leaving
+        result[pods.revision] -= unready_pods + leaving
+    return result
+
+
+def base_revision(current: RevisionPods, others: Sequence[RevisionPods], stable: str = "") -> RevisionPods:
+    """The revision of engines that are added while a change is held: an earlier one, if any is there.
+
+    With several it is the one that is known to work, else the one with the most ready engines, of these the newest.
+    Where all have been scaled to zero it is the newest, unless the current one has run already.
+    """
+    running = [pods for pods in others if pods.desired]
+    if running:
+        return max(reversed(running), key=lambda pods: (pods.revision == stable, pods.available))
+    if current.desired or current.active or not others:
+        return current
+    return next((pods for pods in others if pods.revision == stable), others[-1])
 
 
 def _scale_up(most: int, pods: RevisionPods, room: int) -> int:

@@ -2,7 +2,7 @@
 
 from blade_operator.render.engine import engine_objects, pod_template
 from blade_operator.render.meta import Defaults, desired_hash
-from blade_operator.render.revisions import controller_revision, revision_of
+from blade_operator.render.revisions import controller_revision, restorable, revision_of
 from blade_operator.render.router import router_objects
 from blade_operator.render.service import service_objects
 from blade_operator.render.spec_hash import spec_hash
@@ -17,6 +17,7 @@ __all__ = [
     "engine_objects",
     "nodes_of",
     "pod_template",
+    "restorable",
     "revision_of",
     "router_objects",
     "service_objects",

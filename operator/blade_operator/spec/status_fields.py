@@ -40,6 +40,21 @@ class RevisionStatus(Record):
         description="This operator release would render the pods differently. Nothing restarts for that; a changed "
         "spec or `serving.bladellm.io/restarted-at` takes it up.",
     )
+    stable: Short = Field(
+        default="",
+        description="Last one that was ready. That is: as many of its engines as the spec wants, and none of another. "
+        "Rollbacks go there.",
+    )
+    failed: Short = Field(
+        default="",
+        description="Rolled back. It is the current one, and tried again once the spec or "
+        "`serving.bladellm.io/restarted-at` changes.",
+    )
+    progressed_at: Short = Field(
+        default="",
+        description="Last progress of `current`. Absent while the time to the deadline does not count.",
+    )
+    most_ready: int = Field(default=0, description="Engines ready by then.")
 
 
 class PreflightItem(Record):

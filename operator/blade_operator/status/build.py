@@ -10,7 +10,7 @@ from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.status.adapters import adapter_status, adapters_ready
 from blade_operator.status.condition import Condition
-from blade_operator.status.conditions import conditions
+from blade_operator.status.conditions import EXCEEDED, conditions
 from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
 from blade_operator.status.failures import find_failures
@@ -37,7 +37,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "selector": f"{NAME}={inputs.obj['metadata']['name']},{ROLE}={ROLE_ENGINE}",
         "replicas": len(inputs.engine_pods),
         "readyReplicas": inputs.ready_engines,
-        "updatedReplicas": len(current),
+        "updatedReplicas": len(inputs.updated_pods),
         "drainingReplicas": len(inputs.terminating_pods),
         "revision": {
             "current": inputs.current,
@@ -45,6 +45,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
             "updating": len(current) != len(inputs.engine_pods)
             or sum(map(podutil.is_ready, current)) < inputs.replicas,
             "outdated": inputs.outdated,
+            **inputs.rollout.as_status(),
         },
         "conditions": [_timed(condition, inputs, generation, now) for condition in found],
     }
@@ -72,8 +73,9 @@ def phase(found: Sequence[Condition], inputs: StatusInputs) -> str:
     if by_type["Ready"].status == "True":
         return "Degraded" if degraded else "Progressing" if by_type["Progressing"].status == "True" else "Ready"
     serves = by_type["WorkersReady"].status == by_type["RouterReady"].status == "True"
-    if by_type["Progressing"].reason == "Stalled" and not serves:
+    if by_type["Progressing"].reason in ("Stalled", EXCEEDED) and not serves:
         return "Failed"
+    degraded = degraded or by_type["Progressing"].reason == EXCEEDED
     return "Degraded" if degraded else "Progressing" if inputs.engine_pods else "Pending"
 
 

@@ -20,7 +20,7 @@ from blade_operator.model.pods import CHECK, FETCH
 from blade_operator.spec.quantity import format_bytes
 from blade_operator.spec.rules.service import OWNED_FLAGS
 from blade_operator.status.canary import aborted, canary_progress, not_promoted
-from blade_operator.status.condition import Condition
+from blade_operator.status.condition import Condition, Status
 from blade_operator.status.container_failures import report_line
 from blade_operator.status.deduplication import deduplicate
 from blade_operator.status.download import describe
@@ -29,8 +29,10 @@ from blade_operator.status.failures import REJECTED, UNAUTHORIZED
 from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.machines import incomplete
 from blade_operator.status.stages import stage
-from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER, SENDS_TOKEN
+from blade_protocol.labels import RESTARTED_AT, ROLE_ENGINE, ROLE_ROUTER, SENDS_TOKEN
 
+EXCEEDED = "ProgressDeadlineExceeded"
+"""Reason: a new revision has made no progress for longer than `spec.rollout.progressDeadline`."""
 _MEASURED = frozenset({"CheckFailed", "DoesNotFit", "Estimated"})
 _PLAIN_ENDS = frozenset({"", "Completed", "Error"})
 _OWNERS = {
@@ -90,6 +92,8 @@ def _deduplicated(condition: Condition, inputs: StatusInputs) -> Condition:
 
 def spec_valid(inputs: StatusInputs) -> Condition:
     """Whether the spec can be run as written."""
+    if inputs.invalid is None and (why := inputs.rollout.invalid_window):
+        return Condition("SpecValid", "False", "InvalidWindow", f"{why}; until then no engine is replaced")
     if inputs.invalid is None:
         return Condition("SpecValid", "True", "Valid", "the spec is valid")
     return Condition("SpecValid", "False", "InvalidSpec", "; ".join(map(str, inputs.invalid.problems))[:1024])
@@ -215,6 +219,8 @@ def ready(tree: Sequence[Condition], inputs: StatusInputs, failures: Sequence[Fa
     by_type = {condition.type: condition for condition in tree}
     needed = ("SpecValid", "WorkersReady", "RouterReady")
     if all(by_type[kind].status == "True" for kind in needed):
+        if inputs.rollout.gave_up:
+            return Condition("Ready", "False", EXCEEDED, _gave_up(inputs, failures))
         if failed := _failed_rollout(inputs, failures):
             return Condition("Ready", "False", _reason(failed, "RolloutFailed"), _not_rolled_out(inputs, failed))
         if found := aborted(inputs):
@@ -237,6 +243,10 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
     """Whether pods are still being brought to the desired state."""
     if inputs.invalid is not None:
         return Condition("Progressing", "False", "InvalidSpec", "nothing changes until the spec is valid")
+    if inputs.rollout.gave_up:
+        return Condition("Progressing", "False", EXCEEDED, _gave_up(inputs, failures))
+    if inputs.rollout.held:
+        return Condition("Progressing", "Unknown", inputs.rollout.held, _held(inputs))
     wanted = inputs.replicas
     current = len(inputs.current_pods)
     current_ready = sum(map(podutil.is_ready, inputs.current_pods))
@@ -277,6 +287,28 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
     return Condition("Progressing", "False", "Complete", f"revision {inputs.current} runs everywhere")
 
 
+def _held(inputs: StatusInputs) -> str:
+    change = f"{len(inputs.updated_pods)} of {inputs.replicas} engines run revision {inputs.current}"
+    if inputs.rollout.held == "Paused":
+        return f"{change}, and no other is replaced while spec.rollout.paused is true"
+    opening = inputs.rollout.held_message
+    return f"{change}, and no other is replaced outside spec.rollout.window{f': {opening}' if opening else ''}"
+
+
+def _gave_up(inputs: StatusInputs, failures: Sequence[Failure]) -> str:
+    """Why the change was given up, and what follows. Its engines are gone later on, so the words are kept."""
+    last, revision = inputs.last_condition("Progressing"), inputs.last_status.get("revision") or {}
+    same = (revision.get("current"), revision.get("failed", "")) == (inputs.current, inputs.rollout.failed)
+    if same and last.get("reason") == EXCEEDED:
+        return str(last.get("message", ""))
+    failed = {pod["metadata"]["name"] for pod in inputs.updated_pods}
+    why = next((each.summary for each in failures if each.failing and each.pod in {"", *failed}), "")
+    text = f"revision {inputs.current} made no progress within spec.rollout.progressDeadline{f'; {why}' if why else ''}"
+    if not inputs.rollout.failed:
+        return text
+    return f"{text}; revision {inputs.rollout.stable} runs instead, until the spec or {RESTARTED_AT} changes"
+
+
 def _routers_of_before(inputs: StatusInputs) -> str:
     without = [pod for pod in inputs.router_pods if SENDS_TOKEN not in pod["metadata"]["labels"]]
     return f"{len(without)} of {len(inputs.router_pods)} routers are of before"
@@ -297,11 +329,10 @@ def _not_rolled_out(inputs: StatusInputs, failed: Failure) -> str:
 
 def kstatus(progress: Condition) -> list[Condition]:
     """``Reconciling`` and ``Stalled``, by which kstatus tells progress from failure (Flux, Argo CD, ``kpt``)."""
-    stalled = progress.reason in ("Stalled", "InvalidSpec", ABORTED)
+    stalled = progress.reason in ("Stalled", "InvalidSpec", EXCEEDED, ABORTED)
+    reconciling: Status = "False" if progress.status == "False" else "True"  # also while a change waits
     return [
-        Condition(
-            "Reconciling", progress.status, progress.reason, progress.message if progress.status == "True" else ""
-        ),
+        Condition("Reconciling", reconciling, progress.reason, progress.message if reconciling == "True" else ""),
         Condition(
             "Stalled",
             "True" if stalled else "False",

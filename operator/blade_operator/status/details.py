@@ -57,14 +57,14 @@ def memory_plan(inputs: StatusInputs) -> MemoryPlan | None:
 def fit(inputs: StatusInputs) -> dict[str, Any] | None:
     """``status.fit``. The last one stays while the revision is the same and no number has changed by over 10 %."""
     before = inputs.last_status.get("fit")
-    if before and (before.get("revision") != inputs.current or not _is_complete(before)):
+    if before and (before.get("revision") != inputs.target or not _is_complete(before)):
         before = None
     plan = memory_plan(inputs)
     if plan is None:
         return before
     measured = {
         "source": "measured",
-        "revision": inputs.current,
+        "revision": inputs.target,
         **_ranks(inputs),
         "weights": format_bytes(plan.weights),
         "activations": format_bytes(plan.activation_peak),

@@ -21,7 +21,7 @@ MIN_INTERVAL_S = 5.0
 def download(inputs: StatusInputs, now: datetime) -> dict[str, Any] | None:
     """``status.model``, or None when nothing is known of the model. Equal to the last one until a step is reached."""
     before: dict[str, Any] | None = inputs.last_status.get("model")
-    if (inputs.last_status.get("revision") or {}).get("current") != inputs.current:
+    if not inputs.same_engines:
         before = None
     if before and not (before.get("bytes") and "downloaded" in before):
         before = None  # users can edit a status, too

@@ -12,6 +12,7 @@ from blade_operator.model.canary import Canary
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.groups import Group, as_engine
 from blade_operator.model.objects import Object, Ref
+from blade_operator.model.rollout import RolloutState
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService
 from blade_protocol.fetch import FetchProgress
@@ -42,13 +43,15 @@ class StatusInputs:
     current: str = ""
     """Revision that the spec stands for; empty when none is known."""
     previous: str = ""
+    rollout: RolloutState = field(default_factory=RolloutState)
+    """Where the change to the current revision stands."""
     router_revision: str = ""
     """Of the template that routers are to have; empty when none is known."""
     outdated: bool = False
     installation: str = ""
     """The installation of the operator that writes the status; empty in the local runtime."""
     old_deployments: bool = False
-    """Deployments of other revisions still exist."""
+    """Deployments of other revisions than the target still exist."""
     canary: Canary | None = None
     waits_for_routers: bool = False
     """No engine of the current revision is started yet: it would refuse the requests of routers that are there."""
@@ -85,14 +88,34 @@ class StatusInputs:
         return [pod for pod in self.engine_pods if pod["metadata"]["name"] in self.unauthorized]
 
     @property
+    def target(self) -> str:
+        """Revision that engines are to have now: the current one, unless its change is held or was rolled back."""
+        return self.rollout.target or self.current
+
+    @property
+    def same_engines(self) -> bool:
+        """Whether the last status speaks of engines of the same revision as this one."""
+        before = self.last_status.get("revision") or {}
+        if (before.get("current"), before.get("failed", "")) != (self.current, self.rollout.failed):
+            return False
+        # The change was held until now.
+        begins = self.target == self.current and self.updated_pods and not self.last_status.get("updatedReplicas")
+        return not (begins and before.get("stable", self.current) != self.current)
+
+    @property
     def current_pods(self) -> list[Object]:
-        """Engine pods of the current revision that do not terminate."""
-        return [pod for pod in self.engine_pods if podutil.revision(pod) == self.current]
+        """Engine pods of the target revision that do not terminate."""
+        return [pod for pod in self.engine_pods if podutil.revision(pod) == self.target]
 
     @property
     def older_pods(self) -> list[Object]:
         """Engine pods of other revisions that do not terminate."""
-        return [pod for pod in self.engine_pods if podutil.revision(pod) != self.current]
+        return [pod for pod in self.engine_pods if podutil.revision(pod) != self.target]
+
+    @property
+    def updated_pods(self) -> list[Object]:
+        """Engine pods of the revision that the spec stands for; none that terminates."""
+        return [pod for pod in self.engine_pods if podutil.revision(pod) == self.current]
 
     @property
     def terminating_pods(self) -> list[Object]:

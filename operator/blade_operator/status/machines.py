@@ -28,7 +28,7 @@ def machine(inputs: StatusInputs, pod: Object) -> str:
 def incomplete(inputs: StatusInputs, now: datetime) -> str:
     """How far the first engine of the current revision is that waits for some of its machines; empty: none does."""
     for group in inputs.groups:
-        if group.revision == inputs.current and not group.is_leaving and not group.is_whole:
+        if group.revision == inputs.target and not group.is_leaving and not group.is_whole:
             ready = sum(map(podutil.is_ready, group.pods))
             count = f"{ready} of {group.nodes} machines of engine {group.name} ready"
             waits = [pod for pod in group.pods if not podutil.is_ready(pod)]

@@ -116,7 +116,7 @@ def _before(inputs: StatusInputs) -> dict[str, Any] | None:
 
 
 def _is_same_revision(inputs: StatusInputs) -> bool:
-    return bool((inputs.last_status.get("revision") or {}).get("current") == inputs.current)
+    return inputs.same_engines
 
 
 def _written(before: dict[str, Any] | None) -> Decimal | None:

@@ -11,6 +11,15 @@ from blade_operator.status.failures import failure_key
 
 _DETAILS = frozenset({"SpecValid", "ModelCached", "PreflightPassed", "ModelFits", "SpeculationEffective"})
 """Conditions that get an Event when they fail and recover; Ready covers workers and routers, failures Degraded."""
+_PROGRESS: dict[str, Literal["Normal", "Warning"]] = {
+    "Updating": "Normal",
+    "Paused": "Normal",
+    "WaitingForWindow": "Normal",
+    "Complete": "Normal",
+    "Stalled": "Warning",
+    "ProgressDeadlineExceeded": "Warning",
+}
+"""Reasons of Progressing that get an Event."""
 _PLAIN_ENDS = frozenset({"", "Completed", "Error"})
 
 
@@ -37,9 +46,9 @@ def _event_type(condition: dict[str, Any], status: str, reason: str) -> Literal[
         # While the service starts, the reason changes with every step: that needs no Event.
         return None if now == (status or "False") else "Normal" if now == "True" or why == "ScaledToZero" else "Warning"
     if kind == "Progressing":
-        if not changed or why not in ("Updating", "Complete", "Stalled"):
+        if not changed or why not in _PROGRESS:
             return None
-        return "Warning" if why == "Stalled" else "Normal"
+        return _PROGRESS[why]
     if kind in _DETAILS and changed:
         if now == "False" and kind == "ModelCached" and why not in ("Downloading", "DownloadFailed"):
             return None  # the failing container has an Event of its own

@@ -319,3 +319,61 @@ def test_a_status_that_somebody_spoilt_is_none(cluster: Counted, found: Any) -> 
     cluster.service["status"]["canary"] = found
     cluster.turn()
     assert cluster.status == {}
+
+
+def test_a_pause_takes_no_step_and_keeps_the_share_and_an_abort_does_not_wait_for_it(cluster: Counted) -> None:
+    old, new = change(cluster)
+    run_until(cluster, "Running")
+    cluster.edit(rollout={"canary": CANARY, "paused": True})
+    for _ in range(20):
+        cluster.turn()
+    assert (cluster.weights, cluster.ready(new)) == ({new: 5, old: 95}, 1)
+    cluster.bad[new] = 0.2
+    for _ in range(20):
+        cluster.turn()
+    assert cluster.status["phase"] == "Aborted"
+    assert (cluster.ready(new), cluster.ready(old)) == (0, 4)
+
+
+def test_a_canary_does_not_begin_while_the_change_is_paused(cluster: Counted) -> None:
+    cluster.edit(rollout={"canary": CANARY, "paused": True})
+    old, new = change(cluster)
+    for _ in range(10):
+        cluster.turn()
+    assert (cluster.ready(new), cluster.ready(old)) == (0, 4)
+    cluster.edit(rollout={"canary": CANARY})
+    run_until(cluster, "Running")
+    assert cluster.weights == {new: 5, old: 95}
+
+
+def test_a_long_step_is_no_lack_of_progress(cluster: Counted) -> None:
+    cluster.edit(rollout={"canary": {**CANARY, "interval": "10h"}})
+    _, new = change(cluster)
+    run_until(cluster, "Running")
+    for _ in range(30):
+        cluster.turn(900.0)
+    assert (cluster.status["phase"], cluster.weights[new]) == ("Running", 5)
+    assert "failed" not in cluster.service["status"]["revision"]
+
+
+def test_a_revision_that_is_not_ready_within_the_deadline_is_rolled_back(cluster: Counted) -> None:
+    old, new = change(cluster)
+    for _ in range(30):
+        cluster.turn(120.0, ready=False)
+    assert cluster.service["status"]["revision"]["failed"] == new
+    assert (cluster.ready(old), cluster.status, cluster.weights) == (4, {}, {})
+    assert all(podutil.revision(pod) == old for pod in cluster.engine_pods)
+    for _ in range(5):
+        cluster.turn()
+    assert cluster.ready(old) == len(cluster.engine_pods) == 4
+
+
+def test_an_aborted_canary_is_not_rolled_back_for_want_of_progress(cluster: Counted) -> None:
+    _, new = change(cluster)
+    cluster.bad[new] = 0.5
+    run_until(cluster, "Aborted")
+    for _ in range(10):
+        cluster.turn(1800.0)
+    assert cluster.status["phase"] == "Aborted"
+    assert "failed" not in cluster.service["status"]["revision"]
+    assert cluster.condition("RolloutAborted")["status"] == "True"

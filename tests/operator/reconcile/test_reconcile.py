@@ -102,7 +102,7 @@ def test_a_change_replaces_engine_by_engine_and_keeps_the_old_record(cluster: Mi
     assert deployments(cluster) == {f"qwen-engine-{new}": 2}
     assert history(cluster) == {f"qwen-engine-{old}": 1, f"qwen-engine-{new}": 2}
     assert cluster.service["status"]["revision"] == {
-        "current": new, "previous": old, "updating": False, "outdated": False,
+        "current": new, "previous": old, "updating": False, "outdated": False, "stable": new,
     }  # fmt: skip
     assert {pod["metadata"]["labels"][REVISION] for pod in cluster.engine_pods} == {new}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blade_operator.reconcile.rollout import RevisionPods, replica_counts
+from blade_operator.reconcile.rollout import RevisionPods, held_counts, replica_counts
 
 
 @dataclass
@@ -38,6 +38,10 @@ class World:
         return replica_counts(
             replicas, self.observe(self.current), others, max_surge=surge, max_unavailable=unavailable
         )
+
+    def hold(self, replicas: int, surge: int) -> dict[str, int]:
+        others = [self.observe(revision) for revision in self.desired if revision != self.current]
+        return held_counts(replicas, self.observe(self.current), others, max_surge=surge)
 
     def run_controllers(self) -> None:
         """One round of every Deployment controller: pods that are not ready are deleted first."""
@@ -197,3 +201,71 @@ def test_a_deployment_scaled_down_by_hand_is_restored_however_late_it_is_observe
     converge(world, replicas, surge, unavailable)
     assert world.desired == {"r0": replicas}
     assert world.available == replicas
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(0, 5), limits, st.integers(0, 6), st.integers(0, 3))
+def test_while_a_change_is_held_engines_are_scaled_and_no_replacement_begins(
+    data: st.DataObject, replicas: int, limit: tuple[int, int], scaled: int, steps: int
+) -> None:
+    surge, unavailable = limit
+    world = World()
+    converge(world, replicas, surge, unavailable)
+    world.current = "r1"
+    for _ in range(steps):  # the change is on its way, or has not begun
+        world.desired |= world.plan(replicas, surge, unavailable)
+        world.run_controllers()
+        world.remove_terminating_pods()
+        world.start()
+    begun, earlier = world.desired.get("r1", 0), world.desired.get("r0", 0)
+    for _ in range(data.draw(st.integers(1, 25), label="events")):
+        match data.draw(st.sampled_from(["hold", "hold", "control", "collect", "start one"])):
+            case "hold":
+                before, planned = world.available, world.hold(scaled, surge)
+                grown = any(count > world.desired.get(revision, 0) for revision, count in planned.items())
+                world.desired |= planned
+                after = dataclasses.replace(world, pods=[dataclasses.replace(pod) for pod in world.pods])
+                after.run_controllers()
+                assert after.available >= min(before, scaled)
+                if grown:
+                    assert len(after.pods) <= scaled + surge
+            case "control":
+                world.run_controllers()
+            case "collect":
+                world.remove_terminating_pods()
+            case "start one":
+                waiting = [pod for pod in world.pods if not pod.ready]
+                if waiting:
+                    data.draw(st.sampled_from(waiting)).ready = True
+    for _ in range(10 * (replicas + scaled + 2)):
+        world.desired |= world.hold(scaled, surge)
+        world.run_controllers()
+        world.remove_terminating_pods()
+        world.start()
+    assert world.available == scaled
+    if world.desired.get("r0", 0) > 0:
+        assert world.desired.get("r1", 0) <= begun
+    if earlier and not begun:
+        assert world.desired.get("r1", 0) == 0
+
+
+def test_held_with_a_replacement_on_its_way_it_ends_and_the_next_one_waits() -> None:
+    old = RevisionPods("old", desired=3, active=3, terminating=0, ready=3)
+    starting = RevisionPods("new", desired=1, active=1, terminating=0, ready=0)
+    assert held_counts(3, starting, [old], max_surge=1) == {"new": 1, "old": 3}
+    started = RevisionPods("new", desired=1, active=1, terminating=0, ready=1)
+    assert held_counts(3, started, [old], max_surge=1) == {"new": 1, "old": 2}
+    after = RevisionPods("old", desired=2, active=2, terminating=0, ready=2)
+    assert held_counts(3, started, [after], max_surge=1) == {"new": 1, "old": 2}
+
+
+def test_held_scaling_keeps_the_mix_and_adds_what_is_proven() -> None:
+    old = RevisionPods("old", desired=3, active=3, terminating=0, ready=3)
+    new = RevisionPods("new", desired=1, active=1, terminating=0, ready=1)
+    assert held_counts(6, new, [old], max_surge=2) == {"new": 1, "old": 5}
+    assert held_counts(1, new, [old], max_surge=0) == {"new": 0, "old": 1}
+    none = RevisionPods("new", desired=0, active=0, terminating=0, ready=0)
+    asleep = RevisionPods("old", desired=0, active=0, terminating=0, ready=0)
+    assert held_counts(2, none, [asleep], max_surge=1) == {"new": 0, "old": 2}
+    older = RevisionPods("older", desired=1, active=1, terminating=0, ready=1)
+    assert held_counts(6, none, [older, old], max_surge=2, stable="older") == {"new": 0, "older": 3, "old": 3}

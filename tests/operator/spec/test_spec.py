@@ -95,7 +95,8 @@ def test_defaults_are_those_of_the_reference() -> None:
 def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
     filled = apply_defaults(manifest())
     assert filled["spec"]["rollout"] == {
-        "maxSurge": 1, "maxUnavailable": 0, "drainTimeout": "10m", "revisionHistoryLimit": 5,
+        "maxSurge": 1, "maxUnavailable": 0, "drainTimeout": "10m", "revisionHistoryLimit": 5, "paused": False,
+        "progressDeadline": "30m", "rollback": "Automatic",
     }  # fmt: skip
     assert parse_service(filled).spec == parse_service(manifest()).spec
     assert apply_defaults(filled) == filled

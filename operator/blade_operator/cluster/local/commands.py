@@ -71,6 +71,34 @@ class Commands:
             raise NotFound(f'{resource(KIND)} "{name}" not found')
         self._store.update(ref, lambda obj: obj["spec"].update(replicas=replicas), self._admit)
 
+    def replace(self, obj: Object) -> None:
+        """Write an LLMService in place of the version that it was read as.
+
+        Raises:
+            NotFound: there is none.
+            LocalError: it has changed since, or may not become so.
+        """
+        ref = Ref(KIND, obj["metadata"]["namespace"], obj["metadata"]["name"])
+        live = self._store.get(ref)
+        if live is None:
+            raise NotFound(f'{resource(KIND)} "{ref.name}" not found')
+        if live["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
+            raise LocalError(f'{resource(KIND)} "{ref.name}" has changed meanwhile: try again')
+
+        def change(edited: Object) -> None:
+            edited["spec"] = obj["spec"]
+            edited["metadata"]["annotations"] = obj["metadata"].get("annotations") or {}
+
+        def admit(edited: Object) -> Object:
+            filled = self._admit(edited)
+            try:
+                check_change(live, filled)
+            except SpecError as error:
+                raise LocalError(f'the {KIND} "{ref.name}" is invalid:\n  {error}') from error
+            return filled
+
+        self._store.update(ref, change, admit)
+
 
 def resource(kind: str, *, plural: bool = True) -> str:
     """The resource name that kubectl prints for a kind: ``llmservices.serving.bladellm.io``, ``secrets``."""
@@ -81,6 +109,7 @@ def resource(kind: str, *, plural: bool = True) -> str:
 async def serve(layout: Layout, commands: Commands) -> AsyncIterator[None]:
     """Serve commands on the socket while the context is open."""
     verbs: dict[str, Callable[..., Any]] = {"apply": commands.apply, "delete": commands.delete, "scale": commands.scale}
+    verbs["replace"] = commands.replace
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):

@@ -1,0 +1,58 @@
+"""Commands on a Kubernetes cluster, with the rights of a kubeconfig."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from kubernetes.aio.config import ConfigException
+
+from blade_operator.cli.errors import CommandError
+from blade_operator.cluster.kubernetes.api import Api, ApiError, load_configuration
+from blade_operator.cluster.kubernetes.fence import WriteFence
+from blade_operator.cluster.kubernetes.kinds import KINDS
+from blade_operator.model.objects import Object
+from blade_protocol.labels import KIND, NAME
+
+T = TypeVar("T")
+FIELD_MANAGER = "blade_operator"
+"""Who a cluster says has set the fields that a command changes."""
+
+
+class ClusterClient:
+    """A Kubernetes cluster."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._kubeconfig = os.path.expanduser(kubeconfig)
+
+    def service(self, namespace: str, name: str) -> Object:
+        """See `clients.Client`."""
+        return self._run(lambda api: api.get(KINDS[KIND].path(namespace, name), kind=KIND))
+
+    def revisions(self, namespace: str, name: str) -> list[Object]:
+        """See `clients.Client`."""
+        kind = KINDS["ControllerRevision"]
+        params = {"labelSelector": f"{kind.selector},{NAME}={name}"}
+        listed = self._run(lambda api: api.get(kind.path(namespace), params, kind=kind.name))
+        return list(listed["items"])
+
+    def replace(self, service: Object) -> None:
+        """See `clients.Client`."""
+        path = KINDS[KIND].path(service["metadata"]["namespace"], service["metadata"]["name"])
+        params = {"fieldManager": FIELD_MANAGER}
+        self._run(lambda api: api.write("PUT", path, service, kind=KIND, params=params, timeout=30.0, guarded=False))
+
+    def _run(self, call: Callable[[Api], Awaitable[T]]) -> T:
+        async def run() -> T:
+            configuration = await load_configuration(self._kubeconfig)
+            async with Api(configuration, WriteFence()) as api:
+                return await call(api)
+
+        try:
+            return asyncio.run(run())
+        except (ConfigException, OSError) as error:
+            raise CommandError(f"no way to a cluster: {error} (--kubeconfig {self._kubeconfig})") from error
+        except ApiError as error:
+            raise CommandError(str(error)) from error
