@@ -24,8 +24,8 @@ LOOK = 3.0
 """Seconds between two looks of the operator: as long as requests are in flight."""
 DELAY = 1.0
 """Seconds until routers have a changed weight: the API server's watch, with room to spare."""
-RUNS_GOOD = 60 if QUICK else 400
-RUNS_BAD = 10 if QUICK else 40
+RUNS_GOOD = 60 if QUICK else 250
+RUNS_BAD = 10 if QUICK else 20
 MIN_REQUESTS = 200
 _REASONS = (b'"finish_reason":"stop"', b'"finish_reason":"length"')
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.canary import ABORTED
 from blade_operator.model.objects import Object
 from blade_operator.status.adapters import adapter_status, adapters_ready
 from blade_operator.status.condition import Condition
@@ -75,7 +76,7 @@ def phase(found: Sequence[Condition], inputs: StatusInputs) -> str:
     serves = by_type["WorkersReady"].status == by_type["RouterReady"].status == "True"
     if by_type["Progressing"].reason in ("Stalled", EXCEEDED) and not serves:
         return "Failed"
-    degraded = degraded or by_type["Progressing"].reason == EXCEEDED
+    degraded = degraded or by_type["Progressing"].reason in (EXCEEDED, ABORTED)
     return "Degraded" if degraded else "Progressing" if inputs.engine_pods else "Pending"
 
 

@@ -148,6 +148,7 @@ def test_a_bad_revision_gets_nothing_any_more_and_is_not_tried_again(cluster: Co
     assert cluster.condition("RolloutAborted")["message"] == reason
     assert (cluster.condition("Ready")["status"], cluster.condition("Ready")["reason"]) == ("False", "RolloutAborted")
     assert cluster.condition("Progressing")["reason"] == "RolloutAborted"
+    assert cluster.service["status"]["phase"] == "Degraded"
     assert cluster.condition("Stalled")["status"] == "True"
     assert [event.type for event in cluster.events if event.reason == "RolloutAborted"] == ["Warning"]
     assert cluster.plan() == Plan(requeue_after=cluster.plan().requeue_after), "nothing is written any more"
