@@ -1,6 +1,7 @@
 """Affinity: sessions, consistent hashing, and the revision of a canary."""
 
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -71,7 +72,7 @@ async def test_canary_shares_are_exact() -> None:
 
 async def test_an_engine_whose_revision_is_not_known_yet_waits_for_that() -> None:
     chooser, two = policy("least-request", {"new": 0, "old": 100}), endpoints(2, ["old", ""])
-    two[1].health.mark_up()
+    two[1].health.warming_since = time.monotonic()
     two[1].report.reported_at = 0.0
     assert {serve(chooser, two, REQUEST) for _ in range(20)} == {"0"}
     assert serve(chooser, two[1:], REQUEST) == "1", "while there is no other it serves"
