@@ -38,7 +38,7 @@ class Canary(Policy):
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         groups = self._groups(candidates)
         if len(groups) == 1:
-            return self._choose(candidates, request)
+            return self._choose(next(iter(groups.values())), request)
         shares = self._shares(groups)
         revision = self._split.choose(shares, session_key(request))
         choice = self._choose(groups[revision], request)
