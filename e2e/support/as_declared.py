@@ -51,7 +51,7 @@ def _key(service: Object) -> Key:
 def _problems(obj: Object, there: dict[Ref, Object], defaults: Defaults) -> Iterator[str]:
     service = parse_service(obj)
     kept = [child for ref, child in there.items() if ref.kind == "ControllerRevision"]
-    revisions = find_revisions(service, kept, defaults)
+    revisions = find_revisions(service, obj, kept, defaults)
     if revisions.current != revision(obj, defaults):
         yield f"its templates were rendered otherwise: {revisions.current}, not {revision(obj, defaults)}"
     template = revisions.templates[revisions.current]

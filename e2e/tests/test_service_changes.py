@@ -75,7 +75,9 @@ def test_an_edit_makes_a_new_revision_under_load_and_back_again(demo: Service) -
         [engine] = changed["spec"]["template"]["spec"]["containers"]
         position = engine["args"].index("--max_num_seqs")
         assert engine["args"][position + 1] == "6"
-        assert demo.status()["revision"] == {"current": new, "previous": old, "updating": False, "outdated": False}
+        assert demo.status()["revision"] == {
+            "current": new, "previous": old, "updating": False, "outdated": False, "stable": new,
+        }  # fmt: skip
         assert numbers(demo) == {**known, new: max(known.values()) + 1}
 
         edit(demo, "maxNumSeqs: 6", "maxNumSeqs: 8")

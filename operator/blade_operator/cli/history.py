@@ -134,11 +134,16 @@ def is_rolled_back(service: Object) -> bool:
     return bool(status.get("failed")) and status.get("failed") == status.get("current")
 
 
-def progress(service: Object) -> RolloutProgress:
-    """How the rollout of the spec goes, by the status that the operator wrote."""
+def progress(service: Object, revisions: Sequence[Object] = ()) -> RolloutProgress:
+    """How the rollout of the spec goes, by the status that the operator wrote.
+
+    An annotation has no generation: whether the operator knows of a restart, the ControllerRevision says.
+    """
     name, generation = service["metadata"]["name"], service["metadata"].get("generation", 0)
     status = service.get("status") or {}
-    if status.get("observedGeneration", 0) < generation:
+    current = next((obj for obj in revisions if name_of(obj) == _revision(service).get("current")), {"data": {}})
+    kept = current["data"].get("service", service)
+    if status.get("observedGeneration", 0) < generation or _restart(kept) != _restart(service):
         return RolloutProgress("Waiting for the operator to take up the spec ...")
     found = next((each for each in status.get("conditions", ()) if each["type"] == "Progressing"), {})
     reason, message = found.get("reason", ""), found.get("message", "")
@@ -152,6 +157,10 @@ def progress(service: Object) -> RolloutProgress:
 def _revision(service: Object) -> Object:
     found: Object = (service.get("status") or {}).get("revision") or {}
     return found
+
+
+def _restart(service: Object) -> str:
+    return str((service["metadata"].get("annotations") or {}).get(RESTARTED_AT, ""))
 
 
 def _set(fields: Object, name: str, value: object) -> None:

@@ -40,7 +40,7 @@ def _status(client: Client, namespace: str, name: str, options: argparse.Namespa
     """Print how the rollout goes until it ends: 0 when it is complete, 1 when it failed or took too long."""
     shown, began = "", time.monotonic()
     while True:
-        found = history.progress(client.service(namespace, name))
+        found = history.progress(client.service(namespace, name), client.revisions(namespace, name))
         if found.failed:
             raise CommandError(found.message)
         if found.message != shown:

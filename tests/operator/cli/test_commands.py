@@ -251,3 +251,32 @@ def _config_map(folder: Path) -> Path:
     path = folder / "a.yaml"
     path.write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}")
     return path
+
+
+def test_rollout_pauses_goes_on_and_goes_back(run: Terminal, running: Loop) -> None:
+    def first_of(service: Object) -> Object:
+        found: Object = service["status"]["revision"]
+        return found
+
+    name = "llmservice.serving.bladellm.io/qwen"
+    before = first_of(running.service("qwen"))["current"]
+    assert run("rollout", "status", "llm/qwen") == 'llmservice "qwen" successfully rolled out\n'
+    assert run("rollout", "pause", "qwen") == f"{name} paused\n"
+    assert "qwen is already paused" in run("rollout", "pause", "qwen", code=1)
+    assert run("rollout", "restart", "qwen") == f"{name} restarted\n"
+    running.until(lambda: first_of(running.service("qwen"))["current"] != before)
+    running.until(lambda: "(Paused)" in run("rollout", "status", "qwen", "--no-watch"))
+    assert [pod["metadata"]["labels"]["serving.bladellm.io/revision"] for pod in [_engine(running)]] == [before]
+    assert "resume it first" in run("rollout", "undo", "qwen", code=1)
+    assert run("rollout", "resume", "qwen") == f"{name} resumed\n"
+    assert run("rollout", "status", "qwen").splitlines()[-1] == 'llmservice "qwen" successfully rolled out'
+    header, *rows = run("rollout", "history", "qwen").splitlines()[1:]
+    assert header.split() == ["REVISION", "NAME", "STATE", "CHANGE-CAUSE"]
+    assert [row.split()[0] for row in rows[-2:]] == ["1", "2"]
+    assert "nothing to retry" in run("rollout", "retry", "qwen", code=1)
+    assert "there is no revision 99" in run("rollout", "undo", "qwen", "--to-revision", "99", code=1)
+    assert run("rollout", "undo", "llm", "qwen") == f"{name} went back to revision 1 ({before})\n"
+    run("rollout", "status", "qwen", "--timeout", "60")
+    running.until(lambda: running.ready("qwen"))
+    assert first_of(running.service("qwen"))["current"] == before
+    assert "not found" in run("rollout", "history", "nobody", code=1)

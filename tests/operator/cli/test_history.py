@@ -80,7 +80,9 @@ def test_undo_to_a_number_takes_out_what_was_not_set_then_and_leaves_the_rest(cl
 def test_undo_of_a_restart_is_the_revision_before_it(cluster: MiniCluster) -> None:
     before = cluster.service["status"]["revision"]["current"]
     write(cluster, history.restarted(cluster.service, "2026-01-02T00:00:00Z"))
+    assert history.progress(cluster.service, revisions(cluster)).message.startswith("Waiting for the operator")
     cluster.converge()
+    assert history.progress(cluster.service, revisions(cluster)).done
     assert cluster.service["status"]["revision"]["current"] != before
     write(cluster, history.undone(cluster.service, history.find(cluster.service, revisions(cluster), None)))
     cluster.converge()

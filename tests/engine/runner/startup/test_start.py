@@ -25,6 +25,7 @@ from blade_llm.runner.startup.threads import (
     spin_briefly,
     usable_cores,
 )
+from blade_llm.runner.torch_runner import TorchRunner
 
 BLOCK_BYTES = 2 * 3 * 2 * 8 * 4 * 16  # keys and values, layers, kv heads, head dim, fp32, tokens
 
@@ -234,3 +235,19 @@ assert "transformers" not in sys.modules
         [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, env=environment, check=True
     )
     assert result.stdout.splitlines()[0] == f"spins {SPINS}"
+
+
+def test_an_engine_that_cannot_sample_a_token_never_starts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So one that is ready has generated: a rollout counts on it."""
+    steps: list[int] = []
+    launch = TorchRunner.launch_sampling
+
+    def sample(self: TorchRunner, *args: object) -> object:
+        steps.append(1)
+        if len(steps) == 2:  # a prompt first, then a decode
+            raise RuntimeError("no token")
+        return launch(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TorchRunner, "launch_sampling", sample)
+    with pytest.raises(RuntimeError, match="no token"):
+        build_runner(engine_config(folder))
