@@ -110,6 +110,9 @@ class NoDevice:
             self._send_draft_inputs(plan, self._tables.token_ids.device)
         return plan
 
+    def release_cache(self) -> None:
+        """It has none."""
+
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> SamplerOutput:
         return SamplerOutput(cast(StepPlan, forward))
 

@@ -44,6 +44,9 @@ class NoWork:
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
         return {}
 
+    def release_cache(self) -> None:
+        """It has none."""
+
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> None:
         return None
 

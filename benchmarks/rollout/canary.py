@@ -160,7 +160,7 @@ WORLDS = {
     "5_rps": World(5.0, 300.0),
     "20_rps": World(20.0, 120.0),
     "100_rps": World(100.0, 60.0),
-    "20_rps_weights_1_10": World(20.0, 120.0, steps=(1, 10)),
+    "20_rps_steps_1_10_50": World(20.0, 120.0, steps=(1, 10, 50)),
 }
 
 

@@ -25,7 +25,7 @@ def installed_defaults(cluster: Cluster, namespace: str) -> Defaults:
 
 def revision(service: Object, defaults: Defaults) -> str:
     """The revision its spec stands for."""
-    return find_revisions(parse_service(service), (), defaults).current
+    return find_revisions(parse_service(service), service, (), defaults).current
 
 
 def problems(services: Sequence[Object], children: Iterable[Object], defaults: Defaults) -> list[str]:

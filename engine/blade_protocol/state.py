@@ -54,6 +54,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait for a slot."""
     max_running: int = 0
     """Number of slots."""
+    standby: bool = False
+    """It drains, no request is left, and the memory of the KV cache was given back."""
     max_waiting: int | None = None
     """Requests that may wait beyond those that have a slot; it refuses further ones with a 503. None: any number."""
     kv_blocks_total: int
@@ -117,3 +119,6 @@ class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Body of ``POST /internal/drain``. Idempotent; ``draining=False`` takes the replica back in."""
 
     draining: bool = True
+    standby: bool = False
+    """Once no request is left, give back the memory of the KV cache, too, whose prefixes are forgotten. The weights
+    stay: the replica can be taken back in at once. Only with ``draining``."""

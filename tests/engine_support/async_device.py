@@ -108,6 +108,9 @@ class AsyncDevice:
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
         return {}
 
+    def release_cache(self) -> None:
+        self._runner.release_cache()
+
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> AwaitedStep:
         assert isinstance(forward, LaunchedForward)
         plan = forward.plan

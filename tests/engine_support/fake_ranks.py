@@ -20,7 +20,7 @@ import zmq
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure
-from blade_llm.engine.ranks.messages import RankStart, encode_forward, encode_sampling
+from blade_llm.engine.ranks.messages import RankStart, encode_forward, encode_release_cache, encode_sampling
 from blade_llm.engine.ranks.worker import connect
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
@@ -109,6 +109,9 @@ class RecordingRunner:
 
     def draft_tokens(self, forward: object) -> dict[int, list[int]]:
         return {}
+
+    def release_cache(self) -> None:
+        self._write(encode_release_cache())
 
     def launch_sampling(self, forward: object, masks: TokenMasks | None = None) -> None:
         assert isinstance(forward, StepPlan)

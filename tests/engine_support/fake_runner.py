@@ -221,6 +221,7 @@ class FakeRunner:
         """(block, offset) → digest of the sequence up to there."""
         self.num_steps = 0
         self.num_computed = 0
+        self.num_releases = 0
         self.last_step: FakePendingStep
         self.plans: list[StepPlan] = []
         """All there were; the last one only where nothing is verified, for such a runner may run for hours."""
@@ -264,6 +265,11 @@ class FakeRunner:
     def draft_tokens(self, forward: object) -> dict[int, list[int]]:
         """None that a grammar would have to follow."""
         return {}
+
+    def release_cache(self) -> None:
+        assert self._unsampled is None, "the cache is in use"
+        self.kv.clear()
+        self.num_releases += 1
 
     def launch_sampling(self, forward: object, masks: TokenMasks | None = None) -> FakePendingStep:
         launched = self._unsampled

@@ -48,6 +48,10 @@ class Ranks:
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
         return {}
 
+    def release_cache(self) -> None:
+        for runner in self._runners:
+            runner.release_cache()
+
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> RankedStep:
         assert isinstance(forward, RankedForward)
         pairs = zip(self._runners, forward.forwards, strict=True)

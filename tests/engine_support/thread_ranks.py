@@ -274,6 +274,10 @@ class ThreadRanks:
         forwards = self._all([lambda runner=each: runner.launch_forward(plan) for each in self.runners])
         return RankedForward(forwards, self.layout.tensor)
 
+    def release_cache(self) -> None:
+        for runner in self.runners:
+            runner.release_cache()
+
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> RankedStep:
         assert isinstance(forward, RankedForward)
         pairs = zip(self.runners, forward.forwards, strict=True)

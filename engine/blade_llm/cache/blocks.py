@@ -100,6 +100,13 @@ class BlockPool:
         if self._digests[block] is not None:
             self._evict(block)
 
+    def clear(self) -> None:
+        """Make all free blocks ones without a digest."""
+        while self._evictable:
+            block, _ = self._evictable.popitem(last=False)
+            self._evict(block)
+            self._empty.append(block)
+
     def _evict(self, block: int) -> None:
         digest = self._digests[block]
         assert digest is not None

@@ -114,6 +114,10 @@ class KVCacheManager:
         for block in block_table:
             self.pool.forget(block)
 
+    def clear(self) -> None:
+        """Forget what is in blocks that nobody holds: no prefix is found there again."""
+        self.pool.clear()
+
     def subscribe(self) -> bytes:
         """The digests of all blocks that can be found now (as :class:`KVChanges` has them).
 

@@ -252,9 +252,9 @@ class EngineClient:
         finally:
             del self._calls[message.call_id]
 
-    def set_draining(self, draining: bool) -> None:
+    def set_draining(self, draining: bool, standby: bool = False) -> None:
         if self._dead is None:
-            self._send(DrainUpdate(draining=draining))
+            self._send(DrainUpdate(draining=draining, standby=standby))
 
     @contextlib.contextmanager
     def watch_state(self, callback: Callable[[EngineState], None]) -> Iterator[None]:

@@ -340,6 +340,12 @@ class EngineCore:
             **stats._asdict(),
         )
 
+    def release_cache(self) -> None:
+        """Forget all prefixes and give back the memory of the KV cache, which is taken again as it is used. Only while
+        there is no work."""
+        self.scheduler.cache.clear()
+        self._runner.release_cache()
+
     def follow_kv(self) -> bytes:
         """The digests of the prefix cache, whose changes are recorded from now on."""
         return self.scheduler.cache.subscribe()

@@ -112,9 +112,11 @@ class AdapterReply(msgspec.Struct, frozen=True, kw_only=True, tag="adapter_reply
 
 
 class DrainUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
-    """API server → engine: drain, or accept requests again. Only for the state: refusing is up to the API servers."""
+    """API server → engine: drain, or accept requests again. Refusing is up to the API servers."""
 
     draining: bool
+    standby: bool = False
+    """While it drains: give back the memory of the KV cache once nothing uses it."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):

@@ -74,6 +74,8 @@ class Core(Protocol):
 
     def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState: ...
 
+    def release_cache(self) -> None: ...
+
     def ready(self, state: EngineState) -> EngineReady: ...
 
     def follow_kv(self) -> bytes: ...
@@ -110,6 +112,8 @@ class EngineProcess:
         self._kv_sequence = 0
         self._epoch = uuid.uuid4().hex[:12]
         self._draining = False
+        self._standby: bool | None = None
+        """Whether the KV cache's memory was given back; None: it is not to be."""
         self._state = core.state(epoch=self._epoch, sequence=0, draining=False)
         """The state as last pushed."""
         self._state_due = 0.0
@@ -126,7 +130,12 @@ class EngineProcess:
         if self._core.has_work:
             if self._heartbeat is not None:
                 self._heartbeat.step_begins()
+            if self._standby:  # a request that was on its way
+                self._standby = False
             self._send_outputs(self._core.step())
+        if self._standby is False and not self._core.has_work:
+            self._core.release_cache()
+            self._standby = True
         self._push_state()
         return True
 
@@ -177,6 +186,8 @@ class EngineProcess:
                     self._owners.pop(request_id, None)
             case DrainUpdate():
                 self._draining = message.draining
+                wanted = message.draining and message.standby
+                self._standby = (self._standby or False) if wanted else None
             case LoadAdapter() | UnloadAdapter():
                 self._core.change_adapters(message, partial(self._send_change, client))
             case ListAdapters():
@@ -209,7 +220,8 @@ class EngineProcess:
         self._socket.send_multipart((client, self._encoder.encode(message)))
 
     def _current_state(self) -> EngineState:
-        return self._core.state(epoch=self._epoch, sequence=self._state.sequence, draining=self._draining)
+        state = self._core.state(epoch=self._epoch, sequence=self._state.sequence, draining=self._draining)
+        return msgspec.structs.replace(state, standby=True) if self._standby else state
 
     def _changed(self) -> bool:
         return self._core.kv_changed or self._current_state() != self._state

@@ -18,7 +18,7 @@ from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig
 from blade_llm.kernels.decoder_layers import DraftTables
 from blade_llm.kernels.paged_attention import RaggedBatch, most_split_queries
-from blade_llm.layers.step import HiddenStates
+from blade_llm.layers.step import HiddenStates, KVCache
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.heads.head import UNLISTED, Head
 from blade_llm.models.model import Model
@@ -153,6 +153,11 @@ class DraftRunner:
         self.nbytes = weights.model.nbytes + sum(each.nbytes for layer in kv_cache for each in layer)
         if states is not None:
             self.nbytes += states.cache.nbytes
+
+    @property
+    def kv_cache(self) -> KVCache:
+        """Its own, of as many blocks as the target's."""
+        return self._forward.kv_cache
 
     def launch(self, plan: StepPlan, masks: DraftMasks | None = None) -> Tensor:
         """Compute the plan's draft chunks, and write the draft tokens of the step into the slot tables.

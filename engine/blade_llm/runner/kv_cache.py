@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.native.memory import HugePageArena
+from blade_llm.kernels.native.memory import HugePageArena, give_back
 from blade_llm.layers.step import KVCache
 from blade_llm.models.config import KVSpec
 
@@ -63,6 +63,15 @@ def copy_tokens(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
     blocks = _whole(cache)
     whole = blocks.view(len(blocks), -1, *blocks.shape[3:])
     whole.index_copy_(1, targets, whole.index_select(1, sources))
+
+
+def give_back_kv_cache(cache: KVCache, states: Tensor | None = None) -> None:
+    """Give the memory of a cache and of hidden states on CPU back to the system, which it is taken from again as blocks
+    are written. All is zero then."""
+    if cache:
+        give_back(_whole(cache))
+    if states is not None:
+        give_back(states)
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -49,7 +49,7 @@ from blade_llm.runner.graphs.decode import CudaGraphs, DecodeGraphs, GraphBacken
 from blade_llm.runner.graphs.mixed import MixedGraphs
 from blade_llm.runner.graphs.sets import StepGraphs, create_graphs, in_capture_order
 from blade_llm.runner.inputs import StepInputs, send_inputs
-from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks, copy_tokens
+from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks, copy_tokens, give_back_kv_cache
 from blade_llm.runner.lora.adapters import RunnerAdapters, targets_of
 from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
@@ -195,6 +195,13 @@ class TorchRunner:
         written = slots.slot_index if launched.written_slots is None else launched.written_slots
         self.tables.token_ids[written, slots.position_index] = sampled.tokens.to(torch.int32)
         return LaunchedStep(sampled, self.device, launched.prompt_results, launched.drafts)
+
+    def release_cache(self) -> None:
+        """See :class:`~blade_llm.scheduling.plan.Runner`. A GPU's memory is nobody else's: it stays."""
+        if self.device.type == "cpu":
+            give_back_kv_cache(self._kv_cache, None if self._states is None else self._states.cache)
+            if self.draft is not None:
+                give_back_kv_cache(self.draft.kv_cache)
 
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
         """The draft tokens of a launched forward pass, by slot."""

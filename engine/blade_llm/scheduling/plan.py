@@ -249,3 +249,7 @@ class Runner(Protocol):
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> PendingStep:
         """Launch the sampling, which writes each token into its slot's table at its position. ``masks``: the tokens
         that requests with a grammar may sample."""
+
+    def release_cache(self) -> None:
+        """Give back the memory of the KV cache, whose blocks hold nothing that is needed, as far as the device can take
+        it again by itself. Not while a step is in flight."""

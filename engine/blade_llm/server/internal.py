@@ -58,7 +58,9 @@ def make_internal_app(context: ServerContext, rules: AccessRules) -> FastAPI:
             wanted = msgspec.convert(body, DrainRequest)
         except msgspec.ValidationError as error:
             raise bad_request(str(error)) from None
-        context.set_draining(wanted.draining)
+        if wanted.standby and not wanted.draining:
+            raise bad_request("standby goes together with draining: true; leave it out to take the replica back in")
+        context.set_draining(wanted.draining, wanted.standby)
         return Response(msgspec.json.encode(_state(context)), media_type="application/json")
 
     @app.get(paths.INTERNAL_ADAPTERS)

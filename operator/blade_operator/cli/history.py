@@ -141,11 +141,11 @@ def progress(service: Object, revisions: Sequence[Object] = ()) -> RolloutProgre
     """
     name, generation = service["metadata"]["name"], service["metadata"].get("generation", 0)
     status = service.get("status") or {}
-    current = next((obj for obj in revisions if name_of(obj) == _revision(service).get("current")), {"data": {}})
-    kept = current["data"].get("service", service)
+    of_current = [obj["data"] for obj in revisions if name_of(obj) == _revision(service).get("current")]
+    kept: Object = of_current[0].get("service", service) if of_current else service
     if status.get("observedGeneration", 0) < generation or _restart(kept) != _restart(service):
         return RolloutProgress("Waiting for the operator to take up the spec ...")
-    found = next((each for each in status.get("conditions", ()) if each["type"] == "Progressing"), {})
+    found: Object = next((each for each in status.get("conditions", ()) if each["type"] == "Progressing"), {})
     reason, message = found.get("reason", ""), found.get("message", "")
     if reason == "Complete":
         return RolloutProgress(f'llmservice "{name}" successfully rolled out', done=True)

@@ -92,6 +92,21 @@ def test_events_report_what_can_be_found() -> None:
     assert events.drain() == (b"", b"", False)
 
 
+def test_a_cleared_pool_finds_only_what_is_held() -> None:
+    events = KVEvents()
+    pool = BlockPool(3, events)
+    free, held = take(pool), take(pool)
+    for number, block in enumerate((free, held)):
+        pool.register(block, digest(number))
+    pool.release([free])
+    events.drain()
+    pool.clear()
+    check_pool(pool)
+    assert list(pool.cached_digests()) == [digest(1)]
+    assert events.drain() == (b"", digest(0)[:8], False)
+    assert pool.num_free == 2
+
+
 def test_of_one_block_the_last_change_counts() -> None:
     events = KVEvents()
     for change in (events.stored, events.removed, events.stored):
@@ -111,7 +126,11 @@ def test_a_slow_subscriber_sees_that_it_lost_events() -> None:
     assert events.drain() == (digest(1)[:8], b"", False)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "release", "register", "share"]), st.integers(0, 7)), max_size=80))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["take", "release", "register", "share", "clear"]), st.integers(0, 7)), max_size=80
+    )
+)
 def test_any_order_of_calls_keeps_the_pool_consistent(calls: list[tuple[str, int]]) -> None:
     pool = BlockPool(5)
     held: list[int] = []
@@ -127,5 +146,8 @@ def test_any_order_of_calls_keeps_the_pool_consistent(calls: list[tuple[str, int
             pool.release([held.pop(number % len(held))])
         elif call == "register" and held and pool.digest(held[number % len(held)]) is None:
             pool.register(held[number % len(held)], digest(number))
+        elif call == "clear":
+            pool.clear()
+            assert all(pool.ref_count(pool.find(known) or 0) for known in pool.cached_digests())
         check_pool(pool)
         assert [pool.ref_count(block) for block in range(5)] == [held.count(block) for block in range(5)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from blade_llm.engine.messages import (
     StepOutputs,
     UnloadAdapter,
 )
-from blade_llm.engine.process import EngineProcess
+from blade_llm.engine.process import STATE_INTERVAL_S, EngineProcess
 from blade_llm.sampling.parameters import SamplingParams
 
 
@@ -43,8 +44,8 @@ class Engine:
         self.clients = [context.socket(zmq.DEALER) for _ in range(2)]
         for client in self.clients:
             client.connect("inproc://engine")
-        runner = FakeRunner(num_blocks=8, max_num_seqs=2, max_model_len=64, vocab_size=97)
-        self._process = EngineProcess(core or make_core(runner), router, parent_pipe)
+        self.runner = FakeRunner(num_blocks=8, max_num_seqs=2, max_model_len=64, vocab_size=97)
+        self._process = EngineProcess(core or make_core(self.runner), router, parent_pipe)
 
     def turn(self, *messages: tuple[int, ClientToEngine]) -> None:
         for client, message in messages:
@@ -111,6 +112,35 @@ def test_each_sample_goes_to_the_client_that_requested_it(engine: Engine) -> Non
     assert set(received) <= {"c", "d", "e"}
     assert (received["c"], received["e"]) == ([None, None, "length"],) * 2
     assert "length" not in received.get("d", [])
+
+
+def test_a_standby_gives_its_cache_back_when_nothing_runs(engine: Engine) -> None:
+    """Also after a request that was on its way; taken back in, it keeps what it caches."""
+
+    def last_state() -> tuple[bool, bool]:
+        for _ in range(12):  # three steps, and states
+            engine.turn((0, Hello()))
+        messages = engine.received(0)
+        state = [message.state for message in messages if isinstance(message, EngineReady | StateUpdate)][-1]
+        return state.draining, state.standby
+
+    engine.turn((0, _samples([3] * 33, "a")), (0, DrainUpdate(draining=True, standby=True)))
+    assert engine.runner.num_releases == 0
+    last_state()
+    assert engine.runner.num_releases == 1
+    engine.turn((0, _samples([3] * 33, "b")))
+    last_state()
+    assert engine.runner.num_releases == 2
+    time.sleep(STATE_INTERVAL_S)
+    assert last_state() == (True, True)
+    engine.turn((0, DrainUpdate(draining=True, standby=True)))  # said again: nothing new
+    engine.turn((0, DrainUpdate(draining=False)), (0, _samples([3] * 33, "c")))
+    last_state()
+    engine.turn((0, _samples([3] * 33, "d")))
+    time.sleep(STATE_INTERVAL_S)
+    assert last_state() == (False, False)
+    assert engine.runner.num_releases == 2
+    assert engine.runner.num_computed == 3 * (33 + 2) + 1 + 2
 
 
 def test_a_refusal_ends_every_sample(engine: Engine) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from engine_support.server_process import ServerProcess, running_server
+from engine_support.server_process import ServerProcess, running_server, wait_until
 
 TEXT = "/v1/completions"
 PROMPT = "hello world, the quick brown fox"
@@ -105,6 +106,23 @@ def test_bias_and_stop(real: ServerProcess) -> None:
     assert f"token_id:{first}" not in biased["logprobs"]["tokens"]
     forced = _choices(real, logit_bias={"70": 100}, max_tokens=3, logprobs=0, return_tokens_as_token_ids=True)[0]
     assert forced["logprobs"]["tokens"] == ["token_id:70"] * 3
+
+
+def test_a_standby_forgets_what_it_cached_and_comes_back_at_once(real: ServerProcess) -> None:
+    before = _choices(real)
+    drain = f"{real.internal_url}/internal/drain"
+    refused = httpx.post(drain, json={"draining": False, "standby": True})
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        400,
+        "standby goes together with draining: true; leave it out to take the replica back in",
+    )
+    assert httpx.post(drain, json={"standby": True}).json()["draining"] is True
+    wait_until(lambda: real.state()["standby"])
+    assert httpx.get(f"{real.internal_url}/internal/kv").json()["digests"] == ""
+    assert httpx.get(f"{real.url}/health").status_code == 503
+    assert httpx.post(drain, json={"draining": False}).json()["draining"] is False
+    assert _choices(real) == before
+    wait_until(lambda: not real.state()["standby"])
 
 
 def test_nothing_is_left(real: ServerProcess) -> None:

@@ -72,10 +72,13 @@ class ServerContext:
         self.structures.close()
         await self.templates.close()
 
-    def set_draining(self, value: bool) -> None:
-        """Refuse new requests, or accept them again unless the server shuts down."""
+    def set_draining(self, value: bool, standby: bool = False) -> None:
+        """Refuse new requests, or accept them again unless the server shuts down.
+
+        ``standby``: give back the memory of the KV cache once no request is left.
+        """
         self.shared_stats.set_draining(value)
-        self.client.set_draining(self.draining)
+        self.client.set_draining(self.draining, standby and self.draining)
 
     def require_service(self) -> None:
         """Raise :class:`ApiError` 503 when no new request can be served."""

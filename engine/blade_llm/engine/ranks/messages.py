@@ -81,7 +81,11 @@ class SamplingMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, ta
     masks: MaskBits | None
 
 
-RankMessage = ForwardMessage | SamplingMessage | AdapterMessage
+class ReleaseCacheMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="release_cache"):
+    """Rank 0 → all: give back the memory of the KV cache."""
+
+
+RankMessage = ForwardMessage | SamplingMessage | ReleaseCacheMessage | AdapterMessage
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder[RankMessage](RankMessage)
 
@@ -89,6 +93,11 @@ _DECODER: Final = msgspec.msgpack.Decoder[RankMessage](RankMessage)
 def encode_forward(plan: StepPlan) -> bytes:
     """The message that launches ``plan``."""
     return _ENCODER.encode(ForwardMessage(plan))
+
+
+def encode_release_cache() -> bytes:
+    """The message that gives back the memory of KV caches."""
+    return _ENCODER.encode(ReleaseCacheMessage())
 
 
 def encode_sampling(masks: TokenMasks | None) -> bytes:

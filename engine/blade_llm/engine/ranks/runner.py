@@ -10,7 +10,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from blade_llm.engine.ranks.messages import encode_forward, encode_sampling
+from blade_llm.engine.ranks.messages import encode_forward, encode_release_cache, encode_sampling
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.scheduling.plan import PendingForward, PendingStep, Runner, StepPlan, StepResult
 from blade_protocol.state import MemoryPlan
@@ -112,6 +112,11 @@ class RankedRunner:
         with self._naming:
             step = self._runner.launch_sampling(forward, masks)
             return RankedStep(step, self._naming, self._ranks if self._polls else None)
+
+    def release_cache(self) -> None:
+        """See :class:`~blade_llm.scheduling.plan.Runner`."""
+        self._ranks.send(encode_release_cache())
+        self._runner.release_cache()
 
     @property
     def num_blocks(self) -> int:

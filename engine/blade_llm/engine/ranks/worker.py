@@ -26,6 +26,7 @@ from blade_llm.engine.ranks.messages import (
     RankFailure,
     RankReady,
     RankStart,
+    ReleaseCacheMessage,
     SamplingMessage,
     decode,
     masks_of,
@@ -78,6 +79,9 @@ class RankProcess:
         message = decode(payload)
         if isinstance(message, ForwardMessage):
             self._forward = self._runner.launch_forward(message.plan)
+            return
+        if isinstance(message, ReleaseCacheMessage):
+            self._runner.release_cache()
             return
         if not isinstance(message, SamplingMessage):
             assert self._adapters is not None, "an adapter for a runner that serves none"

@@ -3,7 +3,9 @@ fifth less per second."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -11,6 +13,10 @@ from torch import Tensor
 HUGE_PAGE = 2 << 20
 CHUNK_BYTES = 64 << 20
 ALIGNMENT = 64
+
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class HugePageArena:
@@ -44,3 +50,19 @@ def huge_pages(nbytes: int) -> Tensor:
     whole = torch.frombuffer(mapping, dtype=torch.uint8)
     start = -whole.data_ptr() % HUGE_PAGE
     return whole[start : start + nbytes]
+
+
+def give_back(tensor: Tensor) -> None:
+    """Give the pages of a contiguous CPU tensor from :class:`HugePageArena` back to the system: it is all zeros then,
+    and takes memory again as it is written.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    flat = tensor.view(-1).view(torch.uint8)
+    head = -flat.data_ptr() % mmap.PAGESIZE
+    size = max(0, (flat.numel() - head) // mmap.PAGESIZE * mmap.PAGESIZE)
+    flat[:head].zero_()  # pages that others have a part of
+    flat[head + size :].zero_()
+    if size and _LIBC.madvise(flat.data_ptr() + head, size, mmap.MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), "madvise")

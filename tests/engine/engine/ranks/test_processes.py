@@ -34,7 +34,7 @@ from blade_llm.engine.messages import EngineFailure
 from blade_llm.engine.ranks.activity import activity_of
 from blade_llm.engine.ranks.hangs import HANG_LOOKS
 from blade_llm.engine.ranks.lost import RankFailedError, RankUserError
-from blade_llm.engine.ranks.messages import encode_forward, encode_sampling
+from blade_llm.engine.ranks.messages import encode_forward, encode_release_cache, encode_sampling
 from blade_llm.engine.ranks.processes import RankProcesses
 
 Start = Callable[..., RankProcesses]
@@ -84,7 +84,7 @@ def arrived(folder: Path, rank: int, count: int) -> bool:
 def test_every_rank_gets_every_step_in_order(start: Start, tmp_path: Path, size: int) -> None:
     ranks = start(size)
     assert not list(tmp_path.glob("blade_llm-*")), "the sockets' folder has done its duty"
-    sent = steps(50)
+    sent = [*steps(50), encode_release_cache(), *steps(1)]
     for message in sent:
         ranks.send(message)
     for rank in range(1, size):

@@ -12,7 +12,15 @@ from engine_support.fake_runner import FakeRunner
 
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.ranks.lost import RankFailedError, rank_failed
-from blade_llm.engine.ranks.messages import ForwardMessage, SamplingMessage, decode, encode_forward, encode_sampling
+from blade_llm.engine.ranks.messages import (
+    ForwardMessage,
+    ReleaseCacheMessage,
+    SamplingMessage,
+    decode,
+    encode_forward,
+    encode_release_cache,
+    encode_sampling,
+)
 from blade_llm.engine.ranks.monitor import NamingTheRank, RankMonitor
 from blade_llm.engine.ranks.runner import LoadedRunner, RankedRunner
 from blade_llm.parallel.group import RankLostError
@@ -46,6 +54,9 @@ class Events:
     def draft_tokens(self, forward: PendingForward) -> dict[int, list[int]]:
         self._do("drafts")
         return {4: [5]}
+
+    def release_cache(self) -> None:
+        self._do("release")
 
     def launch_sampling(self, forward: PendingForward, masks: TokenMasks | None = None) -> PendingStep:
         return cast(PendingStep, self._do("sampling"))
@@ -101,6 +112,13 @@ def test_a_step_that_samples_nothing_has_both_messages() -> None:
     assert plans == inner.plans
     assert not plans[0].chunks[0].sample
     assert [type(message) for message in messages] == [ForwardMessage, SamplingMessage] * len(plans)
+
+
+def test_all_ranks_give_their_caches_back() -> None:
+    events = Events()
+    ranked(events).release_cache()
+    assert events.events == [encode_release_cache(), "release"]
+    assert isinstance(decode(encode_release_cache()), ReleaseCacheMessage)
 
 
 @pytest.mark.parametrize("where", ["forward", "drafts", "sampling", "result"])

@@ -11,10 +11,11 @@ import torch
 
 from blade_llm.cache.sizing import kv_block_bytes
 from blade_llm.config import EngineConfig
+from blade_llm.kernels.native.memory import HugePageArena, give_back
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.errors import NotEnoughMemoryError, UnsupportedSettingError
 from blade_llm.runner.device import choose_attention
-from blade_llm.runner.kv_cache import allocate_kv_cache
+from blade_llm.runner.kv_cache import allocate_kv_cache, give_back_kv_cache
 from blade_llm.runner.startup.autotune_cache import cache_file, cached_measurement
 from blade_llm.runner.startup.gpu_profile import full_steps
 from blade_llm.runner.startup.host_memory import give_back_free_memory, huge_pages_available, use_huge_pages
@@ -116,6 +117,19 @@ def test_a_cpu_cache_uses_memory_only_where_it_is_written(model: ModelConfig) ->
     assert _resident() - before < 64 << 20
     keys[:] = 1.0
     assert _resident() - before > keys.nbytes // 2
+    give_back_kv_cache(cache)
+    assert _resident() - before < 64 << 20
+    assert bool((keys == 0).all())
+
+
+def test_pages_that_others_have_a_part_of_stay() -> None:
+    arena = HugePageArena()
+    pieces = [arena.empty(size) for size in (100, 3 * 4096 + 77, 64, 4096)]
+    for piece in pieces:
+        piece.fill_(7)
+    for index in (1, 2):
+        give_back(pieces[index])
+    assert [int(piece.sum()) for piece in pieces] == [700, 0, 0, 7 * 4096]
 
 
 def _resident() -> int:
