@@ -58,5 +58,5 @@ def test_a_change_that_never_becomes_ready_is_rolled_back_under_load_and_the_spe
         load.more()
     assert load.bad == []
     assert names(demo.pods("engine")) == engines
-    patch(demo, rollout=None)
+    patch(demo, rollout={"progressDeadline": "30m"})
     demo.wait_until_converged(1)

@@ -1,0 +1,119 @@
+"""Rollout commands on a cluster: the requests that an API server gets, and its refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from operator_support.mini_cluster import MiniCluster, service
+
+from blade_operator import main as program
+from blade_operator.model.objects import Object
+
+ONE = "/apis/serving.bladellm.io/v1alpha1/namespaces/team/llmservices/qwen"
+REVISIONS = "/apis/apps/v1/namespaces/team/controllerrevisions"
+
+
+class Server:
+    """Knows one service and its revisions; a write needs the version that was read."""
+
+    def __init__(self) -> None:
+        cluster = MiniCluster(service(resourceVersion="7"))
+        cluster.converge()
+        cluster.edit(engine={"maxNumSeqs": 8})
+        cluster.converge()
+        self.service = cluster.service
+        self.revisions = [obj for ref, obj in cluster.objects.items() if ref.kind == "ControllerRevision"]
+        self.requests: list[str] = []
+
+    def respond(self, method: str, target: str, body: Object) -> tuple[int, Object]:
+        self.requests.append(f"{method} {target}")
+        path = target.partition("?")[0]
+        if path == REVISIONS:
+            return 200, {"items": self.revisions}
+        if path != ONE:
+            return 404, {"kind": "Status", "reason": "NotFound", "message": f'"{path.rpartition("/")[2]}" not found'}
+        if method == "PUT":
+            if body["metadata"]["resourceVersion"] != self.service["metadata"]["resourceVersion"]:
+                return 409, {"kind": "Status", "reason": "Conflict", "message": "the object has been modified"}
+            self.service = body
+        return 200, self.service
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _respond(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            status, response = made.respond(self.command, self.path, json.loads(self.rfile.read(length) or b"{}"))
+            data = json.dumps(response).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_PUT = _respond
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listening.serve_forever)
+    thread.start()
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "clusters": [{"name": "a", "cluster": {"server": f"http://127.0.0.1:{listening.server_port}"}}],
+        "users": [{"name": "a", "user": {}}],
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    yield made
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def run(folder: Path, *args: str) -> int:
+    return program.main(["rollout", *args, "-n", "team", "--kubeconfig", str(folder / "kubeconfig")])
+
+
+def test_undo_reads_the_service_and_its_revisions_and_writes_the_version_it_has_read(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "undo", "llm/qwen") == 0
+    assert "went back to revision 1" in capsys.readouterr().out
+    assert server.service["spec"]["engine"].get("maxNumSeqs") is None
+    read, listed, written = server.requests
+    assert read == f"GET {ONE}"
+    assert listed.startswith(f"GET {REVISIONS}?labelSelector=")
+    assert "serving.bladellm.io/name%3Dqwen" in listed.replace("%2F", "/")
+    assert written.startswith(f"PUT {ONE}?")
+    assert "fieldManager=blade_operator" in written
+
+
+def test_refusals_are_the_servers_words(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "pause", "nobody") == 1
+    assert capsys.readouterr().err == 'error: "nobody" not found\n'
+    respond = server.respond
+
+    def edited_meanwhile(method: str, target: str, body: Object) -> tuple[int, Object]:
+        if method == "PUT":
+            server.service = {**server.service, "metadata": {**server.service["metadata"], "resourceVersion": "8"}}
+        return respond(method, target, body)
+
+    server.respond = edited_meanwhile  # type: ignore[method-assign]
+    assert run(tmp_path, "pause", "qwen") == 1
+    assert capsys.readouterr().err == "error: the object has been modified\n"
+
+
+def test_without_a_cluster_the_option_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "history", "qwen") == 1
+    assert "no way to a cluster" in capsys.readouterr().err
