@@ -25,7 +25,7 @@ TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .DEFAULT_GOAL := help
 .PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
-	bench bench-engine bench-router bench-routing bench-adapters bench-scaling bench-operator gpu gpu-wheels clean
+	bench bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ bench-adapters: install ## where LoRA adapters are put, beside other control pla
 
 bench-scaling: install ## autoscaling policies beside others' and an oracle, in simulated time; QUICK=1, ARGS=--pictures
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
+
+bench-canary: install ## canaries in simulated time: good ones aborted, and what bad ones had met; QUICK=1
+	$(BIN)/python -m benchmarks.rollout.canary
 
 bench-operator: install ## the operator with 1,000 services on a real API server
 	$(BIN)/python -m benchmarks.operator.decisions

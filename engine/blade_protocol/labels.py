@@ -50,6 +50,8 @@ SPEC_HASH: Final = f"{GROUP}/spec-hash"
 OF_CLAIM: Final = f"{GROUP}/of-claim"
 """Annotation of a ControllerRevision, ``true``: its hash counts the access modes of the claim that was there. Earlier
 releases counted those of the spec."""
+ABORTED: Final = f"{GROUP}/aborted"
+"""Annotation of the routers' ConfigMap: the revision whose canary was aborted, and why, after a colon."""
 RESTARTED_AT: Final = f"{GROUP}/restarted-at"
 """Annotation of an LLMService: a new value replaces every engine, like ``kubectl rollout restart``."""
 CHANGE_CAUSE: Final = "kubernetes.io/change-cause"

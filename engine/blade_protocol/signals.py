@@ -3,6 +3,8 @@
 Counters only grow while the process lives (``started`` says since when); rates and percentiles are of the last minute.
 """
 
+from itertools import zip_longest
+
 import msgspec
 
 
@@ -40,6 +42,47 @@ class ServiceSignals(msgspec.Struct, frozen=True, kw_only=True):
     held_oldest_seconds: float = 0.0
     held_arrivals: int = 0
     """Counter: requests that found no engine ready and were buffered."""
+
+
+class Differences(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a latency of one revision differs from that of all others, batch by batch of their requests.
+
+    A batch is a second or more with some requests of each revision. Its difference is that of the means of ln(seconds):
+    what slows all revisions down at the same time is not in it, and ``exp(total / batches)`` is the mean ratio.
+    """
+
+    batches: int = 0
+    total: float = 0.0
+    """Sum of the batches' differences."""
+    squares: float = 0.0
+    """Sum of their squares."""
+
+
+class RevisionSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One revision beside others: requests that began since the weights were last changed, and have ended.
+
+    Latencies are those since these revisions have weights at all.
+
+    Requests are counted where they were sent: one that failed on an engine and was answered by another counts for both.
+    Those whose client left count nowhere.
+    """
+
+    revision: str
+    weight: float = 0.0
+    """Its weight in the router's configuration."""
+    requests: int = 0
+    errors: int = 0
+    """Those of them with a 5xx (but from an engine that drains), without a response or with one that broke off."""
+    ttft: Differences = Differences()
+    """Time from sending the request to the first byte of its stream."""
+    tpot: Differences = Differences()
+    """Time per token after the first, of streams."""
+    unary: Differences = Differences()
+    """Time of whole unary responses."""
+    lengths: tuple[int, ...] = ()
+    """Responses by their completion tokens: below 4, 16, 64, 256, 1024, 4096, 16384, and more."""
+    finish_reasons: dict[str, int] = {}
+    """Responses by ``finish_reason``; those OpenAI has not defined are one, ``other``."""
 
 
 class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,3 +128,29 @@ class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
     """Counter: requests the router refused, by the error's ``code``."""
     services: tuple[ServiceSignals, ...] = ()
+    revisions: tuple[RevisionSignals, ...] = ()
+    """Of the revisions that have weights, at most eight; empty while there are none."""
+
+
+def add_revisions(one: RevisionSignals, other: RevisionSignals) -> RevisionSignals:
+    """What two processes counted of one revision together."""
+    reasons = one.finish_reasons.keys() | other.finish_reasons.keys()
+    return RevisionSignals(
+        revision=one.revision,
+        weight=one.weight,
+        requests=one.requests + other.requests,
+        errors=one.errors + other.errors,
+        ttft=_add_differences(one.ttft, other.ttft),
+        tpot=_add_differences(one.tpot, other.tpot),
+        unary=_add_differences(one.unary, other.unary),
+        lengths=tuple(map(sum, zip_longest(one.lengths, other.lengths, fillvalue=0))),
+        finish_reasons={
+            name: one.finish_reasons.get(name, 0) + other.finish_reasons.get(name, 0) for name in sorted(reasons)
+        },
+    )
+
+
+def _add_differences(one: Differences, other: Differences) -> Differences:
+    return Differences(
+        batches=one.batches + other.batches, total=one.total + other.total, squares=one.squares + other.squares
+    )

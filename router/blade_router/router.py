@@ -51,6 +51,7 @@ from blade_router.policies.sync_log import SyncLog
 from blade_router.proxy.model_list import ModelList
 from blade_router.proxy.proxy import Proxy
 from blade_router.resume import Resumer
+from blade_router.statistics.revisions import Comparison
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
 
 logger = logging.getLogger("blade_router.router")
@@ -156,6 +157,8 @@ class Router:
             ),
         )
         self._policy = (config.policy, config.canary)
+        self._weights: dict[str, float] = {}
+        """Those whose revisions are compared."""
         self._models: list[str] = []
         self.workers: SiblingWorkers | None = None
         if options.place is not None:
@@ -315,14 +318,18 @@ class Router:
             except ValueError as error:
                 logger.error("policy %s: %s; %s stays in effect", config.policy, error, self.proxy.policy.name)
             self._policy = (config.policy, config.canary)
+        if config.canary != self._weights:
+            self._weights = config.canary
+            before, now = self.metrics.comparison, time.perf_counter()
+            self.metrics.comparison = Comparison(config.canary, now, before) if config.canary else None
         self.request_queues.configure(config.queue, config.hold)
-        before = self.endpoints.all
+        known = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
         models = {model.name for model in config.models}  # such a name means the model
         self.endpoints.declared_adapters = frozenset(adapter.name for adapter in config.adapters) - models
         self._health.watch(new)
         self.engine_watchers.watch(new)
-        for endpoint in before:
+        for endpoint in known:
             if endpoint.removed:
                 self.proxy.policy.removed(endpoint)
                 self.policy_options.removed(endpoint)

@@ -8,6 +8,7 @@ in the folder which endpoints a router would have seen.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -58,6 +59,7 @@ def main() -> None:
     ranks = [subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) for _ in range(1, options.ranks)]
     time.sleep(options.start)
     draining = threading.Event()
+    answers = itertools.count(1)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -83,13 +85,25 @@ def main() -> None:
                 print(f"chat {self.headers.get('x-number', '')}", flush=True)
                 while (options.steer / "hold").exists():
                     time.sleep(0.05)
-                self.stream() if body.get("stream") else self.respond(200, {"object": "chat.completion", "choices": []})
+                self.answer(streams=bool(body.get("stream")))
                 return
             if body.get("draining", True):
                 draining.set()
             else:
                 draining.clear()
             self.respond(200, {})
+
+        def answer(self, streams: bool) -> None:
+            """A completion; every ``FAKE_FAILS``-th is an error."""
+            every = int(os.environ.get("FAKE_FAILS", "0"))
+            if every and next(answers) % every == 0:
+                self.respond(500, {"error": {"message": "CUDA error: an illegal memory access", "code": None}})
+            elif streams:
+                self.stream()
+            else:
+                choice = {"index": 0, "text": "so it is", "finish_reason": "stop"}
+                usage = {"prompt_tokens": 3, "completion_tokens": 3}
+                self.respond(200, {"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
 
         def stream(self) -> None:
             self.send_response(200)

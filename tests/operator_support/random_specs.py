@@ -213,6 +213,13 @@ SPECS: Spec = _object(
         maxUnavailable=st.integers(0, 1),
         drainTimeout=_duration,
         revisionHistoryLimit=_integer,
+        canary=_object(
+            steps=st.lists(_mostly(st.integers(1, 99), _junk), max_size=3, unique=True),
+            interval=_duration,
+            minRequests=_count,
+            latencyTolerance=_integer,
+            answerTolerance=_integer,
+        ),
     ),
     security=_object(networkPolicy=_mostly(st.booleans(), _junk)),
     scaling=_object(

@@ -14,12 +14,14 @@ from blade_operator.adapters.decide import Decision, decide
 from blade_operator.adapters.object_status import changed, entries
 from blade_operator.adapters.selection import select
 from blade_operator.model import pods as podutil
+from blade_operator.model.canary import read_canary
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.groups import Group
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan, Prune
 from blade_operator.model.rollout import last_state
+from blade_operator.reconcile.canary import LOOK, abort_note, canary_events, canary_weights, is_watched
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
 from blade_operator.reconcile.replicas import plan_engines
@@ -102,7 +104,11 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         removed += change.delete
         if not any(Ref.of(obj) in observed.rejected for obj in change.desired):
             events += _scaling_events(revision, before.get(revision, 0), replicas)
-    routers = router_objects(service, defaults, router_replicas(observed.deployments))
+    events += canary_events(read_canary(observed.service), engines.canary)
+    weights = canary_weights(engines.canary, workloads)
+    routers = router_objects(
+        service, defaults, router_replicas(observed.deployments), weights, aborted=abort_note(engines.canary)
+    )
     desired += routers[:-1] if routers_wait(observed, revisions.templates, now) else routers
     adapters = _adapters(service, observed)
     inputs = StatusInputs(
@@ -124,6 +130,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         outdated=revisions.outdated,
         router_revision=routers[-1]["spec"]["template"]["metadata"]["labels"][REVISION],
         rollout=engines.state,
+        canary=engines.canary,
         old_deployments=any(revision != engines.state.target for revision in planned),
         waits_for_routers=waits and engines.state.target == revisions.current,
         scaling=scaled.status,
@@ -146,7 +153,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
         actions=[*lowered.actions, *adapters.actions],
         events=[*scaled.events, *events],
-        requeue=[*scaled.requeue, *lowered.requeue, *adapters.requeue],
+        requeue=[*scaled.requeue, *lowered.requeue, *adapters.requeue, *[LOOK] * is_watched(engines.canary)],
         autoscaler=scaled.autoscaler,
     )
 
@@ -189,6 +196,7 @@ def _invalid(observed: Observed, groups: Sequence[Group], error: SpecError, now:
         current=before.get("current", ""),
         previous=before.get("previous", ""),
         rollout=last_state(before),
+        canary=read_canary(observed.service),
         installation=defaults.installation,
     )
     return _plan(inputs, now, autoscaler=observed.autoscaler)

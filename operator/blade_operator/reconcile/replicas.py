@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.canary import Canary, read_canary
 from blade_operator.model.observed import Observed
 from blade_operator.model.rollout import RolloutState
+from blade_operator.reconcile.canary import Trial, next_canary, trial_of
 from blade_operator.reconcile.deadline import count_engines, judge
 from blade_operator.reconcile.revisions import Revisions
 from blade_operator.reconcile.rollout import RevisionPods, base_revision, held_counts, replica_counts
@@ -25,6 +27,7 @@ class EnginePlan:
     counts: dict[str, int]
     """By revision; the workload of one that is missing is to be deleted."""
     state: RolloutState
+    canary: Canary | None = None
 
 
 def plan_engines(
@@ -46,6 +49,9 @@ def plan_engines(
     closed = window is not None and (bool(invalid) or not is_open(window, now))
     pods = _Pods(revisions.current, workloads, observed)
     waits = (service.spec.rollout.paused or closed) and pods.change_waits
+    before = read_canary(observed.service)
+    # A canary at a step makes no other progress than to answer requests, and an aborted one none.
+    at_step = before is not None and before.revision == revisions.current and before.phase in ("Running", "Aborted")
     state = judge(
         service,
         observed.service.get("status") or {},
@@ -54,9 +60,20 @@ def plan_engines(
         {*revisions.templates, *workloads},
         now,
         begun=pods.current.desired > 0,
-        held=waits,
+        held=waits or at_step,
     )
     state = replace(state, invalid_window=invalid)
+    canary, trial = None, None
+    if not state.failed:
+        canary = next_canary(
+            service, revisions.current, revisions.templates, workloads, observed, now, proven=state.stable, held=waits
+        )
+    if canary is not None:
+        there = {name: workload.replicas for name, workload in workloads.items()}
+        trial = trial_of(canary, service.spec.rollout, service.spec.replicas, there)
+        waits = waits and canary.phase not in ("Aborted", "Withdrawn")
+        if trial is None:
+            state = replace(state, target=canary.serving)
     stable = state.stable if state.stable in workloads else ""
     if waits and not state.failed:
         held = held_counts(
@@ -73,8 +90,8 @@ def plan_engines(
         if state.held == "WaitingForWindow" and window is not None and not invalid:
             opening = next_opening(window, now)
             state = replace(state, held_message=f"it opens at {opening:%Y-%m-%dT%H:%M:%SZ}" if opening else "")
-        return EnginePlan(counts, state)
-    return EnginePlan(_counts(service, state, pods, waits=waits_for_routers), state)
+        return EnginePlan(counts, state, canary)
+    return EnginePlan(_counts(service, state, pods, trial, waits=waits_for_routers), state, canary)
 
 
 class _Pods:
@@ -114,8 +131,10 @@ class _Pods:
         return bool(earlier) and self.current.revision not in self.workloads
 
 
-def _counts(service: LLMService, state: RolloutState, pods: _Pods, *, waits: bool) -> dict[str, int]:
-    """The counts of a change that goes on, or goes back."""
+def _counts(
+    service: LLMService, state: RolloutState, pods: _Pods, trial: Trial | None, *, waits: bool
+) -> dict[str, int]:
+    """The counts of a change that goes on, or goes back. ``trial``: of a canary that has engines, or gets some."""
     current, target = pods.current.revision, state.target
     waits = waits and target == current
     if waits:
@@ -124,18 +143,23 @@ def _counts(service: LLMService, state: RolloutState, pods: _Pods, *, waits: boo
         if not earlier:
             return counts | {current: 0}
         target = max(earlier, key=pods.created)
-    others, rollout = pods.besides(target), service.spec.rollout
+    trial = None if waits else trial
+    kept = {} if trial is None else trial.kept
+    others, rollout = [each for each in pods.besides(target) if each.revision not in kept], service.spec.rollout
+    others += map(pods.of, kept)
     planned = replica_counts(
         service.spec.replicas,
         pods.of(target),
         others,
         max_surge=rollout.max_surge,
         max_unavailable=rollout.max_unavailable,
+        most=None if trial is None else trial.engines,
+        kept=kept,
     )
     gone = {each.revision for each in others if each.gone}
     waiting = {current: 0} if waits else {}
     return waiting | {
         revision: count
         for revision, count in planned.items()
-        if revision == target or (revision in pods.workloads and revision not in gone)
+        if revision == target or revision in kept or (revision in pods.workloads and revision not in gone)
     }

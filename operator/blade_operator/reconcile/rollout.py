@@ -9,7 +9,7 @@ While a change is held (paused, or outside the maintenance window), no replaceme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -44,9 +44,19 @@ class RevisionPods:
 
 
 def replica_counts(
-    replicas: int, current: RevisionPods, others: Sequence[RevisionPods], *, max_surge: int, max_unavailable: int
+    replicas: int,
+    current: RevisionPods,
+    others: Sequence[RevisionPods],
+    *,
+    max_surge: int,
+    max_unavailable: int,
+    most: int | None = None,
+    kept: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """The next replica count of the Deployment of each revision. ``others`` are the earlier revisions, oldest first.
+
+    ``most``: engines of the current revision, and ``kept``: those of an earlier one that stay or come back, while the
+    current one is a canary.
 
     Repeated calls converge to ``replicas`` of the current revision and 0 of the others. A current revision that does
     not become ready stops the rollout with at least ``replicas - max_unavailable`` others left, ready or about to be
@@ -57,7 +67,10 @@ def replica_counts(
     # Pods of the current revision that are not ready may never be: they replace no pod.
     removable = sum(pods.desired for pods in revisions) - needed - (current.desired - current.available)
     spare = sum(pods.available for pods in revisions) - needed
-    result = {current.revision: _scale_up(replicas, current, others, max_surge)}
+    most = replicas if most is None else min(most, replicas)
+    room = replicas + max_surge - sum(pods.footprint for pods in revisions)
+    result = {current.revision: _scale_up(most, current, room)}
+    room -= max(0, result[current.revision] - current.desired)
     for pods in others:
         # Pods that are not ready go first, as a ReplicaSet chooses the pods to delete, too.
         unready = min(pods.desired - pods.available, max(0, removable))
@@ -66,6 +79,9 @@ def replica_counts(
         removable -= ready
         spare -= ready
         result[pods.revision] = pods.desired - unready - ready
+        least = (kept or {}).get(pods.revision, 0)
+        if result[pods.revision] < least:
+            result[pods.revision] = max(min(pods.desired, least), _scale_up(least, pods, room))
     return result
 
 
@@ -121,9 +137,8 @@ def base_revision(current: RevisionPods, others: Sequence[RevisionPods], stable:
     return next((pods for pods in others if pods.revision == stable), others[-1])
 
 
-def _scale_up(replicas: int, current: RevisionPods, others: Sequence[RevisionPods], max_surge: int) -> int:
-    if current.desired >= replicas:
-        return replicas
-    room = replicas + max_surge - sum(pods.footprint for pods in (current, *others))
+def _scale_up(most: int, pods: RevisionPods, room: int) -> int:
+    if pods.desired >= most:
+        return most
     # Where someone lowered the Deployment by hand, pods that have not been removed yet need no room: they are kept.
-    return min(replicas, max(current.desired, current.active) + max(0, room))
+    return min(most, max(pods.desired, pods.active) + max(0, room))

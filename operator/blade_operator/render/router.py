@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from blade_operator.model.objects import Object
@@ -19,6 +20,7 @@ from blade_operator.render.meta import (
     pod_security,
     resources,
     router_name,
+    seal,
     selector,
     service_account,
     spread,
@@ -32,7 +34,7 @@ from blade_operator.render.token_secret import token_env, token_labels, token_mo
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol import environment, paths
-from blade_protocol.labels import REVISION, ROLE_ROUTER
+from blade_protocol.labels import ABORTED, REVISION, ROLE_ROUTER
 from blade_protocol.ports import ROUTER_ADMIN_PORT, ROUTER_PORT
 
 CONFIG_PATH = "/etc/bladellm"
@@ -42,10 +44,19 @@ PRE_STOP = 5
 """Seconds a terminating router still accepts: until every node has removed it from the Service."""
 
 
-def router_objects(service: LLMService, defaults: Defaults, replicas: int | None = None) -> list[Object]:
+def router_objects(
+    service: LLMService,
+    defaults: Defaults,
+    replicas: int | None = None,
+    weights: Mapping[str, float] | None = None,
+    aborted: str = "",
+) -> list[Object]:
     """Everything the router needs, the Deployment last.
 
-    ``replicas``: how many routers there are to be by the Deployment as it is; None while there is none.
+    Args:
+        replicas: how many routers there are to be by the Deployment as it is; None while there is none.
+        weights: of revisions, while one is a canary.
+        aborted: which canary was aborted and why, for the annotation that says so.
     """
     name = router_name(service)
     deployment = _scaled(service, _deployment(service, defaults), replicas)
@@ -54,11 +65,20 @@ def router_objects(service: LLMService, defaults: Defaults, replicas: int | None
     return [
         service_account(service, name, ROLE_ROUTER),
         *_access(service, defaults, name, identity),
-        make(service, "v1", "ConfigMap", name, ROLE_ROUTER, data={CONFIG_FILE: router_json(service)}),
+        _configuration(service, name, weights, aborted),
         make(service, "v1", "Service", name, ROLE_ROUTER, spec=network),
         disruption_budget(service, name, ROLE_ROUTER, {"matchLabels": selector(service, ROLE_ROUTER)}),
         deployment,
     ]
+
+
+def _configuration(service: LLMService, name: str, weights: Mapping[str, float] | None, aborted: str) -> Object:
+    """The ConfigMap. An abort stands in it, too: it must not be forgotten between two writes."""
+    obj = make(service, "v1", "ConfigMap", name, ROLE_ROUTER, data={CONFIG_FILE: router_json(service, weights)})
+    if aborted:
+        obj["metadata"]["annotations"][ABORTED] = aborted
+        seal(obj)
+    return obj
 
 
 def _scaled(service: LLMService, deployment: Object, replicas: int | None) -> Object:

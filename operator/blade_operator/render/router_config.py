@@ -6,6 +6,7 @@ Defaults of the protocol are left out.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,13 +27,16 @@ from blade_protocol.routing import (
 )
 
 
-def router_json(service: LLMService) -> str:
+def router_json(service: LLMService, weights: Mapping[str, float] | None = None) -> str:
     """The file's text."""
-    return msgspec.json.encode(_without_defaults(router_config(service)), order="sorted").decode()
+    return msgspec.json.encode(_without_defaults(router_config(service, weights)), order="sorted").decode()
 
 
-def router_config(service: LLMService) -> RouterConfig:
-    """The spec as configuration of the router; endpoints come from the Service."""
+def router_config(service: LLMService, weights: Mapping[str, float] | None = None) -> RouterConfig:
+    """The spec as configuration of the router; endpoints come from the Service.
+
+    ``weights``: of revisions, while one is a canary.
+    """
     router = service.spec.router
     return RouterConfig(
         policy=policy_name(router.policy),
@@ -44,6 +48,7 @@ def router_config(service: LLMService) -> RouterConfig:
         share_prefix_cache=router.auth is not None and router.auth.share_prefix_cache,
         adapters=() if router.image else tuple(map(_adapter, service.spec.adapters)),
         cors_origins=router.cors.allow_origins if router.cors else (),
+        canary=dict(weights or {}),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
+from blade_operator.spec.canary_fields import Canary
 from blade_operator.spec.types import Duration, Hint, Record
 
 CRON_PATTERN: Final = r"^[^ @]+( [^ @]+){4}$"
@@ -69,6 +70,7 @@ class Rollout(Record):
         description="What then follows. `Automatic`: the last revision that was ready runs again, until the "
         "spec or `serving.bladellm.io/restarted-at` changes; the spec stays as it is. `Off`: a condition alone.",
     )
+    canary: Canary | None = Field(default=None, description="How a new revision proves itself.")
     drain_timeout: Duration = Field(
         default="10m", description="How long an engine that leaves may finish its requests before it is stopped."
     )

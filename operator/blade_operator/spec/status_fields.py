@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from blade_operator.spec.canary_fields import CanaryStatus
 from blade_operator.spec.types import ListType, Record
 
 Name = Annotated[str, StringConstraints(max_length=253)]
@@ -176,14 +177,14 @@ class LLMServiceStatus(Record):
     updated_replicas: int = Field(default=0, description="Engine pods of the current revision.")
     draining_replicas: int = Field(default=0, description="Engine pods that leave and finish their requests.")
     revision: RevisionStatus = Field(default_factory=RevisionStatus, description="Which pods run.")
+    canary: CanaryStatus | None = Field(default=None, description="The canary, while there is one.")
     conditions: Annotated[tuple[Condition, ...], ListType("map", key="type")] = Field(
         default=(),
         max_length=24,
         strict=False,
         description="Ready (SpecValid, ModelCached, PreflightPassed, ModelFits, WorkersReady, "
         "RouterReady), AdaptersReady (with adapters), Scaling (with `scaling`), SpeculationEffective (with speculative "
-        "decoding), Progressing, "
-        "Degraded; Reconciling and Stalled after kstatus; Contested.",
+        "decoding), Progressing, Degraded; Reconciling and Stalled after kstatus; Contested; RolloutAborted.",
     )
     model: Download | None = Field(default=None, description="The model's size and its download.")
     preflight: Annotated[tuple[Preflight, ...], ListType("map", key="pod")] = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blade_operator.spec.adapters.fields import MOST_ADAPTERS
-from blade_operator.status.conditions import Condition
+from blade_operator.status.condition import Condition
 from blade_operator.status.inputs import StatusInputs
 
 

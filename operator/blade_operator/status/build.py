@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.canary import ABORTED
 from blade_operator.model.objects import Object
 from blade_operator.status.adapters import adapter_status, adapters_ready
-from blade_operator.status.conditions import EXCEEDED, Condition, conditions
+from blade_operator.status.condition import Condition
+from blade_operator.status.conditions import EXCEEDED, conditions
 from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
 from blade_operator.status.failures import find_failures
@@ -58,6 +60,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "fit": memory,
         "speculation": speculation(inputs),
         "scaling": scaling(inputs),
+        "canary": inputs.canary.as_status() if inputs.canary else None,
         **adapter_status(inputs),
         "failures": [failure.as_status() for failure in failures],
     }
@@ -79,7 +82,7 @@ def phase(found: Sequence[Condition], inputs: StatusInputs) -> str:
     serves = by_type["WorkersReady"].status == by_type["RouterReady"].status == "True"
     if by_type["Progressing"].reason in ("Stalled", EXCEEDED) and not serves:
         return "Failed"
-    degraded = degraded or by_type["Progressing"].reason == EXCEEDED
+    degraded = degraded or by_type["Progressing"].reason in (EXCEEDED, ABORTED)
     return "Degraded" if degraded else "Progressing" if inputs.engine_pods else "Pending"
 
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from blade_operator.model import pods as podutil
+from blade_operator.model.canary import ABORTED
 from blade_operator.model.controllers import CONTROLLERS
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, FETCH
 from blade_operator.spec.quantity import format_bytes
 from blade_operator.spec.rules.service import OWNED_FLAGS
+from blade_operator.status.canary import aborted, canary_progress, not_promoted
+from blade_operator.status.condition import Condition, Status
 from blade_operator.status.container_failures import report_line
 from blade_operator.status.deduplication import deduplicate
 from blade_operator.status.download import describe
@@ -30,7 +32,6 @@ from blade_operator.status.sleep import WAKING, is_asleep, was_asleep, why_none
 from blade_operator.status.stages import stage
 from blade_protocol.labels import RESTARTED_AT, ROLE_ENGINE, ROLE_ROUTER, SENDS_TOKEN
 
-Status = Literal["True", "False", "Unknown"]
 EXCEEDED = "ProgressDeadlineExceeded"
 """Reason: a new revision has made no progress for longer than `spec.rollout.progressDeadline`."""
 _MEASURED = frozenset({"CheckFailed", "DoesNotFit", "Estimated"})
@@ -58,16 +59,6 @@ _ITEM_FIELDS = {
 """The field to change for an item of the check that names none itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition without its transition time."""
-
-    type: str
-    status: Status
-    reason: str
-    message: str = ""
-
-
 def conditions(
     inputs: StatusInputs,
     failures: Sequence[Failure],
@@ -86,7 +77,8 @@ def conditions(
     ]
     progress = progressing(inputs, failures)
     overall = ready(tree, inputs, failures)
-    return [overall, *tree, progress, degraded(failures), *kstatus(progress), *token_refused(inputs)]
+    marks = [*token_refused(inputs), *aborted(inputs)]
+    return [overall, *tree, progress, degraded(failures), *kstatus(progress), *marks]
 
 
 def _deduplicated(condition: Condition, inputs: StatusInputs) -> Condition:
@@ -234,6 +226,8 @@ def ready(tree: Sequence[Condition], inputs: StatusInputs, failures: Sequence[Fa
             return Condition("Ready", "False", EXCEEDED, _gave_up(inputs, failures))
         if failed := _failed_rollout(inputs, failures):
             return Condition("Ready", "False", _reason(failed, "RolloutFailed"), _not_rolled_out(inputs, failed))
+        if found := aborted(inputs):
+            return Condition("Ready", "False", ABORTED, not_promoted(inputs, found[0].message))
         return Condition("Ready", "True", "Ready", by_type["WorkersReady"].message)
     workers = by_type["WorkersReady"]
     if is_asleep(workers.reason) and by_type["RouterReady"].status == "True" and not inputs.rejected:
@@ -280,6 +274,8 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
             f"{_routers_of_before(inputs)}; earlier engines are kept and scaled meanwhile"
         )
         return Condition("Progressing", "True", "WaitingForRouters", message)
+    if progress := canary_progress(inputs):
+        return progress
     if old or (inputs.old_deployments and current_ready < wanted):
         message = f"{current} of {wanted} engines run revision {inputs.current}, {old} an earlier one"
         return Condition("Progressing", "True", "Updating", message)
@@ -340,7 +336,7 @@ def _not_rolled_out(inputs: StatusInputs, failed: Failure) -> str:
 
 def kstatus(progress: Condition) -> list[Condition]:
     """``Reconciling`` and ``Stalled``, by which kstatus tells progress from failure (Flux, Argo CD, ``kpt``)."""
-    stalled = progress.reason in ("Stalled", "InvalidSpec", EXCEEDED)
+    stalled = progress.reason in ("Stalled", "InvalidSpec", EXCEEDED, ABORTED)
     reconciling: Status = "False" if progress.status == "False" else "True"  # also while a change waits
     return [
         Condition("Reconciling", reconciling, progress.reason, progress.message if reconciling == "True" else ""),

@@ -8,6 +8,7 @@ from typing import Any
 
 from blade_operator.adapters.decide import AdapterStatus
 from blade_operator.model import pods as podutil
+from blade_operator.model.canary import Canary
 from blade_operator.model.deployments import router_replicas
 from blade_operator.model.groups import Group, as_engine
 from blade_operator.model.objects import Object, Ref
@@ -56,6 +57,7 @@ class StatusInputs:
     """``status.scaling``; None: there is none."""
     scaling_judgement: Judgement | None = None
     """Of the number of engines; None: nobody decides on it."""
+    canary: Canary | None = None
     waits_for_routers: bool = False
     """No engine of the current revision is started yet: it would refuse the requests of routers that are there."""
 

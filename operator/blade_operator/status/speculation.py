@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from blade_operator.model import pods as podutil
-from blade_operator.status.conditions import Condition
+from blade_operator.status.condition import Condition
 from blade_operator.status.deduplication import round_total
 from blade_operator.status.inputs import StatusInputs
 from blade_protocol.state import SpeculationCounts

@@ -25,6 +25,7 @@ from blade_router.statistics.distribution import (
     Distribution,
     histogram_family,
 )
+from blade_router.statistics.revisions import Comparison
 
 FULL_WAITING = 5
 FULL_KV = 0.8
@@ -81,6 +82,8 @@ class Metrics:
         self._prompt_tokens = 0
         """Of requests whose engine reports their cached tokens."""
         self._cached_tokens = 0
+        self.comparison: Comparison | None = None
+        """Of the revisions that have weights; None while there are none. Set by the configuration's owner."""
         self.configured_models: frozenset[str] = frozenset()
         """Model names in the configuration; set by its owner."""
         now = time.perf_counter()

@@ -8,6 +8,7 @@ from blade_protocol.signals import Percentiles, RouterSignals, ServiceSignals
 from blade_router.admission.queue_state import QueueState
 from blade_router.observability.metrics import Metrics
 from blade_router.statistics.distribution import Distribution
+from blade_router.statistics.revisions import merge_revisions
 
 _STARTED = time.time()
 
@@ -37,6 +38,7 @@ def router_signals(metrics: Metrics) -> RouterSignals:
         retries_refused=metrics.retries_exhausted(),
         refused=dict(metrics.refused),
         services=tuple(_service(metrics, name) for name in metrics.services),
+        revisions=metrics.comparison.signals() if metrics.comparison is not None else (),
     )
 
 
@@ -112,6 +114,7 @@ def _merge_two(one: RouterSignals, other: RouterSignals) -> RouterSignals:
         retries_refused=one.retries_refused + other.retries_refused,
         refused=dict(Counter(one.refused) + Counter(other.refused)),
         services=tuple(services[name] for name in sorted(services)),
+        revisions=merge_revisions(one.revisions, other.revisions),
     )
 
 

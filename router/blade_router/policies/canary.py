@@ -3,6 +3,7 @@
 How requests are split is in ``weighted_split.py``.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 
 from blade_router.endpoints.endpoint import Endpoint
@@ -12,6 +13,8 @@ from blade_router.policies.load import with_room
 from blade_router.policies.weighted_split import WeightedSplit
 from blade_router.request.request import ClientRequest
 
+REPORT_SECONDS = 3.0
+"""How long an engine that starts may take to report its revision."""
 OTHERS = ""
 """All revisions without a weight."""
 
@@ -35,8 +38,8 @@ class Canary(Policy):
     def choose(self, candidates: Sequence[Endpoint], request: ClientRequest) -> Choice:
         groups = self._groups(candidates)
         if len(groups) == 1:
-            return self._choose(candidates, request)
-        shares = self._shares(groups, len(candidates))
+            return self._choose(next(iter(groups.values())), request)
+        shares = self._shares(groups)
         revision = self._split.choose(shares, session_key(request))
         choice = self._choose(groups[revision], request)
         choice.reason = f"canary rev={_printable(choice.endpoint.revision)} {choice.reason}"
@@ -49,16 +52,17 @@ class Canary(Policy):
         return self.inner.adapter(request)
 
     def _groups(self, candidates: Sequence[Endpoint]) -> dict[str, list[Endpoint]]:
-        """The candidates by revision."""
+        """The candidates by revision. Those of which it is about to be known wait for that while there are others."""
         groups: dict[str, list[Endpoint]] = {}
-        for endpoint in candidates:
+        known = [endpoint for endpoint in candidates if endpoint.revision or not _reports_soon(endpoint)]
+        for endpoint in known or candidates:
             revision = endpoint.revision if endpoint.revision in self._weights else OTHERS
             groups.setdefault(revision, []).append(endpoint)
         return groups
 
-    def _shares(self, groups: Mapping[str, Sequence[Endpoint]], count: int) -> dict[str, float]:
+    def _shares(self, groups: Mapping[str, Sequence[Endpoint]]) -> dict[str, float]:
         """The share of requests of each group; its order does not depend on that of the endpoints."""
-        others = len(groups.get(OTHERS, ())) / count
+        others = len(groups.get(OTHERS, ())) / sum(map(len, groups.values()))
         total = sum(self._weights.get(revision, 0.0) for revision in groups)
         if total <= 0:
             listed = [revision for revision in sorted(groups) if revision != OTHERS]
@@ -71,7 +75,7 @@ class Canary(Policy):
 
     def scores(self, candidates: Sequence[Endpoint], request: ClientRequest) -> dict[str, dict[str, float]]:
         groups = self._groups(candidates)
-        shares = self._shares(groups, len(candidates))
+        shares = self._shares(groups)
         found = self.inner.scores(candidates, request)
         for revision, endpoints in groups.items():
             for endpoint in endpoints:
@@ -85,6 +89,13 @@ class Canary(Policy):
 
     def removed(self, endpoint: Endpoint) -> None:
         self.inner.removed(endpoint)
+
+
+def _reports_soon(endpoint: Endpoint) -> bool:
+    """An engine of ours that has just started, and has not said yet which revision it is."""
+    since = endpoint.health.warming_since
+    unheard = endpoint.config.engine == "blade" and not endpoint.report.reported_at
+    return unheard and since > 0.0 and time.monotonic() - since < REPORT_SECONDS
 
 
 def _printable(revision: str) -> str:

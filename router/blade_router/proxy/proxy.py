@@ -31,6 +31,7 @@ from blade_router.policies.load import with_room
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
+from blade_router.proxy.revisions import count_failure, count_rejection, count_response
 from blade_router.request.read_usage import usage_of_stream
 from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
@@ -189,6 +190,7 @@ class Proxy:
             if index is not None:
                 extra += _REQUEST_BLOCKS
             answered = engine_lost = False
+            compared = comparison.begin(endpoint.revision) if (comparison := self._metrics.comparison) else None
             with self.endpoints.attempt(choice, request, client) as attempt:
                 try:
                     connection = await attempt.send(
@@ -197,7 +199,7 @@ class Proxy:
                         self._first_byte_timeout,
                         self._stall_timeout,
                     )
-                    response = await buffer_head(connection)
+                    response = await buffer_head(connection, compared)
                     finished: Awaitable[None] | None = None
                     whole = response.complete and response.status == 200
                     try:
@@ -207,6 +209,7 @@ class Proxy:
                         if whole:
                             retries.succeeded(endpoint, 200)
                             request.usage = response.usage()
+                            count_response(compared, response, None, request)
                         if response.status < 300:
                             admission.first_byte()
                             attempt.first_byte()
@@ -219,6 +222,7 @@ class Proxy:
                         answered = True
                     elif response.status in RETRIABLE and response.complete:
                         retries.rejected(endpoint, response, added)
+                        count_rejection(compared, response)
                         engine_lost = is_engine_dead(response.status, response.body)
                     elif refuses_token(endpoint, response):
                         retries.refused_token(endpoint)
@@ -229,8 +233,10 @@ class Proxy:
                             raise redirected(response.status, added)
                         lost = await self._relay(response, added, connection, request, client)
                         answered = True
+                        count_response(compared, response, lost, request)
                 except UpstreamError as error:
                     retries.failed(endpoint, error)
+                    count_failure(compared, error)
                     engine_lost = is_loss(error)
                     logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
             if engine_lost:

@@ -12,6 +12,7 @@ from blade_router.request.read_usage import TAIL, usage_of, usage_of_stream
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 from blade_router.resume import EventStream, ResumableStream, event_stream
+from blade_router.statistics.revisions import Attempt
 
 MAX_BUFFERED = 8 << 20
 """Bytes of a unary response that are buffered so that it can be retried elsewhere; a longer one is streamed."""
@@ -141,8 +142,10 @@ async def forward(
     return None
 
 
-async def buffer_head(connection: Connection) -> BufferedResponse:
+async def buffer_head(connection: Connection, attempt: Attempt | None = None) -> BufferedResponse:
     """Read the part of a response that has to be there before the client gets any of it.
+
+    ``attempt``: is told when that came.
 
     Raises:
         UpstreamError: the engine failed while nothing had been sent: the request can go elsewhere.
@@ -169,6 +172,8 @@ async def buffer_head(connection: Connection) -> BufferedResponse:
     complete = connection.at_end and not lost
     if complete and events is not None:
         parts.append(events.end())
+    if attempt is not None:
+        attempt.answered()
     return BufferedResponse(
         status=connection.status,
         headers=headers,

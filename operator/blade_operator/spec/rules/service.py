@@ -253,6 +253,13 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         at=("spec", "rollout"),
+        field="spec.rollout.canary",
+        cel="!has(self.canary) || self.maxSurge > 0",
+        holds=lambda name, spec: spec.rollout.canary is None or spec.rollout.max_surge > 0,
+        message="needs maxSurge of 1 or more",
+    ),
+    Rule(
+        at=("spec", "rollout"),
         field="spec.rollout.drainTimeout",
         cel="duration(self.drainTimeout) <= duration('24h')",
         holds=lambda name, spec: parse_duration(spec.rollout.drain_timeout) <= 24 * 3600,

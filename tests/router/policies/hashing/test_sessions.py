@@ -1,6 +1,7 @@
 """Affinity: sessions, consistent hashing, and the revision of a canary."""
 
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -9,6 +10,7 @@ from router_support.simulation import chat_request, group_text
 
 from blade_protocol.routing import PolicyName
 from blade_router.policies import Canary, LeastRequest
+from blade_router.policies.canary import REPORT_SECONDS
 
 # sessions and hashing
 
@@ -66,6 +68,16 @@ async def test_canary_shares_are_exact() -> None:
         counts[choice.endpoint.revision] += 1
     assert counts == {"old": 180, "new": 20}
     assert chooser.choose(four, REQUEST).reason.startswith("canary rev=old least-request")
+
+
+async def test_an_engine_whose_revision_is_not_known_yet_waits_for_that() -> None:
+    chooser, two = policy("least-request", {"new": 0, "old": 100}), endpoints(2, ["old", ""])
+    two[1].health.warming_since = time.monotonic()
+    two[1].report.reported_at = 0.0
+    assert {serve(chooser, two, REQUEST) for _ in range(20)} == {"0"}
+    assert serve(chooser, two[1:], REQUEST) == "1", "while there is no other it serves"
+    two[1].health.warming_since -= REPORT_SECONDS
+    assert {serve(chooser, two, REQUEST) for _ in range(20)} == {"0", "1"}, "it reports none: its share is by number"
 
 
 async def test_canary_keeps_a_user_on_one_revision() -> None:
