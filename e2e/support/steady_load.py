@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import httpx
 
@@ -73,6 +73,25 @@ class Lost:
     client: str
     at: float
     """`time.time`."""
+
+
+class Tally(NamedTuple):
+    """How many requests ended, how many of them were streams, and how many were lost in each way."""
+
+    requests: int
+    streams: int
+    failed: int
+    truncated: int
+    altered: int
+
+    def since(self, before: Tally) -> Tally:
+        return Tally(*(now - then for now, then in zip(self, before, strict=True)))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.requests:6} requests ({self.streams:6} streams): {self.failed} failed, {self.truncated} truncated, "
+            f"{self.altered} altered"
+        )
 
 
 class SteadyLoad(AbstractContextManager["SteadyLoad"]):
@@ -138,16 +157,11 @@ class SteadyLoad(AbstractContextManager["SteadyLoad"]):
             assert time.monotonic() < deadline, f"no answers any more; lost: {self.lost[-5:]}"
             time.sleep(0.05)
 
-    def count(self, what: type[Loss]) -> int:
-        """How many requests were lost in one way."""
-        return sum(lost.what == what.__name__ for lost in self.lost)
-
-    def __str__(self) -> str:
-        """One line of counts."""
-        return (
-            f"{self.requests.total():6} requests ({self.requests['stream']:6} streams): {self.count(Failed)} failed, "
-            f"{self.count(Truncated)} truncated, {self.count(Altered)} altered"
-        )
+    def tally(self) -> Tally:
+        """What has ended until now."""
+        lost = Counter(each.what for each in list(self.lost))
+        counts = (lost[kind.__name__] for kind in (Failed, Truncated, Altered))
+        return Tally(self.requests.total(), self.requests["stream"], *counts)
 
     def _run(self, number: int, kind: Kind) -> None:
         rng = random.Random(f"{self._seed} {number}")

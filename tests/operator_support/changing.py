@@ -9,8 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,10 @@ from operator_support.local import pid_of
 from operator_support.loop import Loop, manifest
 
 NAME: Final = "qwen"
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
+KEPT: Final = {"name": "polite", "uri": f"file://{EXAMPLES}/lora/adapter"}
+"""An adapter of the demo model that a service has throughout, and is asked for."""
+OTHER: Final = {"name": "pirate", "uri": f"file://{EXAMPLES}/demo_model/adapter"}
 
 
 class Changing:
@@ -37,6 +40,8 @@ class Changing:
         self.rng = random.Random(seed)
         self.turn = 0
         """How often something was changed: what alternates goes by it."""
+        self.code: int | None = 0
+        """How commands end; None where the loop may die at them."""
 
     def start(self) -> None:
         self.loop.start("-f", str(self._manifest()))
@@ -49,12 +54,18 @@ class Changing:
         """Change fields of the spec; of engine and router only those named."""
         for name, value in spec.items():
             self.spec[name] = {**self.spec.get(name, {}), **value} if isinstance(value, dict) else value
-        self.loop.command("apply", "-f", str(self._manifest()))
+        self.loop.command("apply", "-f", str(self._manifest()), code=self.code)
 
     def replace_engines(self) -> None:
         """Apply another revision."""
         self.turn += 1
         self.apply(engine={"maxNumSeqs": 8 + self.turn % 2})
+
+    def replace_all(self) -> None:
+        """Apply another revision, and other routers."""
+        self.turn += 1
+        router = {"resources": {"limits": {"memory": f"{1 + self.turn % 2}Gi"}}}
+        self.apply(engine={"maxNumSeqs": 8 + self.turn % 2}, router=router)
 
     def delete_pod(self, role: str) -> None:
         """As an eviction does, of one at random."""
@@ -73,9 +84,9 @@ class Changing:
 
     def settled(self, seconds: float = 120.0) -> None:
         """Wait until exactly what the spec declares runs and is ready."""
-        self.loop.until(self._settled, seconds)
+        self.loop.until(self.is_settled, seconds)
 
-    def _settled(self) -> bool:
+    def is_settled(self) -> bool:
         service = self.loop.service(NAME)
         status = service.get("status", {})
         pods = self.loop.objects("Pod")
@@ -84,9 +95,15 @@ class Changing:
             status.get("observedGeneration") == service.get("metadata", {}).get("generation", 0)
             and self.loop.ready(NAME, self.spec["replicas"])
             and self.loop.condition(NAME, "Reconciling") == "False"
+            and self._has_adapters(status.get("adapters", []))
             and len(pods) == wanted
             and all(is_ready(pod) and not is_terminating(pod) for pod in pods)
         )
+
+    def _has_adapters(self, reported: list[Object]) -> bool:
+        """Every engine has just those of the spec."""
+        wanted = {each["name"]: self.spec["replicas"] for each in self.spec.get("adapters", ())}
+        return {entry["name"]: entry["loaded"] for entry in reported} == wanted
 
     def _manifest(self) -> Path:
         return manifest(self.loop.folder, NAME, model=self.model, **self.spec)
@@ -177,13 +194,19 @@ def _end(service: Changing, pid: int, number: signal.Signals) -> None:
 
 def operator_killed(service: Changing) -> None:
     """While engines and routers are replaced, several times."""
-    service.replace_engines()
+    service.replace_all()
     for _ in range(3):
         time.sleep(service.rng.uniform(0.0, 2.0))
         service.loop.kill()
         service.loop.start()
     service.settled()
-    routers_replaced(service)
+
+
+def adapters_changed(service: Changing) -> None:
+    """Another adapter comes and goes beside the one that is asked for."""
+    for adapters in ([KEPT, OTHER], [KEPT]):
+        service.apply(adapters=adapters)
+        service.settled()
 
 
 Change = Callable[[Changing], None]
@@ -205,11 +228,3 @@ CHANGES: Final[dict[str, Change]] = {
         operator_killed,
     )
 }
-
-
-@contextmanager
-def changing(running: Loop, model: Path, **spec: Any) -> Iterator[Changing]:
-    """The service, serving; `Loop`'s own context ends it."""
-    service = Changing(running, model, **spec)
-    service.start()
-    yield service

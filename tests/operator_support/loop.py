@@ -30,7 +30,8 @@ os.execv({sys.executable!r}, [{sys.executable!r}, {PROGRAM!r}, *sys.argv[1:], *e
 """
 _PACED_SERVER = f"""#!{sys.executable}
 import os, sys
-os.execv({sys.executable!r}, [{sys.executable!r}, "-m", "engine_support.serve", "paced", *sys.argv[1:], "--load_format", "dummy"])
+arguments = [*sys.argv[1:], "--load_format", "dummy"]
+os.execv({sys.executable!r}, [{sys.executable!r}, "-m", "engine_support.serve", "paced", *arguments])
 """
 _CHECK = f"""#!{sys.executable}
 import json, os, sys
@@ -89,12 +90,12 @@ class Loop:
                 start_new_session=True,
                 preexec_fn=_heed_signals,
             )
-        self.until(lambda: self.layout.socket.exists() or self._died())
+        self.until(lambda: self.layout.socket.exists() or not self.alive)
 
-    def command(self, *args: str, code: int = 0) -> str:
-        """Run any other command; its output, both streams, after it ended with ``code``."""
+    def command(self, *args: str, code: int | None = 0) -> str:
+        """Run any other command; its output, both streams, after it ended with ``code`` (None: with any)."""
         done = subprocess.run(self._argv(*args), env=self.environment, capture_output=True, text=True, timeout=60)
-        assert done.returncode == code, f"{args} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        assert code in (None, done.returncode), f"{args} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
     def kill(self) -> None:
@@ -108,6 +109,11 @@ class Loop:
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(60)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop runs."""
+        return self.process is not None and self.process.poll() is None
 
     def objects(self, kind: str) -> list[Object]:
         return list(read_objects(self.layout.objects, kind))
@@ -141,9 +147,6 @@ class Loop:
 
     def _argv(self, *args: str) -> list[str]:
         return [self._python, "-m", "blade_operator.main", *args]
-
-    def _died(self) -> bool:
-        return self.process is not None and self.process.poll() is not None
 
 
 @contextlib.contextmanager
