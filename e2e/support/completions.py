@@ -124,7 +124,8 @@ def _event(data: bytes) -> dict[str, Any]:
 
 
 def _streamed(question: Question, chunks: Iterable[bytes]) -> tuple[Answer, str]:
-    text, reasons, roles = "", [], 0
+    text, roles = "", 0
+    reasons: list[str] = []
     heads: set[tuple[Any, ...]] = set()
     usage: dict[str, int] | None = None
     for event in events(chunks):

@@ -152,6 +152,15 @@ def routers_replaced(service: Changing) -> None:
     service.settled()
 
 
+def router_workers_changed(service: Changing) -> None:
+    """Routers of one process and of two replace each other."""
+    service.turn += 1
+    before = service.pods(ROLE_ROUTER)
+    service.apply(router={"workers": 1 + service.turn % 2})
+    service.loop.until(lambda: all(is_gone(service, pod) for pod in before))
+    service.settled()
+
+
 def routers_scaled(service: Changing) -> None:
     for replicas in (1, 3, 2):
         service.apply(router={"replicas": replicas})
@@ -161,6 +170,13 @@ def routers_scaled(service: Changing) -> None:
 def engine_evicted(service: Changing) -> None:
     service.delete_pod(ROLE_ENGINE)
     service.settled()
+
+
+def only_engine_evicted(service: Changing) -> None:
+    """What comes until there is another one waits in the routers."""
+    service.apply(replicas=1)
+    service.settled()
+    engine_evicted(service)
 
 
 def router_evicted(service: Changing) -> None:
@@ -219,8 +235,10 @@ CHANGES: Final[dict[str, Change]] = {
         scaled_down_and_up,
         router_policy_changed,
         routers_replaced,
+        router_workers_changed,
         routers_scaled,
         engine_evicted,
+        only_engine_evicted,
         router_evicted,
         engine_terminated,
         engine_killed,
