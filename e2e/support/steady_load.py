@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -37,6 +37,8 @@ class Kind:
     """Seconds between two requests, at most; at random."""
     keeps: bool = True
     """It keeps its connection."""
+    streams: float = 0.6
+    """Share of its requests that stream."""
     read_pause: float = 0.0
     """Seconds before each read of a stream."""
 
@@ -44,7 +46,7 @@ class Kind:
 STEADY: Final = Kind("steady", 0.05)
 THINKING: Final = Kind("thinking", 2.5)
 FRESH: Final = Kind("fresh", 0.1, keeps=False)
-SLOW: Final = Kind("slow", 0.2, read_pause=0.02)
+SLOW: Final = Kind("slow", 0.2, streams=1.0, read_pause=0.02)
 USERS: Final = (STEADY, STEADY, STEADY, THINKING, THINKING, FRESH, FRESH, SLOW)
 
 
@@ -134,6 +136,10 @@ class SteadyLoad(AbstractContextManager["SteadyLoad"]):
             self._right = dict(zip(self._questions, pool.map(answer, self._questions), strict=True))
         return self
 
+    def expect(self, answers: Mapping[Question, Answer]) -> None:
+        """The right answers, where they are known."""
+        self._right = dict(answers)
+
     def __enter__(self) -> Self:
         if not self._right:
             self.learn()
@@ -168,8 +174,8 @@ class SteadyLoad(AbstractContextManager["SteadyLoad"]):
         long = sorted(self._questions, key=lambda question: question.max_tokens)[-8:]
         with _client(kind) as http:
             while not self._end.is_set():
-                slow = kind.read_pause > 0
-                self._ask(http, kind, rng.choice(long if slow else self._questions), stream=slow or rng.random() < 0.6)
+                asked = rng.choice(long if kind.read_pause else self._questions)
+                self._ask(http, kind, asked, stream=rng.random() < kind.streams)
                 self._end.wait(kind.think * rng.random())
 
     def _ask(self, http: httpx.Client, kind: Kind, question: Question, *, stream: bool) -> None:
