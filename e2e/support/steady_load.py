@@ -163,6 +163,12 @@ class SteadyLoad(AbstractContextManager["SteadyLoad"]):
             assert time.monotonic() < deadline, f"no answers any more; lost: {self.lost[-5:]}"
             time.sleep(0.05)
 
+    def check(self) -> None:
+        """Raises AssertionError, with the first of them, if requests were lost."""
+        if self.lost:
+            shown = "\n".join(map(str, self.lost[:12]))
+            raise AssertionError(f"{self.tally()}\n{shown}")
+
     def tally(self) -> Tally:
         """What has ended until now."""
         lost = Counter(each.what for each in list(self.lost))

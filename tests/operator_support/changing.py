@@ -28,6 +28,8 @@ NAME: Final = "qwen"
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 KEPT: Final = {"name": "polite", "uri": f"file://{EXAMPLES}/lora/adapter"}
 """An adapter of the demo model that a service has throughout, and is asked for."""
+SECONDS: Final = 120.0
+"""A step of a change is done within so long, also where many others compute."""
 OTHER: Final = {"name": "pirate", "uri": f"file://{EXAMPLES}/demo_model/adapter"}
 
 
@@ -71,7 +73,7 @@ class Changing:
         """As an eviction does, of one at random."""
         pod = self.rng.choice(self.pods(role))
         send(self.loop.layout, "delete", kind="Pod", namespace="default", name=pod["metadata"]["name"])
-        self.loop.until(lambda: is_gone(self, pod))
+        self.loop.until(lambda: is_gone(self, pod), SECONDS)
 
     def pods(self, role: str) -> list[Object]:
         """Those that serve, by name."""
@@ -82,9 +84,9 @@ class Changing:
         """The process of one engine at random."""
         return pid_of(self.rng.choice(self.pods(ROLE_ENGINE)))
 
-    def settled(self, seconds: float = 120.0) -> None:
+    def settled(self) -> None:
         """Wait until exactly what the spec declares runs and is ready."""
-        self.loop.until(self.is_settled, seconds)
+        self.loop.until(self.is_settled, SECONDS)
 
     def is_settled(self) -> bool:
         service = self.loop.service(NAME)
@@ -148,7 +150,7 @@ def routers_replaced(service: Changing) -> None:
     service.turn += 1
     before = service.pods(ROLE_ROUTER)
     service.apply(router={"resources": {"limits": {"memory": f"{1 + service.turn % 2}Gi"}}})
-    service.loop.until(lambda: all(is_gone(service, pod) for pod in before))
+    service.loop.until(lambda: all(is_gone(service, pod) for pod in before), SECONDS)
     service.settled()
 
 
@@ -157,7 +159,7 @@ def router_workers_changed(service: Changing) -> None:
     service.turn += 1
     before = service.pods(ROLE_ROUTER)
     service.apply(router={"workers": 1 + service.turn % 2})
-    service.loop.until(lambda: all(is_gone(service, pod) for pod in before))
+    service.loop.until(lambda: all(is_gone(service, pod) for pod in before), SECONDS)
     service.settled()
 
 
@@ -203,7 +205,7 @@ def engine_process_killed(service: Changing) -> None:
 
 def _end(service: Changing, pid: int, number: signal.Signals) -> None:
     os.kill(pid, number)
-    service.loop.until(lambda: not psutil.pid_exists(pid))
+    service.loop.until(lambda: not psutil.pid_exists(pid), SECONDS)
     time.sleep(0.5)  # until the control loop has seen it
     service.settled()
 

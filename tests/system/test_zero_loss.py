@@ -38,7 +38,7 @@ def test_engines_and_routers_are_replaced_and_no_request_is_lost(tmp_path: Path)
             for change in (engines_replaced, routers_replaced):
                 change(service)
                 load.more()
-        assert load.lost == []
+        load.check()
 
 
 def made_again_and_again(service: Changing, change: Change, asked: list[Question], what: str) -> None:
@@ -49,7 +49,7 @@ def made_again_and_again(service: Changing, change: Change, asked: list[Question
             change(service)
             load.more()
     print(f"\n{what:28} {RUNS:3} runs, {load.tally()}")
-    assert load.lost == []
+    load.check()
 
 
 @pytest.mark.soak
@@ -91,6 +91,7 @@ def test_the_operator_dies_at_each_write_of_a_change_and_no_request_is_lost(tmp_
                 running.start()
                 service.settled()
                 load.more()
+                load.check()
         print(f"\n{'operator_dies_at_a_write':24} {write - 1:3} runs, {load.tally()}")
         assert write > 20
-        assert load.lost == []
+        load.check()
