@@ -50,7 +50,14 @@ class Failed(Loss):
 
 
 class Truncated(Loss):
-    """An answer that had begun ended too early: its connection broke, or an error event or nothing ended it."""
+    """An answer that had begun ended too early: its connection broke, or an error event or nothing ended it.
+
+    ``code``: the error event's.
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Altered(Loss):
@@ -119,7 +126,7 @@ def _event(data: bytes) -> dict[str, Any]:
     except ValueError:
         raise Altered(f"an event that is no JSON: {data!r}") from None
     if "error" in event:
-        raise Truncated(f"an error event: {event['error']}")
+        raise Truncated(f"an error event: {event['error']}", str(event["error"].get("code")))
     return event
 
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from e2e.support.completions import CHAT, COMPLETIONS, Altered, Answer, Failed, Loss, Question, Truncated, ask
+from e2e.support.load import chat
 from e2e.support.steady_load import STEADY, Kind, SteadyLoad, Tally
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -131,6 +132,25 @@ def test_another_text_and_the_same_id_twice_are_seen() -> None:
                 load.more(3)
         tally = load.tally()
         assert tally == Tally(tally.requests, 0, 0, 0, tally.requests - right)
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        (Body(FIRST, SECOND, LAST, END, DONE), "ok"),
+        (Body(FIRST, b'data: {"error": {"code": "engine_lost"}}\n\n'), "cut"),
+        (Body(FIRST, b'data: {"error": {"code": "other"}}\n\n'), "broken"),
+        (Body(FIRST, SECOND, LAST, END), "broken"),
+        (Body(FIRST, b": 97\n\n", LAST, END, DONE), "broken"),
+        (Body(FIRST, breaks=True), "broken"),
+        (Body(breaks=True), "refused"),
+    ],
+)
+def test_chats_are_read_as_strictly(body: Body, outcome: str) -> None:
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200, stream=body))) as http:
+        result = chat(http, "http://router", "a b", stream=True, expected=["xy"])
+    assert result.outcome == outcome, result
+    assert (result.first > 0) == (outcome != "refused")
 
 
 def test_nobody_listening_is_a_failure_of_every_request() -> None:
