@@ -83,6 +83,9 @@ def test_no_change_of_a_service_loses_a_request(demo: Service, images: Images) -
         "scaled from 1 to 2": scaled(2),
         "an engine evicted": evicted("engine"),
         "a router evicted": evicted("router"),
+        "all of it taken back": patched(
+            {"replicas": 1, "engine": {"image": None, "maxNumSeqs": 8}, "router": {"image": None}}
+        ),
     }
     with demo.reach() as url, SteadyLoad(url, questions(lengths=(1, 8, 30, 120))) as load:
         for what, change in changes.items():
