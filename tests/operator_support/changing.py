@@ -227,6 +227,16 @@ def adapters_changed(service: Changing) -> None:
         service.settled()
 
 
+def operator_killed_at_a_drain(service: Changing) -> None:
+    """While engines of before finish long streams: the next operator ends the same pods."""
+    service.replace_engines()
+    service.loop.until(lambda: any(map(is_terminating, service.loop.objects("Pod"))), SECONDS)
+    time.sleep(service.rng.uniform(0.0, 1.0))
+    service.loop.kill()
+    service.loop.start()
+    service.settled()
+
+
 Change = Callable[[Changing], None]
 
 CHANGES: Final[dict[str, Change]] = {
@@ -246,5 +256,6 @@ CHANGES: Final[dict[str, Change]] = {
         engine_killed,
         engine_process_killed,
         operator_killed,
+        operator_killed_at_a_drain,
     )
 }

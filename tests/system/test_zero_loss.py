@@ -58,7 +58,8 @@ def made_again_and_again(service: Changing, change: Change, asked: list[Question
 def test_a_change_made_again_and_again_loses_no_request(tmp_path: Path, name: str) -> None:
     with loop(tmp_path, paced=True) as running:
         service = Changing(running, write_model(tmp_path / "model"), router={"replicas": 2})
-        made_again_and_again(service, CHANGES[name], questions(), name)
+        lengths = (1, 30, 1000) if name.endswith("drain") else (1, 8, 30, 120, 300)
+        made_again_and_again(service, CHANGES[name], questions(lengths=lengths), name)
 
 
 @pytest.mark.soak
