@@ -80,6 +80,11 @@ class Changing:
         pods = [pod for pod in self.loop.objects("Pod") if pod["metadata"]["labels"][ROLE] == role]
         return [pod for pod in pods if is_ready(pod) and not is_terminating(pod)]
 
+    def ended_pods(self) -> set[str]:
+        """Pods whose containers got their SIGTERM."""
+        events = self.loop.objects("Event")
+        return {event["involvedObject"]["name"] for event in events if event["reason"] == "Killing"}
+
     def engine_pid(self) -> int:
         """The process of one engine at random."""
         return pid_of(self.rng.choice(self.pods(ROLE_ENGINE)))
@@ -228,10 +233,13 @@ def adapters_changed(service: Changing) -> None:
 
 
 def operator_killed_at_a_drain(service: Changing) -> None:
-    """While engines of before finish long streams: the next operator ends the same pods."""
+    """While the last engine of before finishes long streams: the next operator ends the same pod again."""
+    service.apply(replicas=1)
+    service.settled()
     service.replace_engines()
-    service.loop.until(lambda: any(map(is_terminating, service.loop.objects("Pod"))), SECONDS)
-    time.sleep(service.rng.uniform(0.0, 1.0))
+    [leaving] = [pod["metadata"]["name"] for pod in service.pods(ROLE_ENGINE)]
+    service.loop.until(lambda: leaving in service.ended_pods(), SECONDS)
+    time.sleep(0.5)  # the signal has come, too
     service.loop.kill()
     service.loop.start()
     service.settled()
