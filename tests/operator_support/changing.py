@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from blade_operator.cluster.local.pod_status import is_ready, is_terminating
 from blade_operator.model.objects import Object
 from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 from e2e.support.completions import Question
-from e2e.support.steady_load import SteadyLoad
+from e2e.support.steady_load import USERS, Kind, SteadyLoad
 from operator_support.local import pid_of
 from operator_support.loop import Loop, manifest
 
@@ -49,8 +49,8 @@ class Changing:
         self.loop.start("-f", str(self._manifest()))
         self.settled()
 
-    def load(self, asked: list[Question] | None = None) -> SteadyLoad:
-        return SteadyLoad(f"http://127.0.0.1:{self.loop.port}", asked)
+    def load(self, asked: Sequence[Question] | None = None, users: Sequence[Kind] = USERS) -> SteadyLoad:
+        return SteadyLoad(f"http://127.0.0.1:{self.loop.port}", asked, users)
 
     def apply(self, **spec: Any) -> None:
         """Change fields of the spec; of engine and router only those named."""

@@ -25,7 +25,7 @@ from operator_support.loop import loop
 from operator_support.mortal_loop import make_mortal
 
 from e2e.support.completions import Question
-from e2e.support.steady_load import questions
+from e2e.support.steady_load import FRESH, SLOW, STEADY, THINKING, questions
 
 RUNS = int(os.environ.get("SOAK_RUNS", "20"))
 
@@ -34,7 +34,7 @@ def test_engines_and_routers_are_replaced_and_no_request_is_lost(tmp_path: Path)
     with loop(tmp_path, paced=True) as running:
         service = Changing(running, write_model(tmp_path / "model"), replicas=1)
         service.start()
-        with service.load(questions(lengths=(1, 8, 60))) as load:
+        with service.load(questions(lengths=(1, 8, 60)), (STEADY, THINKING, FRESH, SLOW)) as load:
             for change in (engines_replaced, routers_replaced):
                 change(service)
                 load.more()
