@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
-from e2e.support.prompts import ENDPOINT, RESPONSES, ROUTE, ChatResult, body, explain, failed, judge, read_event
+from e2e.support.completions import Loss, Truncated, events
+from e2e.support.prompts import ENDPOINT, LOST, RESPONSES, ROUTE, ChatResult, body, explain, failed, judge, read_event
 
 Models = Mapping[str, Mapping[str, Collection[str]]]
 
@@ -60,12 +61,19 @@ def run(http: httpx.Client, url: str, result: ChatResult, **more: Any) -> None:
 
 
 def _read_stream(response: httpx.Response, result: ChatResult) -> None:
-    for line in response.iter_lines():
-        result.first = result.first or time.monotonic()
+    try:
+        for event in events(_timed(response.iter_raw(), result)):
+            read_event(result, event)
         result.outcome = "ok"
-        if read_event(result, line):
-            return
-    result.outcome, result.detail = "broken", "the stream ended without [DONE]"
+    except Loss as loss:
+        result.outcome = "cut" if isinstance(loss, Truncated) and loss.code == LOST else "broken"
+        result.detail = str(loss)
+
+
+def _timed(chunks: Iterable[bytes], result: ChatResult) -> Iterator[bytes]:
+    for chunk in chunks:
+        result.first = result.first or time.monotonic()
+        yield chunk
 
 
 class LongStream:

@@ -28,6 +28,11 @@ import os, sys
 extra = os.environ.get("FAKE_ENGINE", "").split()
 os.execv({sys.executable!r}, [{sys.executable!r}, {PROGRAM!r}, *sys.argv[1:], *extra])
 """
+_PACED_SERVER = f"""#!{sys.executable}
+import os, sys
+arguments = [*sys.argv[1:], "--load_format", "dummy"]
+os.execv({sys.executable!r}, [{sys.executable!r}, "-m", "engine_support.serve", "paced", *arguments])
+"""
 _CHECK = f"""#!{sys.executable}
 import json, os, sys
 failed = int(os.environ.get("FAKE_CHECK_FAILS", "0"))
@@ -53,18 +58,18 @@ def _heed_signals() -> None:
 class Loop:
     """A folder with a local runtime, and commands for it.
 
-    Engines and routers are stand-ins, with ``real`` the real programs, with ``real_router`` only that one.
+    Engines and routers are stand-ins, with ``real`` the real programs, with ``real_router`` only that one; with
+    ``paced`` also the real server of an engine, around a model that needs no computing.
     """
 
-    def __init__(self, folder: Path, *, real: bool = False, real_router: bool = False) -> None:
+    def __init__(self, folder: Path, *, real: bool = False, real_router: bool = False, paced: bool = False) -> None:
         self.folder = folder
         self.layout = Layout(folder / "state" / "bladellm" / "default")
         self.port = free_port()
         self.process: subprocess.Popen[str] | None = None
         self.output = folder / "up.txt"
-        self._python = (
-            sys.executable if real else str(_stand_ins(folder / "bin", _REAL_ROUTER if real_router else _ROUTER))
-        )
+        router, server = _REAL_ROUTER if real_router or paced else _ROUTER, _PACED_SERVER if paced else _SERVER
+        self._python = sys.executable if real else str(_stand_ins(folder / "bin", router, server))
         self.environment = {
             **os.environ,
             "XDG_STATE_HOME": str(folder / "state"),
@@ -85,12 +90,12 @@ class Loop:
                 start_new_session=True,
                 preexec_fn=_heed_signals,
             )
-        self.until(lambda: self.layout.socket.exists() or self._died())
+        self.until(lambda: self.layout.socket.exists() or not self.alive)
 
-    def command(self, *args: str, code: int = 0) -> str:
-        """Run any other command; its output, both streams, after it ended with ``code``."""
+    def command(self, *args: str, code: int | None = 0) -> str:
+        """Run any other command; its output, both streams, after it ended with ``code`` (None: with any)."""
         done = subprocess.run(self._argv(*args), env=self.environment, capture_output=True, text=True, timeout=60)
-        assert done.returncode == code, f"{args} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        assert code in (None, done.returncode), f"{args} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
     def kill(self) -> None:
@@ -104,6 +109,11 @@ class Loop:
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(60)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop runs."""
+        return self.process is not None and self.process.poll() is None
 
     def objects(self, kind: str) -> list[Object]:
         return list(read_objects(self.layout.objects, kind))
@@ -138,14 +148,11 @@ class Loop:
     def _argv(self, *args: str) -> list[str]:
         return [self._python, "-m", "blade_operator.main", *args]
 
-    def _died(self) -> bool:
-        return self.process is not None and self.process.poll() is not None
-
 
 @contextlib.contextmanager
-def loop(folder: Path, *, real: bool = False, real_router: bool = False) -> Iterator[Loop]:
+def loop(folder: Path, *, real: bool = False, real_router: bool = False, paced: bool = False) -> Iterator[Loop]:
     """A `Loop` of which nothing is left at the end."""
-    running = Loop(folder, real=real, real_router=real_router)
+    running = Loop(folder, real=real, real_router=real_router, paced=paced)
     try:
         yield running
     finally:
@@ -167,10 +174,10 @@ def manifest(folder: Path, name: str = "qwen", *, model: Path | None = None, **s
     return path
 
 
-def _stand_ins(folder: Path, router: str) -> Path:
+def _stand_ins(folder: Path, router: str, server: str) -> Path:
     """A folder with a Python and programs beside it that the runtime takes for the installed ones."""
     folder.mkdir()
-    for name, text in (("blade_llm_server", _SERVER), ("blade_llm_check", _CHECK), ("blade_router", router)):
+    for name, text in (("blade_llm_server", server), ("blade_llm_check", _CHECK), ("blade_router", router)):
         (folder / name).write_text(text)
         (folder / name).chmod(stat.S_IRWXU)
     python = folder / "python"

@@ -1,15 +1,13 @@
 """The server of a machine that is not machine 0 of its engine: it runs that machine's ranks and answers probes.
 
-SIGTERM or SIGINT: it goes on until machine 0, which drains, has ended, for the drain time-out at most. A second signal
-ends it at once.
+SIGTERM or SIGINT: it goes on until machine 0, which drains, has ended, for the drain time-out at most. A SIGINT after
+that ends it at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -27,6 +25,7 @@ from blade_llm.server.http.access import AccessControl, AccessRules
 from blade_llm.server.http.limits import HttpLimits
 from blade_llm.server.http.server import HttpServer
 from blade_llm.server.http.sockets import listen_all
+from blade_llm.server.signals import drain_on_signals
 from blade_llm.server.supervisor import PortTakenError, ServerOptions
 from blade_llm.server.waiting import first_of
 from blade_protocol import paths
@@ -60,7 +59,7 @@ async def run_follower(
     if not serving.done():
         on_listening()
     stop = asyncio.Event()
-    _on_signals(stop, follower)
+    drain_on_signals(stop, follower.kill)
     running = asyncio.ensure_future(follower.run())
     try:
         await first_of(asyncio.wait([running, serving], return_when=asyncio.FIRST_COMPLETED), stop.wait())
@@ -119,15 +118,3 @@ def make_follower_app(follower: Follower, rules: AccessRules, failed: Callable[[
         app.add_api_route(path, handler, methods=["GET"], include_in_schema=False)
     app.add_api_route("/{path:path}", elsewhere, methods=_METHODS, include_in_schema=False)
     return app
-
-
-def _on_signals(stop: asyncio.Event, follower: Follower) -> None:
-    def handle() -> None:
-        if stop.is_set():
-            follower.kill()
-            os._exit(1)
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, handle)

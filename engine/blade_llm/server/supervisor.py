@@ -2,9 +2,9 @@
 
 This process is the first API server: it serves the public port, alone or with others
 (:mod:`blade_llm.server.process_manager`), has the internal port to itself, and supervises the engine and the other API
-servers. SIGTERM or SIGINT drains: new requests get 503, running ones finish, then all processes exit, with 0. A second
-signal kills them at once. When one of the processes exits by itself, open requests get an error and the server exits
-with 1.
+servers. SIGTERM or SIGINT drains: new requests get 503, running ones finish, then all processes exit, with 0. A SIGINT
+after that kills them at once. When one of the processes exits by itself, open requests get an error and the server
+exits with 1.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -36,6 +34,7 @@ from blade_llm.server.http.server import HttpServer
 from blade_llm.server.http.sockets import listen_all
 from blade_llm.server.internal import make_internal_app
 from blade_llm.server.process_manager import ApiServerProcess, Serve, Stop, start_api_servers
+from blade_llm.server.signals import drain_on_signals
 from blade_llm.server.waiting import first_of
 
 _BACKLOG: Final = 2048
@@ -157,7 +156,13 @@ async def run_server(
     )
     monitor = _FailureMonitor(engine, client, api_servers)
     stop = asyncio.Event()
-    _on_signals(stop, engine, api_servers)
+
+    def kill() -> None:
+        engine.kill()
+        for api_server in api_servers:
+            api_server.kill()
+
+    drain_on_signals(stop, kill)
     try:
         await first_of(_loaded(client, api_servers), monitor.failed.wait(), stop.wait())
         if monitor.failure is None and not stop.is_set():
@@ -237,17 +242,3 @@ async def _drain(context: ServerContext, monitor: _FailureMonitor, timeout: floa
     await first_of(idle(), monitor.failed.wait(), timeout=timeout)
     if stats.num_open:
         _log.warning("drain timed out; %d requests are cut off", stats.num_open)
-
-
-def _on_signals(stop: asyncio.Event, engine: EngineHandle, api_servers: list[ApiServerProcess]) -> None:
-    def handle() -> None:
-        if stop.is_set():
-            engine.kill()
-            for api_server in api_servers:
-                api_server.kill()
-            os._exit(1)
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, handle)

@@ -66,12 +66,24 @@ def test_a_drain_that_takes_too_long_is_cut(tmp_path: Path, text_model: Path) ->
         assert server.process.wait(20) == 0
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path, text_model: Path) -> None:
+def test_a_second_sigterm_changes_nothing(tmp_path: Path, text_model: Path) -> None:
+    """A kubelet that was restarted sends another one."""
+    with running_server(tmp_path, text_model) as server:
+        with _streaming(server) as lines:
+            for _ in range(3):
+                server.signal(signal.SIGTERM)
+                wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 503)
+            rest = list(lines)
+        assert rest[-1] == "data: [DONE]"
+        assert server.process.wait(20) == 0
+
+
+def test_an_interrupt_while_it_drains_ends_at_once(tmp_path: Path, text_model: Path) -> None:
     with running_server(tmp_path, text_model) as server:
         with _streaming(server, max_tokens=2000) as lines:
             server.signal(signal.SIGTERM)
             wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 503)
-            server.signal(signal.SIGTERM)
+            server.signal(signal.SIGINT)
             with pytest.raises(httpx.TransportError):
                 list(lines)
         assert server.process.wait(20) == 1
