@@ -20,8 +20,11 @@ KUBE_ASSETS ?=
 E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack socat iproute2 procps util-linux \
 	openssl busybox-static buildah debootstrap ca-certificates
 
-# One torch thread per process in tests: two cores serve several processes at once.
-TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+# One torch thread per process in tests: two cores serve several processes at once. Their bytecode is kept, also where
+# the environment says otherwise: hundreds of servers and routers start.
+TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
+# tests/conftest.py says which files come first.
+IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
@@ -62,10 +65,10 @@ else
 endif
 
 test: install clients ## all fast tests; the router interpreted
-	$(TEST_ENV) $(BIN)/pytest -q -n 2 --dist loadfile -m "not soak and not gpu"
+	$(TEST_ENV) $(BIN)/pytest -q $(IN_PARALLEL) -m "not soak and not gpu"
 
 test-compiled: compiled ## the router's fast tests on its compiled modules
-	$(TEST_ENV) BLADE_ROUTER_COMPILED=1 $(BIN)/pytest -q -n 2 --dist loadfile \
+	$(TEST_ENV) BLADE_ROUTER_COMPILED=1 $(BIN)/pytest -q $(IN_PARALLEL) \
 		-m "not soak and not gpu and not interpreted" tests/router tests/security tests/system
 
 e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from longest_files import LONGEST
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -53,6 +54,14 @@ def pytest_configure() -> None:
         return shared(trust_env, os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
     pytest.MonkeyPatch().setattr("httpx._transports.default.create_ssl_context", context)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files first, when several processes share the files: else one is left with a long file at the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = {config.rootpath / "tests" / name: index for index, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,6 +27,14 @@ KIND: dict[str, Callable[[str], bool]] = {
     "down": lambda place: place.endswith("mlp.down"),
 }
 """The kinds of layers that adapters wrap, by their place in the model."""
+FORMS = [
+    *("llama", "llama-biases", "gemma2", "olmo2", "phi", "mixtral", "qwen2-moe-some", "qwen3-moe"),
+    *("deepseek-v2", "deepseek-v2-lite", "deepseek-v3-halves", "phi3", "internlm2", "glm4", "gpt-neox", "gpt-j"),
+    *("falcon", "falcon-new", "falcon-2", "falcon-rw", "opt", "gpt2", "bloom", "stablelm-parallel", "baichuan"),
+    "chatglm",
+]
+"""Rows whose linear layers are made of a checkpoint's in different ways; those of each other row are made as in one of
+these."""
 
 
 def targets_of(folder: Path, impl: Any = "auto") -> Targets:

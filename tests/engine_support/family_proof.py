@@ -20,6 +20,11 @@ GREEDY_TOKENS = 64
 PROMPT = 75
 
 
+def all_selected(token_ids: torch.Tensor, selected: torch.Tensor | None) -> bool:
+    """Of decodes, which need be computed once to have all logits."""
+    return selected is not None and torch.equal(selected.cpu(), torch.arange(len(token_ids)))
+
+
 class EveryPosition:
     """A model that keeps the logits of all tokens of a step, and not of those to sample from alone."""
 
@@ -28,6 +33,10 @@ class EveryPosition:
         self.logits_of_step = torch.empty(0)
 
     def __call__(self, token_ids: torch.Tensor, step: Any, selected: torch.Tensor | None) -> torch.Tensor:
+        if all_selected(token_ids, selected):
+            alone: torch.Tensor = self.model(token_ids, step, selected)
+            self.logits_of_step = self.model.logits(alone).float()
+            return alone
         every = self.model(token_ids, step, None)
         self.logits_of_step = self.model.logits(every).float()
         hidden: torch.Tensor = self.model(token_ids, step, selected)

@@ -11,7 +11,7 @@ from queue import Empty, Queue
 from typing import Any, TypeVar
 
 import torch
-from engine_support.family_proof import EveryPosition
+from engine_support.family_proof import EveryPosition, all_selected
 from engine_support.tiny_models import engine_config
 
 from blade_llm.config import EngineConfig
@@ -198,13 +198,15 @@ class RankedStep:
 
 
 class Twice:
-    """A model of a stage before :class:`~engine_support.family_proof.EveryPosition`, which computes each step twice."""
+    """A model of a stage before :class:`~engine_support.family_proof.EveryPosition`, which computes a step twice unless
+    all its tokens are selected."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
 
     def __call__(self, token_ids: torch.Tensor, step: Any, selected: torch.Tensor | None) -> torch.Tensor:
-        self.model(token_ids, step, selected)
+        if not all_selected(token_ids, selected):
+            self.model(token_ids, step, selected)
         states: torch.Tensor = self.model(token_ids, step, selected)
         return states
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_support.adapters import KIND, ThroughRunner, merge, targets_of, write_adapter
+from engine_support.adapters import FORMS, KIND, ThroughRunner, merge, targets_of, write_adapter
 from engine_support.families import ROWS, Row, save_row
 from engine_support.family_proof import SCENARIOS, Comparison
 from engine_support.tiny_models import engine_config
@@ -49,11 +49,19 @@ def test_merged(model: tuple[Row, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KIND if kind != "every layer"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(name, marks=[] if name in FORMS else pytest.mark.soak)
+        for name, row in ROWS.items()
+        if row.through == "blade"  # of modules the layers have other names than those of kinds
+    ],
+    indirect=True,
+    scope="module",
+)
 def test_each_kind(model: tuple[Row, Path], base: ThroughRunner, tmp_path: Path, kind: str) -> None:
     """Of each kind alone, so that no other's effect hides it."""
     row, folder = model
-    if row.through != "blade":
-        pytest.skip("its layers have the names of modules, not of kinds")
     impl = row.runner.get("model_impl", "auto")
     targets = targets_of(folder, impl)
     if not any(KIND[kind](place) for place in targets.linears):

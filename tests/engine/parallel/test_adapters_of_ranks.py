@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from engine_support.adapter_models import build_core
-from engine_support.adapters import ThroughRunner, merge, targets_of, write_adapter
+from engine_support.adapters import FORMS, ThroughRunner, merge, targets_of, write_adapter
 from engine_support.families import ROWS, save_row
 from engine_support.family_proof import SCENARIOS, Comparison
 from engine_support.feature_load import Result, check_equal, free_drafts, requests_of, run
@@ -26,19 +26,18 @@ from blade_llm.runner import build_runner
 from blade_llm.sampling.parameters import SamplingParams
 
 CASES = [name for name, row in ROWS.items() if row.through == "blade"]
-THOROUGH = ["qwen2", "mixtral", "deepseek-v3"]
-"""Rows in every kind of step also where the long tests are not run."""
+THOROUGH = [("qwen2", 1, 2), ("mixtral", 4, 1), ("deepseek-v3", 4, 1)]
+"""Rows in every kind of step also where the long tests are not run, tensor ranks of each stage, stages."""
 LAYOUTS = [(2, 1), (4, 1), (1, 2), (2, 2), (1, 3)]
 """Tensor ranks of each stage, stages."""
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_each_family_in_a_batch(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FORMS)
+def test_each_form_in_a_batch(name: str, tmp_path: Path) -> None:
     _compare(name, 2, 1, tmp_path, ["prefix_hit", "batch_of_eight"])
 
 
-@pytest.mark.parametrize(("size", "stages"), [(4, 1), (1, 2)])
-@pytest.mark.parametrize("name", THOROUGH)
+@pytest.mark.parametrize(("name", "size", "stages"), THOROUGH)
 def test_every_kind_of_step(name: str, size: int, stages: int, tmp_path: Path) -> None:
     _compare(name, size, stages, tmp_path, list(SCENARIOS))
 

@@ -14,8 +14,8 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import tensor_parallel_problem
 
 CASES = [name for name, row in ROWS.items() if row.through == "blade"]
-THOROUGH = ["qwen2", "mixtral", "deepseek-v3", "olmo2"]
-"""Rows in every kind of step also where the long tests are not run."""
+THOROUGH = [("qwen2", 4), ("mixtral", 2), ("deepseek-v3", 4), ("olmo2", 2)]
+"""Rows in every kind of step also where the long tests are not run, and ranks."""
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -31,8 +31,7 @@ def test_each_family_in_a_batch(model: tuple[str, Row, Path, Any]) -> None:
     SCENARIOS["batch_of_eight"](compare)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", THOROUGH)
+@pytest.mark.parametrize(("name", "size"), THOROUGH)
 def test_every_kind_of_step(name: str, size: int, tmp_path: Path) -> None:
     _every_scenario(name, size, tmp_path)
 

@@ -14,8 +14,8 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import pipeline_parallel_problem, tensor_parallel_problem
 
 CASES = [name for name, row in ROWS.items() if row.through == "blade"]
-THOROUGH = ["qwen2", "mixtral", "deepseek-v3"]
-"""Rows in every kind of step also where the long tests are not run."""
+THOROUGH = [("qwen2", 2, 2), ("mixtral", 1, 3), ("deepseek-v3", 1, 2), ("deepseek-v3", 2, 2)]
+"""Rows in every kind of step also where the long tests are not run, tensor ranks of each stage, stages."""
 LAYOUTS = [(1, 2), (1, 3), (2, 2)]
 """Tensor ranks of each stage, stages."""
 
@@ -33,8 +33,7 @@ def test_each_family_in_a_batch(model: tuple[str, Row, Path, Any]) -> None:
     SCENARIOS["batch_of_eight"](compare)
 
 
-@pytest.mark.parametrize(("size", "stages"), LAYOUTS)
-@pytest.mark.parametrize("name", THOROUGH)
+@pytest.mark.parametrize(("name", "size", "stages"), THOROUGH)
 def test_every_kind_of_step(name: str, size: int, stages: int, tmp_path: Path) -> None:
     _every_scenario(name, size, stages, tmp_path)
 

@@ -15,6 +15,14 @@ from safetensors.torch import load_file, save_file
 from blade_llm.config import SpeculativeConfig, SpeculativeMethod
 
 REQUESTS = requests_of(24)
+IN_ROOM = [(2, 1, None), (1, 2, 4)]
+"""Layouts without preemptions also where the long tests are not run."""
+DRAFTED = [
+    *(((2, 1, None), method) for method in ("ngram", "draft")),
+    *(((2, 2, None), method) for method in ("look_ahead", "draft", "equal")),
+    *(((1, 3, 4), method) for method in ("ngram", "look_ahead", "draft")),
+]
+"""Layouts with a way to draft, of which all pairs are in the long tests."""
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +45,13 @@ def of_one_rank(folder: Path) -> dict[str, Result]:
     return run(core_for(engine_config(folder, max_num_seqs=24, max_model_len=256)), REQUESTS, stagger=1)
 
 
-@pytest.mark.parametrize("preempting", [False, True], ids=["room", "preempting"])
 @pytest.mark.parametrize(
-    ("size", "stages", "batches"),
-    [(2, 1, None), (4, 1, None), (1, 2, None), (1, 3, None), (2, 2, None), (1, 2, 4)],
+    ("size", "stages", "batches", "preempting"),
+    [
+        pytest.param(*layout, preempting, marks=[] if preempting or layout in IN_ROOM else pytest.mark.soak)
+        for layout in [(2, 1, None), (4, 1, None), (1, 2, None), (1, 3, None), (2, 2, None), (1, 2, 4)]
+        for preempting in (False, True)
+    ],
 )
 def test_tokens_are_those_of_one_rank(
     folder: Path, of_one_rank: dict[str, Result], size: int, stages: int, batches: int | None, preempting: bool
@@ -67,10 +78,13 @@ def test_tokens_are_those_of_one_rank(
         assert len({group.reduced for group in ranks.groups}) == 1
 
 
-@pytest.mark.parametrize("method", ["ngram", "look_ahead", "draft", "equal"])
 @pytest.mark.parametrize(
-    ("size", "stages", "batches"),
-    [(2, 1, None), (2, 2, None), (1, 3, 4), pytest.param(1, 2, None, marks=pytest.mark.soak)],
+    ("size", "stages", "batches", "method"),
+    [
+        pytest.param(*layout, method, marks=[] if (layout, method) in DRAFTED else pytest.mark.soak)
+        for layout in [(2, 1, None), (2, 2, None), (1, 3, 4), (1, 2, None)]
+        for method in ("ngram", "look_ahead", "draft", "equal")
+    ],
 )
 def test_draft_tokens_are_verified_alike(
     folder: Path, other: Path, of_one_rank: dict[str, Result], size: int, stages: int, batches: int | None, method: str

@@ -50,8 +50,14 @@ def record_drafts(
     return recorder.drafts
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("row", MTP_ROWS)
+@pytest.mark.parametrize(
+    ("row", "size"),
+    [
+        pytest.param(row, size, marks=[] if size == (2, 4)[number % 2] else pytest.mark.soak)
+        for number, row in enumerate(MTP_ROWS)
+        for size in (2, 4)
+    ],
+)
 def test_layers_for_multi_token_prediction_draft_what_transformers_layers_say(
     tmp_path: Path, row: str, size: int
 ) -> None:
@@ -61,11 +67,17 @@ def test_layers_for_multi_token_prediction_draft_what_transformers_layers_say(
         assert drafted == reference.draft(known, len(drafted)), known
 
 
-@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize(
-    "head",
-    [{}, {"vocab_size": 199}, {"speculators": True, "norm_before_residual": True}],
-    ids=["own vocabulary", "all tokens", "speculators"],
+    ("head", "size"),
+    [
+        pytest.param(head, size, id=f"{name}-{size}", marks=[] if size == usual else pytest.mark.soak)
+        for name, head, usual in (
+            ("own vocabulary", {}, 2),
+            ("all tokens", {"vocab_size": 199}, 4),
+            ("speculators", {"speculators": True, "norm_before_residual": True}, 2),
+        )
+        for size in (2, 4)
+    ],
 )
 def test_eagle3_drafts_what_transformers_attention_says(tmp_path: Path, head: dict[str, Any], size: int) -> None:
     target, folder = tmp_path / "target", tmp_path / "head"
