@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -273,7 +274,9 @@ async def test_a_router_that_does_not_respond_delays_no_engine() -> None:
         ({"scaling": {"mode": "SLO"}}, True),
         ({"scaling": {"mode": "Advisory"}}, True),
         ({"rollout": {"canary": {"steps": [5]}}}, True),
+        ([], False),
+        ({"scaling": [], "rollout": "now"}, False),
     ],
 )
-def test_who_needs_signals(spec: Object, needed: bool) -> None:
+def test_who_needs_signals(spec: Any, needed: bool) -> None:
     assert needs_signals({"spec": spec}) is needed

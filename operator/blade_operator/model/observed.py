@@ -53,7 +53,13 @@ class Observed:
 
 
 def needs_signals(service: Object) -> bool:
-    """Whether decisions about this service need its routers' signals: it is scaled by load, or has a canary."""
-    spec = service.get("spec") or {}
-    mode = (spec.get("scaling") or {}).get("mode", "Fixed")
-    return mode not in ("Fixed", "External") or bool((spec.get("rollout") or {}).get("canary"))
+    """Whether decisions about this service need its routers' signals: it is scaled by load, or has a canary. The spec
+    may be of any form: a cluster without rules stores what it gets."""
+    mode = _part(_part(service, "spec"), "scaling").get("mode", "Fixed")
+    return mode not in ("Fixed", "External") or bool(_part(_part(service, "spec"), "rollout").get("canary"))
+
+
+def _part(obj: Object, name: str) -> Object:
+    """The object ``name`` in ``obj``; empty when that is none."""
+    found = obj.get(name)
+    return found if isinstance(found, dict) else {}
