@@ -1,8 +1,8 @@
 """What deciding on the engines of 1,000 services costs the operator: CPU, and writes of statuses.
 
-Everything is real but the routers' numbers and the time: half an hour passes in which the load of every service drifts and
-jitters, and each is looked at as often as the controller looks at so many. Asking a router is measured beside it, on a
-socket, with the operator's own client.
+Everything is real but the routers' numbers and the time: half an hour passes in which the load of every service drifts
+and jitters, and each is looked at as often as the controller looks at so many. Asking a router is measured beside it, on
+a socket, with the operator's own client.
 
     python -m benchmarks.operator.decisions        QUICK=1 for 100 services
 """
@@ -27,7 +27,7 @@ from blade_operator.controller.controller import MAX_RESYNC_RATE
 from blade_operator.fleet import Fleet
 from blade_operator.model.objects import Object
 from blade_operator.model.observed import Observed
-from blade_operator.reconcile.scaling import PERIOD, scale
+from blade_operator.reconcile.scaling.scale import PERIOD, scale
 from blade_operator.spec import apply_defaults, parse_service
 from blade_protocol.labels import API_VERSION, KIND, NAME, ROLE, ROLE_ENGINE, ROLE_ROUTER
 from blade_protocol.signals import Percentiles, RouterSignals, ServiceSignals

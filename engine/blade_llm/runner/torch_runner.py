@@ -441,12 +441,10 @@ class TorchRunner:
         return draft_model_config(self.config, self.model_config, self.dtype_name)
 
     def _load_draft(self, max_positions: int) -> None:
-        draft = self._draft_config
-        if draft is not None:
+        if (draft := self._draft_config) is not None:
             start = time.perf_counter()
             self._draft_weights = load_draft(draft, self.config, self.device, max_positions, self.model)
             self.timings["draft"] = time.perf_counter() - start
 
     def _capture(self) -> None:
-        used = capture_all(self.all_graphs, self.device)
-        self.memory_plan = msgspec.structs.replace(self.memory_plan, graphs=used)
+        self.memory_plan = msgspec.structs.replace(self.memory_plan, graphs=capture_all(self.all_graphs, self.device))

@@ -29,7 +29,7 @@ from blade_operator.reconcile.revisions import Revisions, find_revisions
 from blade_operator.reconcile.rotation import routers_wait, secrets_to_replace
 from blade_operator.reconcile.router_order import refuses_a_router
 from blade_operator.reconcile.scale_down import scale_down
-from blade_operator.reconcile.scaling import scale, with_replicas
+from blade_operator.reconcile.scaling.scale import scale, with_replicas
 from blade_operator.reconcile.sidecars import roles_with_sidecars
 from blade_operator.reconcile.workloads import (
     Workload,

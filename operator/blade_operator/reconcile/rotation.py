@@ -19,7 +19,7 @@ from blade_operator.model.objects import Object
 from blade_operator.model.observed import Observed
 from blade_operator.reconcile.ownership import own_pods
 from blade_operator.reconcile.router_order import requires_token
-from blade_operator.status.failures import UNAUTHORIZED as REFUSED
+from blade_operator.status.failures.find import UNAUTHORIZED as REFUSED
 from blade_protocol.internal_token import ROTATION_SECONDS
 from blade_protocol.labels import REVISION, ROLE_ENGINE, ROLE_ROUTER
 

@@ -34,9 +34,7 @@ class Slo(Record):
 class Behavior(Record):
     """How fast the number of engines may change."""
 
-    up_percent: int = Field(
-        default=100, ge=0, le=1000, description="Most more in 15 s, in %; 4 engines in any case."
-    )
+    up_percent: int = Field(default=100, ge=0, le=1000, description="Most more in 15 s, in %; 4 engines in any case.")
     down_percent: int = Field(
         default=25, ge=0, le=100, description="Most fewer in a minute, in %; one engine in any case."
     )

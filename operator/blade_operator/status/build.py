@@ -14,7 +14,7 @@ from blade_operator.status.condition import Condition
 from blade_operator.status.conditions import EXCEEDED, conditions
 from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
-from blade_operator.status.failures import find_failures
+from blade_operator.status.failures.find import find_failures
 from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.scaling import scaling, scaling_works
 from blade_operator.status.sleep import is_asleep

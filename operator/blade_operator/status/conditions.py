@@ -21,11 +21,11 @@ from blade_operator.spec.quantity import format_bytes
 from blade_operator.spec.rules.service import OWNED_FLAGS
 from blade_operator.status.canary import aborted, canary_progress, not_promoted
 from blade_operator.status.condition import Condition, Status
-from blade_operator.status.container_failures import report_line
 from blade_operator.status.deduplication import deduplicate
 from blade_operator.status.download import describe
-from blade_operator.status.failure import Failure
-from blade_operator.status.failures import REJECTED, UNAUTHORIZED
+from blade_operator.status.failures.container_failures import report_line
+from blade_operator.status.failures.failure import Failure
+from blade_operator.status.failures.find import REJECTED, UNAUTHORIZED
 from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.machines import incomplete
 from blade_operator.status.sleep import WAKING, is_asleep, was_asleep, why_none

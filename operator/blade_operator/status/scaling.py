@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from blade_operator.status.conditions import Condition
+from blade_operator.status.condition import Condition
 from blade_operator.status.inputs import StatusInputs
 
 KIND: Final = "Scaling"

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from blade_operator.model.plan import EventRecord
 from blade_operator.status import sleep
-from blade_operator.status.failure import killing_signal
-from blade_operator.status.failures import failure_key
+from blade_operator.status.failures.failure import killing_signal
+from blade_operator.status.failures.find import failure_key
 
 _DETAILS = frozenset({"SpecValid", "ModelCached", "PreflightPassed", "ModelFits", "SpeculationEffective", "Scaling"})
 """Conditions that get an Event when they fail and recover; Ready covers workers and routers, failures Degraded."""

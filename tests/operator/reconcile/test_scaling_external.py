@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from operator_support.scaled import Scaled
 
-from blade_operator.reconcile.scaling_external import FLAP_SECONDS, IDLE_SECONDS
+from blade_operator.reconcile.scaling.external import FLAP_SECONDS, IDLE_SECONDS
 
 
 @pytest.fixture

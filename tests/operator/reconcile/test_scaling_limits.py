@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blade_operator.model.objects import Object
-from blade_operator.reconcile.scaling_limits import count_engines, seconds, start_seconds
+from blade_operator.reconcile.scaling.limits import count_engines, seconds, start_seconds
 from blade_operator.scaling.signals import Engines
 from blade_protocol.labels import DRAINING_SINCE, ROLE
 

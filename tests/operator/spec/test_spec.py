@@ -114,8 +114,8 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
         ({"maxNumSeqs": 4}, "spec.maxNumSeqs: unknown field; did you mean spec.engine.maxNumSeqs?"),
         (
             {"zzz": 1},
-            "spec.zzz: unknown field; known here: model, engine, check, replicas, scaling, adapters, adapterSelector, router, "
-            "rollout, security",
+            "spec.zzz: unknown field; known here: model, engine, check, replicas, scaling, adapters, adapterSelector, "
+            "router, rollout, security",
         ),
         (
             {"engine": {"env": [{"name": "A", "valeu": "x"}]}},

@@ -11,7 +11,7 @@ from operator_support.objects import container, deployment
 
 from blade_operator.cluster.local import scheduler
 from blade_operator.model.objects import Object, Ref
-from blade_operator.status.pod_failures import pod_failure
+from blade_operator.status.failures.pod_failures import pod_failure
 
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
-from blade_operator.status.failure import Failure, with_hint
+from blade_operator.status.failures.failure import Failure, with_hint
 
 _TAIL = re.compile(r"\.?\s*(?:no new claims to deallocate|preemption: |not found$).*$", re.DOTALL)
 """Text that the scheduler appends to the reasons."""

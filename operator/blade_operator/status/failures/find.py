@@ -11,12 +11,12 @@ from blade_operator.model import pods as podutil
 from blade_operator.model.controllers import CONTROLLERS
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.pods import FETCH
-from blade_operator.status.container_failures import container_failure
 from blade_operator.status.deduplication import deduplicate
-from blade_operator.status.failure import Failure, with_hint
+from blade_operator.status.failures.container_failures import container_failure
+from blade_operator.status.failures.failure import Failure, with_hint
+from blade_operator.status.failures.pod_failures import pod_failure
 from blade_operator.status.inputs import StatusInputs
 from blade_operator.status.machines import machine
-from blade_operator.status.pod_failures import pod_failure
 from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 
 LIMIT = 16

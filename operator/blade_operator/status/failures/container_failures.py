@@ -8,7 +8,7 @@ from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, ENGINE, FETCH, ROUTER, ContainerState, Termination
 from blade_operator.status.deduplication import round_down
-from blade_operator.status.failure import LINE_LIMIT, Failure, killing_signal, with_hint
+from blade_operator.status.failures.failure import LINE_LIMIT, Failure, killing_signal, with_hint
 
 STUCK_AFTER = 3
 """Restarts after which an engine or router is not expected to recover by itself."""

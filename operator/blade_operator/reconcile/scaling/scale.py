@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import EventRecord
-from blade_operator.reconcile.scaling_external import external
-from blade_operator.reconcile.scaling_limits import (
+from blade_operator.reconcile.scaling.external import external
+from blade_operator.reconcile.scaling.limits import (
     Limits,
     count_engines,
     limits_of,

@@ -1,0 +1,1 @@
+"""What fails: containers, pods, writes of objects, each with its cause and what to change."""
