@@ -1,8 +1,8 @@
 """What deciding on the engines of 1,000 services costs the operator: CPU, and writes of statuses.
 
 Everything is real but the routers' numbers and the time: half an hour passes in which the load of every service drifts
-and jitters, and each is looked at as often as the controller looks at so many. Asking a router is measured beside it, on
-a socket, with the operator's own client.
+and jitters, and each is looked at as often as the controller looks at so many. Asking a router is measured beside it,
+on a socket, with the operator's own client.
 
     python -m benchmarks.operator.decisions        QUICK=1 for 100 services
 """
