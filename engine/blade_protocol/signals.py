@@ -43,6 +43,11 @@ class ServiceSignals(msgspec.Struct, frozen=True, kw_only=True):
     held_arrivals: int = 0
     """Counter: requests that found no engine ready and were buffered."""
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, for a place at an engine or for the first engine."""
+        return self.queued_requests + self.held_requests
+
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a latency of one revision differs from that of all others, batch by batch of their requests.

@@ -70,9 +70,7 @@ def _of_engines(measured: Measured) -> tuple[EngineState, ...]:
 
 
 def _queued(measured: Measured) -> float:
-    in_routers = sum(
-        each.queued_requests + each.held_requests for router in _of_routers(measured) for each in router.services
-    )
+    in_routers = sum(each.waiting for router in _of_routers(measured) for each in router.services)
     return in_routers + sum(engine.waiting for engine in _of_engines(measured))
 
 

@@ -93,6 +93,11 @@ def is_finished(pod: Object) -> bool:
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
+def is_active(pod: Object) -> bool:
+    """Whether it runs or starts: it neither terminates nor has it ended for good."""
+    return not is_terminating(pod) and not is_finished(pod)
+
+
 def is_ready(pod: Object) -> bool:
     """Whether the Ready condition is True and the pod does not terminate."""
     if is_terminating(pod):
@@ -157,7 +162,7 @@ def _report(pod: Object, name: str, kind: type[T]) -> T | None:
 
 def waits_for_volumes(pod: Object, now: datetime) -> bool:
     """Whether the node has failed to set up volumes or network of ``pod`` for longer than that should take."""
-    if is_terminating(pod) or is_finished(pod):
+    if not is_active(pod):
         return False
     scheduled = condition(pod, "PodScheduled")
     since = scheduled.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")

@@ -161,9 +161,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
 def _adapters(service: LLMService, observed: Observed) -> Decision:
     """What to do about adapters, on the engines that respond and stay."""
     leaving = {
-        pod["metadata"]["name"]
-        for pod in observed.pods
-        if podutil.is_terminating(pod) or podutil.is_finished(pod) or podutil.draining_since(pod)
+        pod["metadata"]["name"] for pod in observed.pods if not podutil.is_active(pod) or podutil.draining_since(pod)
     }
     lists = {pod: infos for pod, infos in observed.adapters.items() if pod not in leaving}
     before = (observed.service.get("status") or {}).get("adapters") or ()

@@ -79,8 +79,4 @@ def _routers_settled(observed: Observed, now: datetime) -> bool:
 
 
 def _running(pods: Sequence[Object], role: str) -> list[Object]:
-    return [
-        pod
-        for pod in pods
-        if podutil.role(pod) == role and not podutil.is_terminating(pod) and not podutil.is_finished(pod)
-    ]
+    return [pod for pod in pods if podutil.role(pod) == role and podutil.is_active(pod)]

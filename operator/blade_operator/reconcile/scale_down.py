@@ -52,7 +52,7 @@ def scale_down(planned: Mapping[str, int], current: Mapping[str, int], observed:
         pods = [
             pod
             for pod in observed.pods
-            if podutil.role(pod) == ROLE_ENGINE and podutil.revision(pod) == revision and _is_active(pod)
+            if podutil.role(pod) == ROLE_ENGINE and podutil.revision(pod) == revision and podutil.is_active(pod)
         ]
         going = leaving(pods, len(pods) - count, observed.engines)
         names = {pod["metadata"]["name"] for pod in going}
@@ -63,10 +63,6 @@ def scale_down(planned: Mapping[str, int], current: Mapping[str, int], observed:
             off = [_is_off(pod, observed, now, result) for pod in going]  # a step for each of them
             result.replicas[revision] = count if all(off) else current[revision]
     return result
-
-
-def _is_active(pod: Object) -> bool:
-    return not podutil.is_terminating(pod) and not podutil.is_finished(pod)
 
 
 def leaving(pods: Sequence[Object], surplus: int, engines: Mapping[str, EngineState]) -> list[Object]:

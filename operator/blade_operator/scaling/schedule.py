@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
-from zoneinfo import ZoneInfo
 
-from croniter import croniter
-
-_YEARS: Final = 5
-"""An expression that names no time in so many years names none."""
+from blade_operator.cron import is_random, last_start, problem, zone_exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +41,28 @@ def bounds(periods: Sequence[Period], least: int, most: int, now: datetime) -> t
 
     Of periods that hold at the same time the larger numbers count.
     """
-    problem, lows, highs = "", list[int](), list[int]()
+    wrong, lows, highs = "", list[int](), list[int]()
     for index, period in enumerate(periods):
         try:
             holds = period.holds(now)
         except ValueError as error:
-            problem = problem or f"schedules[{index}]: {error}"
+            wrong = wrong or f"schedules[{index}]: {error}"
             continue
         if holds:
             lows += [] if period.least is None else [period.least]
             highs += [] if period.most is None else [period.most]
     low, high = max(lows, default=least), max(highs, default=most)
-    return min(low, high) if highs else low, high if highs else max(low, high), problem
+    return min(low, high) if highs else low, high if highs else max(low, high), wrong
 
 
 @lru_cache(maxsize=8192)
 def _last_start(cron: str, zone: str, minute: int) -> float | str:
     """Unix time of the last time of ``cron`` that is not after this minute; or why there is none."""
-    try:
-        place = ZoneInfo(zone)
-    except (ValueError, OSError, KeyError):  # KeyError: it is not in the database
+    if not zone_exists(zone):
         return f"time zone {zone!r} is not known"
-    fields = cron.split()
-    if len(fields) != 5 or any(part[:1] in "RrHh" for field in fields for part in field.split(",")):
+    if len(cron.split()) != 5 or is_random(cron):
         return f"cron {cron!r} is not five fields like '0 8 * * 1-5'"
-    before = datetime.fromtimestamp(minute * 60 + 30, UTC).astimezone(place)
-    try:
-        times = croniter(cron, before, max_years_between_matches=_YEARS)
-        found: datetime = times.get_prev(datetime)
-    except (ValueError, KeyError) as error:
-        return f"cron {cron!r}: {error}"
-    return found.timestamp()
+    if why := problem(cron):
+        return f"cron {cron!r}: {why}"
+    found = last_start(cron, zone, datetime.fromtimestamp(minute * 60, UTC))
+    return -math.inf if found is None else found.timestamp()

@@ -90,7 +90,7 @@ def measure(
         starting=engines.starting,
         idle=_idle(fresh.values()),
         running=float(sum(each.running for each in services)),
-        queued=float(sum(each.queued_requests + each.held_requests for each in services)),
+        queued=float(sum(each.waiting for each in services)),
         arrivals=sum(each.arrivals_per_second for each in fresh.values()),
         recent_arrivals=sum(map(_recent, sampled.values())) if has_rates else None,
         prompt_tokens=sum(rate[0] for rate in rates if rate is not None),

@@ -89,9 +89,7 @@ class StatusInputs:
     @property
     def engine_pods(self) -> list[Object]:
         """Engine pods that do not terminate, sorted by name."""
-        return [
-            pod for pod in self._of(ROLE_ENGINE) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
-        ]
+        return [pod for pod in self._of(ROLE_ENGINE) if podutil.is_active(pod)]
 
     @property
     def refusing_pods(self) -> list[Object]:
@@ -136,9 +134,7 @@ class StatusInputs:
     @property
     def router_pods(self) -> list[Object]:
         """Router pods that do not terminate."""
-        return [
-            pod for pod in self._of(ROLE_ROUTER) if not podutil.is_terminating(pod) and not podutil.is_finished(pod)
-        ]
+        return [pod for pod in self._of(ROLE_ROUTER) if podutil.is_active(pod)]
 
     @property
     def older_routers(self) -> list[Object]:

@@ -38,16 +38,7 @@ class Commands:
         self._admit(obj)  # before anything is filled in or merged, so that messages refer to the manifest as written
         live = self._store.get(Ref(obj["kind"], obj["metadata"].get("namespace", "default"), obj["metadata"]["name"]))
 
-        def admit(merged: Object) -> Object:
-            filled = self._admit(merged)
-            if live is not None and live["kind"] == KIND:
-                try:
-                    check_change(live, filled)
-                except SpecError as error:
-                    raise LocalError(f'the {KIND} "{live["metadata"]["name"]}" is invalid:\n  {error}') from error
-            return filled
-
-        return self._store.apply(obj, USER, admit)[1]
+        return self._store.apply(obj, USER, lambda merged: self._admit_change(live, merged))[1]
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object.
@@ -89,15 +80,17 @@ class Commands:
             edited["spec"] = obj["spec"]
             edited["metadata"]["annotations"] = obj["metadata"].get("annotations") or {}
 
-        def admit(edited: Object) -> Object:
-            filled = self._admit(edited)
+        self._store.update(ref, change, lambda edited: self._admit_change(live, edited))
+
+    def _admit_change(self, live: Object | None, changed: Object) -> Object:
+        """``changed`` with defaults, in place of ``live``. Raises LocalError where it may not become so."""
+        filled = self._admit(changed)
+        if live is not None and live["kind"] == KIND:
             try:
                 check_change(live, filled)
             except SpecError as error:
-                raise LocalError(f'the {KIND} "{ref.name}" is invalid:\n  {error}') from error
-            return filled
-
-        self._store.update(ref, change, admit)
+                raise LocalError(f'the {KIND} "{live["metadata"]["name"]}" is invalid:\n  {error}') from error
+        return filled
 
 
 def resource(kind: str, *, plural: bool = True) -> str:

@@ -100,7 +100,7 @@ def _targets(scaling: Scaling) -> Targets:
 def count_engines(pods: Iterable[Object], wanted: int, start_seconds: float, now: datetime) -> Engines:
     """Those that are ready, and those that start or are yet to be made. One that has taken far too long to start is
     neither: it may never be ready, and nothing waits for it."""
-    active = [pod for pod in pods if podutil.role(pod) == ROLE_ENGINE and _is_active(pod)]
+    active = [pod for pod in pods if podutil.role(pod) == ROLE_ENGINE and podutil.is_active(pod)]
     staying = [pod for pod in active if not podutil.draining_since(pod)]
     ready = sum(map(podutil.is_ready, staying))
     patience = max(_LEAST_PATIENCE, _PATIENCE * start_seconds)
@@ -128,10 +128,6 @@ def start_seconds(pods: Iterable[Object]) -> float | None:
 def ready_routers(pods: Iterable[Object]) -> list[str]:
     """Names of the router pods that are ready."""
     return [pod["metadata"]["name"] for pod in pods if podutil.role(pod) == ROLE_ROUTER and podutil.is_ready(pod)]
-
-
-def _is_active(pod: Object) -> bool:
-    return not podutil.is_terminating(pod) and not podutil.is_finished(pod)
 
 
 def _age(pod: Object, now: datetime) -> float:

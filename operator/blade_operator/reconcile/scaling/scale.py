@@ -108,8 +108,7 @@ def scale(service: LLMService, observed: Observed, now: datetime) -> Scaled:
 
 def _is_waited_for(observed: Observed) -> bool:
     """Whether requests wait for an engine."""
-    services = [service for each in observed.signals.values() for service in each.services]
-    return any(service.held_requests or service.queued_requests for service in services)
+    return any(service.waiting for each in observed.signals.values() for service in each.services)
 
 
 def with_replicas(service: LLMService, replicas: int) -> LLMService:
