@@ -25,6 +25,7 @@ from router_support.serving import TEST_SECONDS, eventually, question
 from blade_protocol import paths
 from blade_protocol.signals import RouterSignals
 from blade_router.admin.sibling_workers import merge_metrics
+from blade_router.admission.demand import MAX_WAITERS
 from blade_router.app import main
 from blade_router.workers.supervisor import SHARED_BYTES, VARIABLE, Worker
 
@@ -349,7 +350,8 @@ async def test_who_waits_for_demand_at_one_worker_learns_what_another_one_holds(
     config.write_text(json.dumps({"hold": {"max_requests": 4}}))
     path = f"{paths.INTERNAL_SIGNALS}?wait_for=demand&timeout=60".encode()
     async with running("--config", str(config)) as (_, port, admin), contextlib.AsyncExitStack() as stack:
-        waits = [await stack.enter_async_context(connected(admin)) for _ in range(12)]  # some at either worker
+        # Some at either worker, and at none more than may wait there.
+        waits = [await stack.enter_async_context(connected(admin)) for _ in range(MAX_WAITERS)]
         for client in waits:
             client.send(get(path))
         holding = await stack.enter_async_context(connected(port))
