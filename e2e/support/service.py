@@ -87,13 +87,17 @@ class Service:
         assert done.returncode == 0, f"{done.stderr}{json.dumps(self.status(), indent=1)}"
 
     def wait_until_converged(self, replicas: int | None = None, timeout: float = 120.0) -> None:
-        """Wait until status observes the newest spec and exactly its engines and routers run, all Ready."""
+        """Wait until status observes the newest spec and exactly its engines and routers run, all Ready.
+
+        ``replicas``: how many engines are to be wanted by then.
+        """
 
         def converged() -> bool:
             service = self.get()
             status = service.get("status") or {}
-            wanted = service["spec"]["replicas"]
-            assert replicas in (None, wanted)
+            wanted = status.get("desiredReplicas")
+            if replicas not in (None, wanted):
+                return False
             done = (status.get("observedGeneration"), status.get("phase"), status.get("readyReplicas"))
             if done != (service["metadata"]["generation"], "Ready", wanted) or status["revision"]["updating"]:
                 return False
