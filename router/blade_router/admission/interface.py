@@ -14,6 +14,8 @@ class Admission:
 
     service: str = ""
     """The service whose endpoints it may go to."""
+    adapter: str | None = None
+    """The adapter that an endpoint has to have for it."""
     key_name: str = ""
     """Whose request it is, for metrics."""
     queued: QueuedRequest | None = None

@@ -22,7 +22,7 @@ from blade_router.http.errors import ClientGone, Refused
 START_SECONDS = 10.0
 """How long an engine is assumed to take to become ready, before one has been seen to do so."""
 RECHECK_SECONDS = 1.0
-"""Seconds between two checks while requests are pending: the end of an ejection is notified to nobody."""
+"""Seconds between two checks while requests are pending: nobody is notified of an ejection's end, or of an adapter."""
 
 
 class PendingClient(WaitingClient, Protocol):
@@ -34,7 +34,7 @@ class PendingClient(WaitingClient, Protocol):
 class PendingRequest(QueuedRequest):
     """A request that waits for an endpoint. It may have no place in a queue, so it is one itself."""
 
-    __slots__ = ("began", "buffer", "queued", "service")
+    __slots__ = ("adapter", "began", "buffer", "queued", "service")
 
     def __init__(
         self,
@@ -45,12 +45,14 @@ class PendingRequest(QueuedRequest):
         size: int,
         now: float,
         waited: float = 0.0,
+        adapter: str | None = None,
     ) -> None:
         super().__init__(None, queued.key or key, queued.weight, queued.priority, size, queued.cost)
         self.buffer = buffer
         self.queued = queued
         """Its place in the service's queue."""
         self.service = service
+        self.adapter = adapter
         self.began = now
         """When this wait began."""
         self.since = now - waited
@@ -130,6 +132,7 @@ class PendingBuffer:
         client: PendingClient,
         streams: bool,
         *,
+        adapter: str | None = None,
         key: str = "",
         waited: float = 0.0,
     ) -> bool:
@@ -139,6 +142,7 @@ class PendingBuffer:
             queued: the request's place with the engines, which it does not have meanwhile.
             size: bytes of its body.
             streams: comments keep its connection alive; others get nothing until they get their response.
+            adapter: the endpoint has to have it; see ``EndpointSet.awaits_adapter`` for how long it is waited for.
             key: whose request it is, where ``queued`` does not say it.
             waited: seconds it has waited before, for endpoints that did not serve it: they count in its age.
 
@@ -150,11 +154,11 @@ class PendingBuffer:
             ClientGone: the client left meanwhile.
         """
         config = self._config
-        if not (config.max_requests or config.scaled_to_zero) or self._endpoints.usable_count(service):
+        if not (config.max_requests or config.scaled_to_zero) or self._is_served(service, adapter):
             return False
         if config.scaled_to_zero:
             raise _scaled_to_zero()
-        pending = PendingRequest(self, queued, service, key, size, self._clock(), waited)
+        pending = PendingRequest(self, queued, service, key, size, self._clock(), waited, adapter)
         self._make_room(pending)
         future = asyncio.get_running_loop().create_future()
         pending.future = future
@@ -221,20 +225,24 @@ class PendingBuffer:
         """Endpoints have changed: release the requests of services that have one now, in order."""
         if not self._pending:
             return
-        ready: dict[str, bool] = {}
+        ready: dict[tuple[str, str | None], bool] = {}
         for pending in list(self._pending):
-            service = pending.service
-            if service not in ready:
-                ready[service] = self._endpoints.usable_count(service) > 0
-                if ready[service]:  # the first of a service has waited for as long as there was no engine
+            wanted = pending.service, pending.adapter
+            if wanted not in ready:
+                ready[wanted] = self._is_served(*wanted)
+                if ready[wanted]:  # the first of a service has waited for as long as there was no engine
                     self._start_seconds = self._clock() - pending.began
-            if ready[service]:
+            if ready[wanted]:
                 self._forget(pending)
                 queue = pending.queued.queue
                 if queue is not None:
                     queue.requeue(pending.queued, pending.since + self._config.max_age)
                 else:
                     pending.grant()
+
+    def _is_served(self, service: str, adapter: str | None) -> bool:
+        """Whether there is nothing to wait for."""
+        return self._endpoints.usable_count(service) > 0 and not self._endpoints.awaits_adapter(adapter, service)
 
     def refuse(self, pending: PendingRequest, error: Exception) -> None:
         """End a wait, here or in the queue."""
@@ -277,9 +285,9 @@ class PendingBuffer:
         self._age_timer = self._recheck_timer = None
 
     def _recheck(self) -> None:
-        """An ejection may have ended: notify all listeners, as the queues have to know first."""
+        """An ejection may have ended, or an adapter be loaded: notify all, as the queues have to know first."""
         self._recheck_timer = None
-        if any(self._endpoints.usable_count(service) for service in {pending.service for pending in self._pending}):
+        if any(self._is_served(*wanted) for wanted in {(each.service, each.adapter) for each in self._pending}):
             self._endpoints.notify()
         if self._pending:
             self._recheck_later()

@@ -107,7 +107,7 @@ class RequestQueues:
         return self.borrow is not None and await self.borrow(name, [(CONCURRENT, wanted)])
 
     async def wait_for_endpoint(self, request: ClientRequest, client: Client, admission: Admission) -> bool:
-        """Buffer a request until an endpoint of its service is usable; see ``AdmissionControl.wait_for_endpoint``."""
+        """Buffer a request until an endpoint can serve it; see ``AdmissionControl.wait_for_endpoint``."""
         queued = admission.queued or UNQUEUED
         streams = bool(request.fields.stream)
         began = time.monotonic()
@@ -117,6 +117,7 @@ class RequestQueues:
             len(request.body),
             client,
             streams,
+            adapter=admission.adapter,
             key=admission.key_name,
             waited=admission.waited_seconds,
         )

@@ -37,6 +37,7 @@ class EndpointHealth:
         "token_refusals",
         "token_refused_until",
         "up",
+        "up_since",
         "warming_since",
         "weight",
     )
@@ -45,6 +46,8 @@ class EndpointHealth:
         self.name = name
         self.up: bool | None = None
         """Result of the last active check; None before the first."""
+        self.up_since = 0.0
+        """When the active check first passed after it had not (monotonic)."""
         self.breaker = Breaker()
         self.draining = False
         """The engine itself reported that it drains."""
@@ -85,9 +88,12 @@ class EndpointHealth:
         if self.up is False:
             logger.info("endpoint %s is up", self.name)
             self.breaker.reset()
+        now = time.monotonic()
+        if self.up is not True:
+            self.up_since = now
         self.up = True
         self.draining = False
-        self.warming_since = time.monotonic()
+        self.warming_since = now
         self.on_change()
 
     def mark_down(self, why: str) -> None:

@@ -16,6 +16,8 @@ logger = logging.getLogger("blade_router.endpoints")
 
 MAX_EJECTION_SHARE = 0.5
 """The part of a service's endpoints that outlier ejection may take out at the same time; the rest stays in."""
+ADAPTER_SECONDS = 30.0
+"""For how long an adapter may be missing on engines that have become healthy: they are given theirs only then."""
 
 
 class EndpointSet:
@@ -35,6 +37,7 @@ class EndpointSet:
         self.all: list[Endpoint] = []
         self.declared_adapters: frozenset[str] = frozenset()
         """Adapters that engines are to have, whether they have them or not."""
+        self.adapter_seconds = ADAPTER_SECONDS
         self.listeners: list[Callable[[], None]] = []
         """Called whenever an endpoint may have become usable, or stopped to be."""
 
@@ -115,6 +118,14 @@ class EndpointSet:
             return False
         endpoints = self.of_service(service)
         return bool(endpoints) and not any(adapter in endpoint.report.adapters for endpoint in endpoints)
+
+    def awaits_adapter(self, adapter: str | None, service: str) -> bool:
+        """Whether an adapter that endpoints of a service lack may be there shortly: none has been healthy for long."""
+        if not self.lacks_adapter(adapter, service):
+            return False
+        since = time.monotonic() - self.adapter_seconds
+        endpoints = [endpoint for endpoint in self.of_service(service) if endpoint.admits and endpoint.health.up]
+        return all(endpoint.health.up_since > since for endpoint in endpoints)
 
     def attempt(self, choice: Choice, request: Request, client: Client, pool: ConnectionPool | None = None) -> Attempt:
         """One try of a request at the chosen endpoint, to be entered with ``with``.

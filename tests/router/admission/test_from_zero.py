@@ -12,7 +12,7 @@ from router_support.engine import MockEngine
 from router_support.serving import Running, eventually, question, serving
 
 from blade_protocol import paths
-from blade_protocol.routing import EndpointConfig, HoldConfig, QueueConfig, RouterConfig
+from blade_protocol.routing import AdapterConfig, EndpointConfig, HoldConfig, QueueConfig, RouterConfig
 
 
 def configured(folder: Path, **queue: Any) -> Path:
@@ -118,6 +118,34 @@ async def test_what_was_held_does_not_wait_in_the_queue_for_longer_than_it_may_b
             (done,), (other,) = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
             assert b"queue_timeout" in (await done).content
             other.cancel()
+
+
+async def test_who_wakes_an_engine_for_an_adapter_waits_until_it_is_loaded(tmp_path: Path) -> None:
+    engine = MockEngine("a")
+    endpoint = await absent(engine)
+    config = RouterConfig(endpoints=(endpoint,), hold=HoldConfig(max_requests=9), adapters=(AdapterConfig(name="sql"),))
+    async with serving(wait=False, endpoints=(endpoint,)) as router:
+        router.router.apply(config)
+
+        def chat(model: str) -> "asyncio.Future[httpx.Response]":
+            return asyncio.ensure_future(router.client.post(paths.CHAT_COMPLETIONS, json=question() | {"model": model}))
+
+        pending, endpoints = router.router.request_queues.pending, router.router.endpoints
+        requests = [chat(model) for model in ("sql", "base", "sql")]
+        await eventually(lambda: pending.count() == 3)
+        async with engine:
+            assert (await requests[1]).status_code == 200
+            late = chat("sql")
+            await eventually(lambda: pending.count() == 3)
+            endpoints.all[0].report.adapters = frozenset({"sql"})
+            assert {(await each).status_code for each in (*requests, late)} == {200}
+            # An engine that has been there for long is not about to load it.
+            endpoints.all[0].report.adapters = frozenset()
+            waits = chat("sql")
+            await eventually(lambda: pending.count() == 1)
+            endpoints.adapter_seconds = 0.0
+            for response in (await waits, await chat("sql")):
+                assert (response.status_code, response.json()["error"]["code"]) == (503, "adapter_not_loaded")
 
 
 @pytest.mark.parametrize("stream", [False, True])
