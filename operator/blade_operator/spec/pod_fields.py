@@ -106,8 +106,8 @@ class PodTemplate(Record):
     metadata: PodMetadata | None = Field(default=None, description="Further labels and annotations.")
     spec: Annotated[dict[str, Any], Preserved()] = Field(
         default_factory=dict,
-        description="Any fields of a Kubernetes PodSpec, merged one by one: containers, init containers, volumes, env, "
-        "ports, mounts and topology constraints by name, other lists as a whole; null removes a field (`kubectl apply` "
-        "needs `--server-side` for nulls). Containers: `engine` (before it `fetch`, `check`) and `router`; their "
+        description="Any fields of a Kubernetes PodSpec, merged one by one. Containers, init containers, volumes, env, "
+        "ports, mounts and topology constraints are merged by name, other lists as a whole; null removes a field "
+        "(`kubectl apply` needs `--server-side` for nulls). Containers: `engine` (before it `fetch`, `check`) and `router`; their "
         "command and arguments are the operator's.",
     )

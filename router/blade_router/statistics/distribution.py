@@ -1,6 +1,6 @@
 """Distributions of durations: one count gives a Prometheus histogram and percentiles of the last minute.
 
-Buckets are fixed and logarithmic, about 26 % wide, so that observing is a bisection and two additions, whatever came
+Buckets are fixed and logarithmic, about 13 % wide, so that observing is a bisection and two additions, whatever came
 before. The last minute is a ring of slots; the owner of a distribution rotates it.
 """
 
@@ -16,7 +16,7 @@ TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.2
 SLOT_SECONDS = 5.0
 SLOTS = 13
 """Twelve whole ones and the current one."""
-_STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.3, 8.0)
+_STEPS = (1.0, 1.12, 1.25, 1.41, 1.6, 1.8, 2.0, 2.25, 2.5, 2.83, 3.2, 3.6, 4.0, 4.5, 5.0, 5.6, 6.3, 7.1, 8.0, 9.0)
 BOUNDS = sorted({*(float(f"{step}e{power}") for power in range(-4, 3) for step in _STEPS), *BUCKETS, *TOKEN_BUCKETS})
 """Upper bounds in seconds of the counted buckets."""
 
@@ -50,7 +50,7 @@ class Distribution:
         self._current = self._ring[self._slot]
 
     def percentiles(self, *parts: float) -> list[float]:
-        """Percentiles of the last minute, e.g. 0.5 and 0.99: upper bounds, at most 26 % too high. 0 when idle."""
+        """Percentiles of the last minute, e.g. 0.5 and 0.99: upper bounds, at most 14 % too high. 0 when idle."""
         counts = [sum(column) for column in zip(*self._ring, strict=True)]
         return [_percentile(counts, part) for part in parts]
 
