@@ -323,6 +323,7 @@ class Router:
             before, now = self.metrics.comparison, time.perf_counter()
             self.metrics.comparison = Comparison(config.canary, now, before) if config.canary else None
         self.request_queues.configure(config.queue, config.hold)
+        self.endpoints.weightless = frozenset(name for name, weight in config.canary.items() if weight <= 0)
         known = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
         models = {model.name for model in config.models}  # such a name means the model

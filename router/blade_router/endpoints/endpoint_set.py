@@ -38,6 +38,8 @@ class EndpointSet:
         self.declared_adapters: frozenset[str] = frozenset()
         """Adapters that engines are to have, whether they have them or not."""
         self.adapter_seconds = ADAPTER_SECONDS
+        self.weightless: frozenset[str] = frozenset()
+        """Revisions of which no request goes to an endpoint while there is another."""
         self.listeners: list[Callable[[], None]] = []
         """Called whenever an endpoint may have become usable, or stopped to be."""
 
@@ -151,6 +153,8 @@ class EndpointSet:
         now = time.monotonic()
         of_service = self.of_service(service)
         usable = [endpoint for endpoint in of_service if endpoint.usable(now)]
+        if self.weightless and (weighty := [each for each in usable if each.revision not in self.weightless]):
+            return weighty
         return usable or [endpoint for endpoint in of_service if endpoint.admits]
 
     def notify(self) -> None:

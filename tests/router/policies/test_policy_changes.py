@@ -47,6 +47,20 @@ async def test_a_canary_comes_and_goes_and_prompts_stay_known(tmp_path: Path) ->
             assert await reason() == "prefix prefix=19/19 in_flight=0"
 
 
+async def test_slots_of_a_revision_without_weight_admit_nothing(tmp_path: Path) -> None:
+    path, queue = tmp_path / "router.json", {"endpoint_requests": 3}
+    async with MockEngine("v1") as old, MockEngine("v2") as new:
+        write(path, old, new, queue=queue, canary={"v1": 100, "v2": 0})
+        async with serving(endpoints=(), config=path, wait=False) as router:
+            endpoints, slots = router.router.endpoints, router.router.request_queues.queue().slots
+            await eventually(lambda: endpoints.usable_count() == 2)
+            assert (slots.engines, slots.total) == (1, 3)
+            write(path, old, new, queue=queue, canary={"v1": 60, "v2": 40})
+            await eventually(lambda: (slots.engines, slots.total) == (2, 6))
+            write(path, new, queue=queue, canary={"v1": 100, "v2": 0})  # nobody else is left
+            await eventually(lambda: (len(endpoints.all), slots.total) == (1, 3))
+
+
 async def test_a_removed_engine_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "router.json"
     async with MockEngine("a") as a, MockEngine("b") as b:
