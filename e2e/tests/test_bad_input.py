@@ -133,16 +133,16 @@ def test_kubectl_scale_keeps_to_the_bounds(cluster: Cluster, crd: None, namespac
 
 
 def test_a_service_from_a_newer_version_runs_without_what_is_unknown(private: Service) -> None:
-    newer = manifest("demo", scaling={"metric": "queueLength"})
+    newer = manifest("demo", ofTheFuture={"metric": "queueLength"})
     newer["spec"]["engine"]["ofTheFuture"] = {"steps": 4}
     document = json.dumps(newer)
     refused = private.kubectl("apply", "-f", "-", input=document, check=False)
-    for field in ("spec.scaling", "spec.engine.ofTheFuture"):
+    for field in ("spec.ofTheFuture", "spec.engine.ofTheFuture"):
         assert f'unknown field "{field}"' in refused
     warned = private.kubectl("apply", "--validate=warn", "-f", "-", input=document, check=False)
-    assert 'Warning: unknown field "spec.scaling"' in warned
+    assert 'Warning: unknown field "spec.ofTheFuture"' in warned
     private.kubectl("apply", "--validate=ignore", "-f", "-", input=document)
     spec = private.get()["spec"]
-    assert "scaling" not in spec
+    assert "ofTheFuture" not in spec
     assert "ofTheFuture" not in spec["engine"]
     private.wait_until_converged(1)
