@@ -121,6 +121,10 @@ class EndpointSet:
         endpoints = self.of_service(service)
         return bool(endpoints) and not any(adapter in endpoint.report.adapters for endpoint in endpoints)
 
+    def misses_adapter(self, adapter: str | None, service: str) -> bool:
+        """Whether endpoints of a service lack an adapter, and nothing says that one of them has it shortly."""
+        return self.lacks_adapter(adapter, service) and not self.awaits_adapter(adapter, service)
+
     def awaits_adapter(self, adapter: str | None, service: str) -> bool:
         """Whether an adapter that endpoints of a service lack may be there shortly: none has been healthy for long."""
         if not self.lacks_adapter(adapter, service):

@@ -320,9 +320,8 @@ class Proxy:
         """There is no candidate: wait for one where that is allowed. False when there will be none."""
         if self._refresh():
             return True  # a replica became ready since the configuration was read
-        admission.adapter = adapter = self.policy.adapter(request)
-        lacking = self.endpoints.lacks_adapter(adapter, admission.service)
-        if lacking and not self.endpoints.awaits_adapter(adapter, admission.service):
+        admission.adapter = self.policy.adapter(request)
+        if self.endpoints.misses_adapter(admission.adapter, admission.service):
             return False  # there are endpoints: one more would not help
         if retries.may_wait and await self.admission_control.wait_for_endpoint(request, client, admission):
             retries.reset()
