@@ -108,6 +108,6 @@ class PodTemplate(Record):
         default_factory=dict,
         description="Any fields of a Kubernetes PodSpec, merged one by one. Containers, init containers, volumes, env, "
         "ports, mounts and topology constraints are merged by name, other lists as a whole; null removes a field "
-        "(`kubectl apply` needs `--server-side` for nulls). Containers: `engine` (before it `fetch`, `check`) and `router`; their "
-        "command and arguments are the operator's.",
+        "(`kubectl apply` needs `--server-side` for nulls). Containers: `engine` (before it `fetch`, `check`) and "
+        "`router`; their command and arguments are the operator's.",
     )

@@ -183,8 +183,9 @@ class LLMServiceStatus(Record):
         max_length=24,
         strict=False,
         description="Ready, its reason and what stands in the way. It is True with SpecValid, ModelCached, "
-        "PreflightPassed, ModelFits, WorkersReady and RouterReady. Besides AdaptersReady (with adapters), Scaling (with "
-        "`scaling`), SpeculationEffective (with speculative decoding), Progressing, Degraded; Reconciling and Stalled after kstatus; Contested; RolloutAborted.",
+        "PreflightPassed, ModelFits, WorkersReady and RouterReady. Besides AdaptersReady (with adapters), Scaling "
+        "(with `scaling`), SpeculationEffective (with speculative decoding), Progressing, Degraded; Reconciling and "
+        "Stalled after kstatus; Contested; RolloutAborted.",
     )
     model: Download | None = Field(default=None, description="The model's size and its download.")
     preflight: Annotated[tuple[Preflight, ...], ListType("map", key="pod")] = Field(
