@@ -67,7 +67,15 @@ class Autoscaler:
 
 def without_times(memory: Memory, at: float) -> Memory:
     """What is still true after a time that nothing is known of: how fast engines are, not what was needed lately."""
-    return replace(memory, arrivals=Forecast(), present=Forecast(), peaks=Peaks(), changes=Changes(), busy_at=at)
+    return replace(
+        memory,
+        arrivals=Forecast(),
+        present=Forecast(),
+        peaks=Peaks(),
+        changes=Changes(),
+        falling=False,
+        busy_at=at,
+    )
 
 
 def differs(one: str, other: str) -> bool:

@@ -12,6 +12,8 @@ from blade_operator.scaling.policy import Policy
 
 LONGEST: Final = 180.0
 """Seconds between two decisions after which what was needed in between is unknown."""
+FURTHER: Final = 0.25
+"""Share of the delay after which one more goes, if the last change was to fewer, too: that reverses nothing."""
 REACTION: Final = 10.0
 """Seconds from a change of the load to the next decision."""
 
@@ -47,7 +49,8 @@ def decide(policy: Policy, engines: int, load: Load, memory: Memory) -> tuple[De
     decided = min(max(decided, policy.least), policy.most)
     if decided != engines:
         window = max(policy.up.seconds, policy.down.seconds)
-        memory = replace(memory, changes=memory.changes.with_change(load.at, engines, window))
+        changes = memory.changes.with_change(load.at, engines, window)
+        memory = replace(memory, changes=changes, falling=decided < engines)
     return Decision(decided, reason, bounded), memory
 
 
@@ -57,7 +60,13 @@ def _in_time(at: float, memory: Memory) -> Memory:
     if not memory.at or 0.0 <= at - memory.at <= LONGEST:
         return replace(memory, at=at)
     return replace(
-        memory, at=at, peaks=Peaks(), changes=Changes(), busy_at=at, headroom=replace(memory.headroom, at=at)
+        memory,
+        at=at,
+        peaks=Peaks(),
+        changes=Changes(),
+        falling=False,
+        busy_at=at,
+        headroom=replace(memory.headroom, at=at),
     )
 
 
@@ -101,6 +110,7 @@ def _fewer(policy: Policy, engines: int, needed: int, load: Load, memory: Memory
         return 0
     if load.starting:  # what they will change is not seen yet
         return engines
-    enough = max(needed, memory.peaks.most(load.at, policy.down_delay, engines))
+    delay = policy.down_delay * (FURTHER if memory.falling else 1.0)
+    enough = max(needed, memory.peaks.most(load.at, delay, engines))
     before = memory.changes.highest(load.at, policy.down.seconds, engines)
     return min(engines, max(enough, before - policy.down.step(before)))

@@ -26,7 +26,7 @@ MOST_SPARE: Final = 1.4
 """Four times what is expected."""
 AIM: Final = 0.8
 """Share of what may be late that is aimed at: the rest is for what never came before."""
-_GAIN: Final = 0.01
+_GAIN: Final = 0.006
 """Of a second and of a share of requests that is late beyond what is aimed at."""
 _FORGETTING: Final = 0.15
 """Share of what may be late by which a spare shrinks that is not needed: slowly, the next burst may be an hour away."""

@@ -43,8 +43,10 @@ class Peaks:
         return Peaks(self.since or at, tuple(kept))
 
     def most(self, at: float, window: float, engines: int) -> int:
-        """The most in the last ``window`` seconds; of one that is not over yet ``engines``, as it is."""
-        known = max((count for _, count in self.peaks), default=0)
+        """The most in the last ``window`` seconds, no more than what is remembered; of one that is not over yet
+        ``engines``, as it is."""
+        part = window / _PARTS
+        known = max((count for when, count in self.peaks if at - when <= window + part), default=0)
         return known if at - self.since >= window else max(known, engines)
 
 
@@ -95,6 +97,8 @@ class Memory:
     present: Forecast = field(default_factory=Forecast)
     peaks: Peaks = field(default_factory=Peaks)
     changes: Changes = field(default_factory=Changes)
+    falling: bool = False
+    """The last change was to fewer engines."""
     start_seconds: float = START_SECONDS
     """From the decision to an engine that answers."""
     busy_at: float = 0.0

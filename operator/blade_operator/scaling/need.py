@@ -14,6 +14,10 @@ SPARE: Final = 1.03
 """So many times the load is what fewer engines have to be enough for: else one more would soon be needed again."""
 BEST: Final = 1.2
 """A target below so many times the latency of an engine without load cannot be reached by more engines."""
+_MOST_PRESENT: Final = 1.1
+"""So many times what engines can have at a time within the targets is chance."""
+_BUSY: Final = 0.9
+"""Share of its time that an engine may be busy where no TPOT is promised."""
 _MOST_FACTOR: Final = 2.0
 """The most by which a target that is missed multiplies the engines at once."""
 _HIGH: Final = 0.9
@@ -39,11 +43,13 @@ def by_concurrency(load: Load, expected: float, target: float) -> Need:
 
 def by_targets(load: Load, arrivals: float, capacity: Capacity, policy: Policy, start: float) -> Need:
     """The fewest engines with which latencies stay below the targets at ``arrivals`` a second; while it is not known
-    what an engine can do, more as far as a target is missed. What waits has to be done in ``start`` seconds, too."""
+    what an engine can do, more as far as a target is missed. What waits, or is more than engines can have at a time,
+    has to be done in ``start`` seconds, too: requests pile up before their latencies say so."""
     if not capacity.is_known or load.arrivals <= 0.0:
         return _measured(load, policy.targets) or Need(load.engines, "it is not known yet what an engine can do")
     targets = reachable(policy.targets, capacity)
-    arrivals += load.queued / max(start, 1.0)
+    piled_up = load.present - _MOST_PRESENT * load.ready * _present_in_time(load, targets, capacity)
+    arrivals += max(load.queued, piled_up) / max(start, 1.0)
     low, high = max(1, policy.least), max(1, policy.most)
     while low < high:  # latencies fall with the number of engines
         engines = (low + high) // 2
@@ -59,6 +65,16 @@ def by_targets(load: Load, arrivals: float, capacity: Capacity, policy: Policy, 
     if targets != policy.targets:
         text += "; no number of engines is fast enough for the targets"
     return Need(low, text)
+
+
+def _present_in_time(load: Load, targets: Targets, capacity: Capacity) -> float:
+    """Requests that one engine can have at a time within the targets, by Little's law."""
+    demand = Demand.of(load, 1, 1.0)
+    of_one = capacity.busy(demand)
+    if of_one <= 0.0:
+        return math.inf
+    busy = _BUSY if targets.tpot is None else 1.0 - capacity.fixed * capacity.tail / targets.tpot
+    return busy / of_one * demand.completion * capacity.fixed / (1.0 - busy)
 
 
 def reachable(targets: Targets, capacity: Capacity) -> Targets:

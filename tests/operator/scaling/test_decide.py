@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blade_operator.scaling.capacity import Capacity
-from blade_operator.scaling.decide import LONGEST, Decision, decide
+from blade_operator.scaling.decide import FURTHER, LONGEST, Decision, decide
 from blade_operator.scaling.load import Load
 from blade_operator.scaling.memory import Memory
 from blade_operator.scaling.policy import Policy, Speed, Targets
@@ -71,12 +71,37 @@ def test_a_steady_load_gets_engines_enough_and_no_more() -> None:
 
 def test_a_higher_load_gets_more_at_once_and_a_lower_one_fewer_after_the_delay() -> None:
     engines, memory = settled()
-    counts, memory = run(SLO, [25.0] * 3, engines, memory)
-    assert counts[0] > engines
-    high = counts[-1]
+    [high], memory = run(SLO, [25.0], engines, memory)
+    assert high > engines
     counts, _ = run(SLO, [10.0] * 60, high, memory)
     assert counts[: int(SLO.down_delay / 10) - 1] == [high] * (int(SLO.down_delay / 10) - 1)
     assert counts[-1] < high
+
+
+def test_further_engines_go_after_a_part_of_the_delay_until_one_comes() -> None:
+    policy = replace(SLO, down=Speed(engines=20, percent=100))
+    engines, memory = settled(policy, rate=40.0, engines=9)
+    counts, memory = run(policy, [30.0] * 20, engines, memory)
+    fewer, part = counts[-1], int(FURTHER * policy.down_delay / 10)
+    assert fewer < engines
+    assert memory.falling
+    counts, lower = run(policy, [15.0] * 12, fewer, memory)
+    assert counts[part - 2] == fewer
+    assert counts[-1] < fewer
+    assert lower.falling
+    # After an engine has come the whole delay counts again.
+    [more], memory = run(policy, [60.0], fewer, memory)
+    assert more > fewer
+    counts, _ = run(policy, [15.0] * 11, more, memory)
+    assert min(counts) == more
+
+
+def test_requests_that_pile_up_get_engines_before_latencies_say_so() -> None:
+    engines, memory = settled()
+    load = measured(memory.at + 10, 10.0, engines)
+    assert decide(SLO, engines, load, memory)[0].engines == engines
+    piled_up = replace(load, running=4 * load.running)
+    assert decide(SLO, engines, piled_up, memory)[0].engines > engines
 
 
 @settings(deadline=None, max_examples=60)
@@ -173,8 +198,9 @@ def test_targets_that_no_engine_reaches_do_not_take_all_there_are() -> None:
 
 def test_engines_that_start_count() -> None:
     engines, memory = settled()
-    load = measured(memory.at + 10, 20.0, engines)
+    load = replace(measured(memory.at + 10, 20.0, engines), running=300.0)
     wanted = decide(SLO, engines, load, memory)[0].engines
+    assert engines < wanted < engines + SLO.up.step(engines)
     again, _ = decide(SLO, wanted, replace(load, starting=wanted - engines), memory)
     assert again.engines == wanted
 
