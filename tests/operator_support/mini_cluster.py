@@ -210,9 +210,8 @@ class MiniCluster:
             for pod in self.pods:
                 self.become_ready(pod)
             plan = self.reconcile()
-            if plan == Plan(requeue_after=plan.requeue_after, autoscaler=plan.autoscaler) and not any(
-                map(podutil.is_terminating, self.pods)
-            ):
+            rest = Plan(requeue_after=plan.requeue_after, autoscaler=plan.autoscaler, scale_target=plan.scale_target)
+            if plan == rest and not any(map(podutil.is_terminating, self.pods)):
                 return
         raise AssertionError(f"not converged after {rounds} rounds: {plan}")
 

@@ -42,6 +42,8 @@ class Observed:
     """Names of the pods that do not accept the operator's internal token."""
     signals: Mapping[str, RouterSignals] = field(default_factory=dict)
     """What each router measured, by pod name, if :func:`needs_signals`; absent when the pod did not respond."""
+    signals_queried: bool = True
+    """Whether routers were asked for them at all; else nothing is decided on the number of engines."""
     autoscaler: Autoscaler | None = None
     """What is remembered of scaling the service; None: this process has not looked at it yet."""
     has_leader_worker_sets: bool = False
