@@ -58,7 +58,12 @@ def needs_signals(service: Object) -> bool:
     """Whether decisions about this service need its routers' signals: it is scaled by load, or has a canary. The spec
     may be of any form: a cluster without rules stores what it gets."""
     mode = _part(_part(service, "spec"), "scaling").get("mode", "Fixed")
-    return mode not in ("Fixed", "External") or bool(_part(_part(service, "spec"), "rollout").get("canary"))
+    return mode not in ("Fixed", "External") or has_canary(service)
+
+
+def has_canary(service: Object) -> bool:
+    """Whether the spec says that changes are compared in a canary; it may be of any form, too."""
+    return bool(_part(_part(service, "spec"), "rollout").get("canary"))
 
 
 def _part(obj: Object, name: str) -> Object:

@@ -56,7 +56,7 @@ class Autoscaler:
     judgement: Judgement
     """The condition as it is to be."""
     saved: Saved | None = None
-    """What ``state`` in ``status`` says: decoded once, when another process wrote it. None: nothing that can be read."""
+    """What ``state`` in ``status`` says, decoded once where another process wrote it; None: it cannot be read."""
     memory: Memory = field(default_factory=Memory)
     samples: Samples = field(default_factory=dict)
     decided_at: float = 0.0
@@ -64,6 +64,8 @@ class Autoscaler:
     """When there was a load to decide by last."""
     published_at: float = 0.0
     """When ``status`` changed last."""
+    publish_after: float = PUBLISH_SECONDS
+    """Seconds from then until only its numbers may change."""
     unmeasured_since: float = 0.0
     """Since when there have been requests and no latencies of streams; 0: there are, or no requests."""
 

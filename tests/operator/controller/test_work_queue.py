@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blade_operator import backoff
-from blade_operator.controller.work_queue import WorkQueue
+from blade_operator.controller.work_queue import Priority, WorkQueue
 
 
 async def _next(queue: WorkQueue[str]) -> str | None:
@@ -69,10 +69,10 @@ async def test_failures_back_off_exponentially_up_to_a_limit_until_one_succeeds(
 async def test_changes_go_before_resyncs() -> None:
     queue: WorkQueue[str] = WorkQueue()
     for key in ("a", "b", "c"):
-        queue.add(key, low_priority=True)
+        queue.add(key, Priority.RESYNC)
     queue.add("c")
     queue.add("d")
-    queue.add("d", low_priority=True)
+    queue.add("d", Priority.RESYNC)
     assert len(queue) == 4
     assert [await _next(queue) for _ in range(5)] == ["c", "d", "a", "b", None]
 

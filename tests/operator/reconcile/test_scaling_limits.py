@@ -39,11 +39,12 @@ def test_engines_count_while_they_may_still_become_ready() -> None:
     leaving = pod(900, 40, annotations={DRAINING_SINCE: NOW.isoformat()})
     gone = pod(900, 40, deletionTimestamp=NOW.isoformat())
     pods = [pod(900, 40), pod(900, 40), leaving, gone, pod(30), pod(601), pod(30, role="router")]
-    assert engine_pods(pods).expected(5, 40.0, NOW.timestamp()) == Engines(ready=2, starting=1)
-    assert engine_pods(pods).expected(8, 40.0, NOW.timestamp()) == Engines(
+    engines, at = engine_pods(pods), NOW.timestamp()
+    assert engines.expected(5, 40.0, at) == Engines(ready=2, starting=1)
+    assert engines.expected(8, 40.0, at) == Engines(
         ready=2, starting=4
     )  # three are yet to be made
-    assert engine_pods(pods).expected(5, 400.0, NOW.timestamp()) == Engines(ready=2, starting=2)
+    assert engines.expected(5, 400.0, at) == Engines(ready=2, starting=2)
 
 
 @pytest.mark.parametrize(("latency", "expected"), [("500ms", 0.5), ("2s", 2.0), ("40ms", 0.04), (None, None)])

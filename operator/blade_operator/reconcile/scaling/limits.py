@@ -22,6 +22,7 @@ _UP_SECONDS: Final = 15.0
 _DOWN_ENGINES: Final = 1
 _DOWN_SECONDS: Final = 60.0
 _LONGEST_START: Final = 1800.0
+_BEHAVIOR: Final = Behavior()
 
 
 def limits_of(scaling: Scaling, gpus: int, now: datetime) -> Limits:
@@ -41,7 +42,7 @@ def limits_of(scaling: Scaling, gpus: int, now: datetime) -> Limits:
         )
     if in_budget is not None:
         most = min(most, max(in_budget, least, 1))
-    behavior = scaling.behavior or Behavior()
+    behavior = scaling.behavior or _BEHAVIOR
     policy = Policy(
         least=least,
         most=most,

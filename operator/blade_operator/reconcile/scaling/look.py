@@ -15,7 +15,7 @@ from typing import Final
 from blade_operator.model.objects import Object
 from blade_operator.model.scale_target import ScaleTarget
 from blade_operator.reconcile.scaling.limits import limits_of
-from blade_operator.reconcile.scaling.publish import is_to_publish
+from blade_operator.reconcile.scaling.publish import is_condition_to_publish
 from blade_operator.scaling.autoscaler import Autoscaler, Judgement, Verdict, without_times
 from blade_operator.scaling.decide import decide
 from blade_operator.scaling.load import Load
@@ -48,7 +48,7 @@ class Found:
     scales: bool
     """The number of engines is to change: the service is to be reconciled at once."""
     publishes: bool
-    """The status has something new to say: it is to be reconciled."""
+    """The condition is another one: the service is to be reconciled. Numbers are written by its next resync."""
 
 
 def is_due(known: Autoscaler, at: float) -> bool:
@@ -57,8 +57,8 @@ def is_due(known: Autoscaler, at: float) -> bool:
 
 
 def is_decided(known: Autoscaler | None, service: Object, at: float) -> bool:
-    """Whether what is ``known`` of a service is a recent decision, so that its reconcile asks no router. One without
-    engines may be waited for: it is asked at once."""
+    """Whether what is ``known`` of a service that is scaled by load is a recent decision, so that its reconcile asks no
+    router. One without engines may be waited for: it is asked at once."""
     return (
         known is not None
         and known.uid == service["metadata"].get("uid")
@@ -75,7 +75,7 @@ def look(target: ScaleTarget, known: Autoscaler, signals: Mapping[str, RouterSig
     new = decided(known, target, signals, limits, engines, now)
     acts = target.scaling.mode != "Advisory"
     scales = acts and (new.verdict.engines != engines or engines != target.declared)
-    return Found(new, scales, is_to_publish(new, target.generation, engines, now.timestamp()))
+    return Found(new, scales, is_condition_to_publish(new, now.timestamp()))
 
 
 def decided(

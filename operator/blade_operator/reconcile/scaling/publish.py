@@ -16,6 +16,8 @@ from blade_operator.scaling.autoscaler import KEEP_SECONDS, PUBLISH_SECONDS, Aut
 from blade_operator.scaling.serialise import Saved
 
 _CHANGES: Final = 5
+_MOST_EARLY: Final = 240.0
+"""Seconds that are paid for."""
 
 
 def is_to_publish(new: Autoscaler, generation: int, was: int, at: float) -> bool:
@@ -25,7 +27,16 @@ def is_to_publish(new: Autoscaler, generation: int, was: int, at: float) -> bool
         return True
     if int(new.status.get("replicas", was)) != new.verdict.engines:
         return True
-    return not 0 <= at - new.published_at < PUBLISH_SECONDS and _is_worth_a_write(new, at)
+    waited = at - new.published_at
+    return is_condition_to_publish(new, at) or (not 0 <= waited < new.publish_after and _is_worth_a_write(new, at))
+
+
+def is_condition_to_publish(new: Autoscaler, at: float) -> bool:
+    """Whether the condition is to be another one: numbers in the status can wait for the next reconcile."""
+    verdict, said = new.verdict.judgement, new.judgement
+    return (verdict.status, verdict.reason) != (said.status, said.reason) and (
+        not 0 <= at - new.published_at < PUBLISH_SECONDS
+    )
 
 
 def published(new: Autoscaler, mode: str, generation: int, replicas: int, was: int, now: datetime) -> Autoscaler:
@@ -38,6 +49,9 @@ def published(new: Autoscaler, mode: str, generation: int, replicas: int, was: i
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         changes.append(f"{stamp} {was} -> {verdict.engines}: {verdict.reason}")
     saved = Saved(at, new.memory, original)
+    # A write that comes early, of another number of engines, is paid for by a longer wait for the next one.
+    waited = at - new.published_at
+    early = min(max(0.0, new.publish_after - waited), _MOST_EARLY) if waited >= 0 else 0.0
     status = {
         "mode": mode,
         "replicas": verdict.engines,
@@ -47,14 +61,18 @@ def published(new: Autoscaler, mode: str, generation: int, replicas: int, was: i
         "state": serialise.dump(saved),
     }
     return dataclasses.replace(
-        new, status=status, judgement=verdict.judgement, saved=saved, published_at=at, generation=generation
+        new,
+        status=status,
+        judgement=verdict.judgement,
+        saved=saved,
+        published_at=at,
+        publish_after=PUBLISH_SECONDS + early,
+        generation=generation,
     )
 
 
 def _is_worth_a_write(new: Autoscaler, at: float) -> bool:
-    verdict, said, saved = new.verdict, new.judgement, new.saved
-    if (verdict.judgement.status, verdict.judgement.reason) != (said.status, said.reason):
-        return True
+    verdict, saved = new.verdict, new.saved
     if verdict.needed != new.status.get("needed") or differs(str(new.status.get("reason", "")), verdict.reason):
         return True
     if saved is None:
