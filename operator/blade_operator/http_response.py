@@ -100,7 +100,8 @@ class ResponseReader:
 
 def _size(text: bytes, base: int) -> int:
     """Bytes that a length says."""
-    if not text or not all(each in b"0123456789abcdefABCDEF" for each in text) or len(text) > 12:
+    digits = b"0123456789abcdefABCDEF"[: 10 if base == 10 else None]
+    if not text or not all(each in digits for each in text) or len(text) > 12:
         raise ValueError(f"the response says {text[:20]!r} for its length")
     size = int(text, base)
     if size > BODY_LIMIT:

@@ -41,9 +41,7 @@ def test_engines_count_while_they_may_still_become_ready() -> None:
     pods = [pod(900, 40), pod(900, 40), leaving, gone, pod(30), pod(601), pod(30, role="router")]
     engines, at = engine_pods(pods), NOW.timestamp()
     assert engines.expected(5, 40.0, at) == Engines(ready=2, starting=1)
-    assert engines.expected(8, 40.0, at) == Engines(
-        ready=2, starting=4
-    )  # three are yet to be made
+    assert engines.expected(8, 40.0, at) == Engines(ready=2, starting=4)  # three are yet to be made
     assert engines.expected(5, 400.0, at) == Engines(ready=2, starting=2)
 
 
