@@ -171,7 +171,8 @@ class Controller:
             with self._timed(key):
                 plan = self._reconcile(observed, datetime.now(UTC))
                 self._decisions.remember(key, plan.autoscaler)
-                self._decisions.watch(key, plan.scale_target, started_routers(observed.pods))
+                routers = started_routers(observed.pods) if plan.scale_target is not None else ()
+                self._decisions.watch(key, plan.scale_target, routers)
                 await self._execute(key, observed, plan)
         self._demand.watch(key, _started_routers(observed.pods) if plan.wakes_on_demand else {})
         busy = any(state.running or state.waiting for state in report.engines.values())
