@@ -6,13 +6,12 @@ import sys
 
 import pytest
 
-from blade_operator import descriptors
 from blade_operator.descriptors import affordable
 
 
 @pytest.mark.parametrize(("soft", "expected"), [(1000, 250), (100_000, 4096), (resource.RLIM_INFINITY, 4096), (0, 0)])
 def test_connections_are_a_share_of_the_limit(soft: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda kind: (soft, soft))
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, soft))
     assert affordable(4096, 0.25) == expected
 
 
