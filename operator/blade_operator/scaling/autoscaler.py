@@ -64,8 +64,8 @@ class Autoscaler:
     """When there was a load to decide by last."""
     published_at: float = 0.0
     """When ``status`` changed last."""
-    publish_after: float = PUBLISH_SECONDS
-    """Seconds from then until only its numbers may change."""
+    ahead: float = 0.0
+    """Seconds by which writes were ahead of one a minute then."""
     unmeasured_since: float = 0.0
     """Since when there have been requests and no latencies of streams; 0: there are, or no requests."""
 

@@ -16,8 +16,8 @@ from blade_operator.scaling.autoscaler import KEEP_SECONDS, PUBLISH_SECONDS, Aut
 from blade_operator.scaling.serialise import Saved
 
 _CHANGES: Final = 5
-_MOST_EARLY: Final = 240.0
-"""Seconds that are paid for."""
+_MOST_AHEAD: Final = 300.0
+"""Seconds by which writes may be ahead of one a minute and still be paid for."""
 
 
 def is_to_publish(new: Autoscaler, generation: int, was: int, at: float) -> bool:
@@ -27,8 +27,9 @@ def is_to_publish(new: Autoscaler, generation: int, was: int, at: float) -> bool
         return True
     if int(new.status.get("replicas", was)) != new.verdict.engines:
         return True
-    waited = at - new.published_at
-    return is_condition_to_publish(new, at) or (not 0 <= waited < new.publish_after and _is_worth_a_write(new, at))
+    # A write that came early, of another number of engines, costs nothing; several are paid for by a longer wait.
+    wait = max(PUBLISH_SECONDS, new.ahead)
+    return is_condition_to_publish(new, at) or (not 0 <= at - new.published_at < wait and _is_worth_a_write(new, at))
 
 
 def is_condition_to_publish(new: Autoscaler, at: float) -> bool:
@@ -49,9 +50,8 @@ def published(new: Autoscaler, mode: str, generation: int, replicas: int, was: i
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         changes.append(f"{stamp} {was} -> {verdict.engines}: {verdict.reason}")
     saved = Saved(at, new.memory, original)
-    # A write that comes early, of another number of engines, is paid for by a longer wait for the next one.
     waited = at - new.published_at
-    early = min(max(0.0, new.publish_after - waited), _MOST_EARLY) if waited >= 0 else 0.0
+    ahead = min(max(0.0, new.ahead + PUBLISH_SECONDS - waited), _MOST_AHEAD) if waited >= 0 else 0.0
     status = {
         "mode": mode,
         "replicas": verdict.engines,
@@ -66,7 +66,7 @@ def published(new: Autoscaler, mode: str, generation: int, replicas: int, was: i
         judgement=verdict.judgement,
         saved=saved,
         published_at=at,
-        publish_after=PUBLISH_SECONDS + early,
+        ahead=ahead,
         generation=generation,
     )
 
