@@ -7,15 +7,17 @@ whether it is alive.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
 from blade_operator import long_poll, metrics
+from blade_operator.kept_connections import KeptConnections, Peer
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_protocol import headers, paths
@@ -31,6 +33,7 @@ TIMEOUT = 1.0
 """Seconds for one request."""
 DEMAND_SECONDS = 60.0
 """Seconds for which a router is waited for that holds no request."""
+OK = 200
 UNAUTHORIZED = 401
 """The response of an engine that expects another token. A 403 is somebody else's, such as a service mesh's."""
 BUSY = 503
@@ -39,6 +42,7 @@ MESSAGE_LIMIT = 1024
 """Characters of an engine's error that are kept."""
 MAX_CONNECTIONS = 64
 """Requests in flight at the same time."""
+_SIGNALS = msgspec.json.Decoder(RouterSignals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,17 @@ class FleetReport:
     """Of routers, if they were asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A router that has started, and what is needed to ask it."""
+
+    name: str
+    """Of its pod."""
+    peer: Peer
+    pod: Object
+    """Its metadata, by which its token is found."""
+
+
 class Fleet:
     """An HTTP client for the pods of services. Use it as an async context manager.
 
@@ -65,6 +80,7 @@ class Fleet:
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
         wait = httpx.Timeout(timeout, pool=5 * timeout)  # with very many engines a request waits for a connection
         self._client = httpx.AsyncClient(timeout=wait, limits=limits, trust_env=False)
+        self._kept = KeptConnections(timeout)
 
     async def __aenter__(self) -> Fleet:
         return self
@@ -72,6 +88,7 @@ class Fleet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._kept.close()
         await self._client.aclose()
 
     async def query(self, pods: Iterable[Object], signals: bool = False) -> FleetReport:
@@ -87,6 +104,23 @@ class Fleet:
         lists = await self._query_all(serving, engine_url, paths.INTERNAL_ADAPTERS, AdapterList, refusing)
         adapters = {name: tuple(each.adapters) for name, each in lists.items()}
         return FleetReport(engines, downloads, adapters, frozenset(refusing), routers)
+
+    async def query_signals(self, routers: Sequence[Router]) -> dict[str, RouterSignals]:
+        """The signals of each router that responds, by pod name. For who asks again and again: connections are kept."""
+        if len(routers) == 1:
+            found = [await self._get_signals(routers[0])]
+        else:
+            found = await asyncio.gather(*map(self._get_signals, routers))
+        return {router.name: each for router, each in zip(routers, found, strict=True) if each is not None}
+
+    async def _get_signals(self, router: Router) -> RouterSignals | None:
+        try:
+            response = await self._kept.get(router.peer, paths.INTERNAL_SIGNALS, self._headers(router.pod))
+            if response.status == UNAUTHORIZED:
+                metrics.ENGINE_UNAUTHORIZED.inc()
+            return _SIGNALS.decode(response.body) if response.status == OK else None
+        except (OSError, ValueError):  # a DecodeError is a ValueError, too
+            return None
 
     async def wait_for_demand(self, pod: Object) -> bool:
         """Whether the router in ``pod`` holds requests that wait for an engine: once it does, or after a minute.
@@ -190,6 +224,17 @@ def fetch_url(pod: Object) -> str | None:
 def admin_url(pod: Object) -> str | None:
     """Base URL of the admin port of a pod whose router has started, or None."""
     return _port(pod, ROLE_ROUTER, "admin") if _has_started(pod) else None
+
+
+def started_routers(pods: Iterable[Object]) -> tuple[Router, ...]:
+    """The routers among ``pods`` that have started; one that terminates may still have requests."""
+    found = list[Router]()
+    for pod in pods:
+        if (base := admin_url(pod)) is not None:
+            metadata, parts = pod["metadata"], urlsplit(base)
+            peer = Peer(str(metadata.get("uid", metadata["name"])), str(parts.hostname), parts.port or 80)
+            found.append(Router(metadata["name"], peer, {"metadata": metadata}))
+    return tuple(found)
 
 
 def _has_started(pod: Object) -> bool:

@@ -12,6 +12,9 @@ RECONCILE = Histogram(
 FAILURES = Counter("blade_operator_reconcile_failures_total", "Reconciles that ended in an error and are retried.")
 QUEUE_DEPTH = Gauge("blade_operator_queue_depth", "Services in the work queue that wait for a worker.")
 SERVICES = Gauge("blade_operator_services", "LLMServices that exist.")
+SCALED_SERVICES = Gauge("blade_operator_scaled_services", "Services whose number of engines the operator decides on.")
+DECISIONS = Counter("blade_operator_decisions_total", "Decisions on a number of engines outside of reconciles.")
+LOOK_FAILURES = Counter("blade_operator_decision_failures_total", "Decisions that ended in an error.")
 DEMAND_WATCHES = Gauge(
     "blade_operator_demand_watches", "Routers of sleeping services that tell the operator of a held request at once."
 )

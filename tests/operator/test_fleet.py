@@ -15,7 +15,8 @@ from operator_support.mini_cluster import engine_state
 from operator_support.objects import deployment, router
 
 from blade_operator import metrics
-from blade_operator.fleet import Fleet, FleetReport, admin_url, engine_url, fetch_url
+from blade_operator.fleet import Fleet, FleetReport, admin_url, engine_url, fetch_url, started_routers
+from blade_operator.kept_connections import Peer
 from blade_operator.model.objects import Object
 from blade_operator.model.observed import needs_signals
 from blade_protocol.adapters import AdapterCounts, AdapterInfo, AdapterList, LoadAdapterRequest
@@ -253,6 +254,36 @@ async def test_routers_are_asked_for_their_signals_only_for_who_needs_them() -> 
     assert report == FleetReport(signals={"router": RouterSignals(started=1.0, time=2.0, in_flight=3)})
     assert [request.split()[:2] for request in requests] == [["GET", "/internal/signals"]]
     assert "x-blade-internal-token: s3cret" in requests[0]
+
+
+async def test_signals_that_are_asked_for_again_and_again_are_asked_for_with_the_token() -> None:
+    requests: list[str] = []
+    before = metrics.ENGINE_UNAUTHORIZED._value.get()
+    refused = {"/internal/signals": ("401 Unauthorized", b"{}")}
+    async with (
+        _engine_that_returns(b'{"started": 1.0, "time": 2.0, "in_flight": 3}', requests) as port,
+        _engine_that_returns(b"not JSON") as odd,
+        _engine_with_adapters(refused, []) as strange,
+        Fleet(5, lambda pod: pod["metadata"]["name"]) as fleet,
+    ):
+        pods = [_router(port), _router(odd, "odd"), _router(free_port(), "closed"), _router(strange, "strange")]
+        routers = started_routers([*pods, _pod(port)])
+        assert [router.name for router in routers] == ["router", "odd", "closed", "strange"]
+        signals = RouterSignals(started=1.0, time=2.0, in_flight=3)
+        assert await fleet.query_signals(routers) == {"router": signals}
+        assert await fleet.query_signals(routers[:1]) == {"router": signals}
+        assert await fleet.query_signals(()) == {}
+    assert [request.split()[:2] for request in requests] == [["GET", "/internal/signals"]] * 2
+    assert all("x-blade-internal-token: router\r\n" in request for request in requests)
+    assert metrics.ENGINE_UNAUTHORIZED._value.get() == before + 1
+
+
+def test_a_router_is_known_by_its_pods_uid_not_by_its_address() -> None:
+    one, other = _router(9080), _router(9080)
+    one["metadata"]["uid"], other["metadata"]["uid"] = "1", "2"
+    one["status"]["podIP"] = other["status"]["podIP"] = "fd00::7"
+    found = [router.peer for router in started_routers([one, other])]
+    assert found == [Peer("1", "fd00::7", 9080), Peer("2", "fd00::7", 9080)]
 
 
 async def test_a_router_that_does_not_respond_delays_no_engine() -> None:

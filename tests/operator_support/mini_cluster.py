@@ -120,6 +120,8 @@ class MiniCluster:
         self.unauthorized: set[str] = set()
         self.signals: Callable[[float], Mapping[str, RouterSignals]] = lambda at: {}
         """What routers say at a time; they are asked at each reconcile."""
+        self.signals_queried = True
+        """Whether a reconcile asks them; else the decision loop does."""
         self.autoscaler: Autoscaler | None = None
         """What the operator remembers; a restarted one nothing."""
         self.events: list[EventRecord] = []
@@ -148,7 +150,10 @@ class MiniCluster:
                 adapters={pod: tuple(each.values()) for pod, each in self.adapters.items() if pod in self.engines},
                 downloads=self.downloads,
                 rejected=self.rejected,
-                signals=self.signals(self.now.timestamp()) if needs_signals(self.service) else {},
+                signals=(
+                    self.signals(self.now.timestamp()) if self.signals_queried and needs_signals(self.service) else {}
+                ),
+                signals_queried=self.signals_queried,
                 autoscaler=self.autoscaler,
                 has_leader_worker_sets=self.has_leader_worker_sets,
                 abandoned=self.abandoned,
@@ -210,9 +215,8 @@ class MiniCluster:
             for pod in self.pods:
                 self.become_ready(pod)
             plan = self.reconcile()
-            if plan == Plan(requeue_after=plan.requeue_after, autoscaler=plan.autoscaler) and not any(
-                map(podutil.is_terminating, self.pods)
-            ):
+            rest = Plan(requeue_after=plan.requeue_after, autoscaler=plan.autoscaler, scale_target=plan.scale_target)
+            if plan == rest and not any(map(podutil.is_terminating, self.pods)):
                 return
         raise AssertionError(f"not converged after {rounds} rounds: {plan}")
 

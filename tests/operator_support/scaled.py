@@ -9,7 +9,7 @@ from typing import Any
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.plan import Plan
-from blade_operator.reconcile.scaling.scale import PERIOD
+from blade_operator.reconcile.scaling.look import PERIOD
 from blade_protocol.signals import Percentiles, RouterSignals, ServiceSignals
 from operator_support.mini_cluster import MiniCluster, service
 

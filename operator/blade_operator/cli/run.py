@@ -19,6 +19,7 @@ from kubernetes.aio.config import ConfigException
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.kubernetes.api import load_configuration
 from blade_operator.controller.process import Process, Settings
+from blade_operator.descriptors import raise_limit
 from blade_operator.render import Defaults
 
 STOP_SECONDS = 30.0
@@ -34,6 +35,10 @@ _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 def run(options: argparse.Namespace) -> int:
     """Run until stopped: 0 then, 1 when it could not go on or another process is the leader now."""
     _log_to_stderr(options.log_level, options.log_format)
+    try:
+        raise_limit()
+    except (OSError, ValueError) as error:  # a sandbox may forbid it; the limit that is in effect counts
+        logging.getLogger(__name__).warning("the limit of open files cannot be raised: %s", error)
     return asyncio.run(_run(options))
 
 

@@ -21,13 +21,14 @@ from blade_operator.adapters.object_status import changed, updated
 from blade_operator.cluster import Cluster, Rejected
 from blade_operator.controller.adapter_attempts import AdapterAttempts
 from blade_operator.controller.attempts import Attempts, Write
+from blade_operator.controller.decision_loop import DecisionLoop
 from blade_operator.controller.demand_watch import DemandWatch
-from blade_operator.controller.work_queue import WorkQueue
-from blade_operator.fleet import Fleet, admin_url
+from blade_operator.controller.work_queue import Priority, WorkQueue
+from blade_operator.fleet import Fleet, admin_url, started_routers
 from blade_operator.model.objects import Key, Object, Ref
-from blade_operator.model.observed import Observed, needs_signals
+from blade_operator.model.observed import Observed, has_canary, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
-from blade_operator.scaling.autoscaler import Autoscaler
+from blade_operator.reconcile.scaling.look import is_decided
 from blade_protocol.adapters import LoadAdapterRequest
 from blade_protocol.labels import ADAPTER_KIND
 
@@ -81,9 +82,11 @@ class Controller:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._attempts: defaultdict[Key, Attempts] = defaultdict(Attempts)
         self._adapter_attempts: defaultdict[Key, AdapterAttempts] = defaultdict(AdapterAttempts)
-        self._autoscalers: dict[Key, Autoscaler] = {}
         self._services: set[Key] = set()
-        self._demand = DemandWatch(lambda pod: fleet.wait_for_demand(pod), self._queue.add)
+        self._decisions = DecisionLoop(lambda routers: fleet.query_signals(routers), self._decided)
+        self._demand = DemandWatch(
+            lambda pod: fleet.wait_for_demand(pod), lambda key: self._queue.add(key, Priority.SCALING)
+        )
         self._started_at: dict[Key, float] = {}
         """When each reconcile that is still running began."""
 
@@ -92,6 +95,7 @@ class Controller:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._enqueue_changes())
+                group.create_task(self._decisions.run())
                 for _ in range(self._workers * OBSERVERS_PER_WORKER):
                     group.create_task(self._run_worker())
         finally:
@@ -115,13 +119,26 @@ class Controller:
                 requeue_after = await self.reconcile(key)
                 self._queue.forget(key)
                 if requeue_after is not None:
-                    self._queue.add_after(key, requeue_after * random.uniform(0.9, 1.1), low_priority=True)
+                    # What is due sooner than any resync goes on with something.
+                    priority = Priority.RESYNC if requeue_after >= BUSY_RESYNC else Priority.CHANGE
+                    self._queue.add_after(key, requeue_after * random.uniform(0.9, 1.1), priority)
             except Exception as error:
                 metrics.FAILURES.inc()
                 seconds = self._queue.add_rate_limited(key, getattr(error, "retry_after", None) or 0.0)
                 _log.error("%s: %s; next try in %.1f s", key, error, seconds, exc_info=_log.isEnabledFor(logging.DEBUG))
             finally:
                 self._queue.done(key)
+
+    def _decided(self, key: Key, priority: Priority) -> None:
+        """The decision loop asks for a reconcile. One that failed waits for its back-off."""
+        if not self._queue.backs_off(key):
+            self._queue.add(key, priority)
+
+    def _asks_routers(self, key: Key, service: Object) -> bool:
+        """Whether a reconcile needs the routers' signals, which the decision loop asks for otherwise."""
+        if not needs_signals(service):
+            return False
+        return has_canary(service) or not is_decided(self._decisions.remembered(key), service, time.time())
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one service and execute the plan. Returns the seconds until its resync, None when it is gone."""
@@ -131,7 +148,8 @@ class Controller:
             self._forget(key)
             return None
         pods = () if self._is_foreign(observed) else observed.pods
-        report = await self._fleet.query(pods, needs_signals(observed.service))
+        asks_routers = self._asks_routers(key, observed.service)
+        report = await self._fleet.query(pods, asks_routers)
         async with self._reconciling:
             observed = await self._cluster.observe(key)  # querying the engines may have taken a while
             if observed is None:
@@ -146,12 +164,15 @@ class Controller:
                 refused_adapters=self._adapter_attempts[key].refused,
                 unauthorized=report.unauthorized,
                 signals=report.signals,
-                autoscaler=self._autoscalers.get(key),
+                signals_queried=asks_routers,
+                autoscaler=self._decisions.remembered(key),
                 rejected=rejected,
             )
             with self._timed(key):
                 plan = self._reconcile(observed, datetime.now(UTC))
-                self._remember(key, plan.autoscaler)
+                self._decisions.remember(key, plan.autoscaler)
+                routers = started_routers(observed.pods) if plan.scale_target is not None else ()
+                self._decisions.watch(key, plan.scale_target, routers)
                 await self._execute(key, observed, plan)
         self._demand.watch(key, _started_routers(observed.pods) if plan.wakes_on_demand else {})
         busy = any(state.running or state.waiting for state in report.engines.values())
@@ -171,18 +192,12 @@ class Controller:
         finally:
             del self._started_at[key]
 
-    def _remember(self, key: Key, autoscaler: Autoscaler | None) -> None:
-        if autoscaler is None:
-            self._autoscalers.pop(key, None)
-        else:
-            self._autoscalers[key] = autoscaler
-
     def _forget(self, key: Key) -> None:
         self._services.discard(key)
         self._demand.watch(key, {})
         self._attempts.pop(key, None)
         self._adapter_attempts.pop(key, None)
-        self._autoscalers.pop(key, None)
+        self._decisions.forget(key)
         metrics.SERVICES.set(len(self._services))
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:

@@ -8,14 +8,16 @@ process: who is not waited for, or cannot be reached, is found by the next resyn
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import Awaitable, Callable, Mapping
 
 from blade_operator import backoff, metrics
+from blade_operator.descriptors import affordable
 from blade_operator.model.objects import Key, Object
 
 MOST = 8192
 """Routers that are waited for at the same time. As many are left out as there are no file descriptors for."""
+_SHARE = 0.5
+"""Of the file descriptors."""
 QUICK = 1.0
 """Seconds. A wait that ends sooner without demand was none: the router is too old to let anybody wait, or stops."""
 PAUSE = 1.0
@@ -35,7 +37,7 @@ class DemandWatch:
     def __init__(self, wait: Wait, on_demand: Callable[[Key], None], most: int | None = None) -> None:
         self._wait = wait
         self._on_demand = on_demand
-        self._most = _affordable() if most is None else most
+        self._most = affordable(MOST, _SHARE) if most is None else most
         self._tasks: dict[Key, dict[str, asyncio.Task[None]]] = {}
         self._pods: dict[tuple[Key, str], Object] = {}
         """The pods as they are now, by service and name."""
@@ -90,9 +92,3 @@ class DemandWatch:
             else:
                 pause = PAUSE
             failures = 0
-
-
-def _affordable() -> int:
-    """Half of the descriptors that this process may have."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST if soft == resource.RLIM_INFINITY else min(MOST, soft // 2)

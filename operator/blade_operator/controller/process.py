@@ -262,7 +262,7 @@ class Process:
         service = self._cluster.cache.get(Ref(KIND, metadata["namespace"], name))
         if service is None or not self._key:
             return None
-        return internal_token(self._key, metadata["namespace"], name, service.unpack()["metadata"]["uid"])
+        return internal_token(self._key, metadata["namespace"], name, service.uid)
 
     def _unhealthy(self) -> str:
         """What is wrong with this process. Its loop turns, or it could not say."""

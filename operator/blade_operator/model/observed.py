@@ -42,6 +42,8 @@ class Observed:
     """Names of the pods that do not accept the operator's internal token."""
     signals: Mapping[str, RouterSignals] = field(default_factory=dict)
     """What each router measured, by pod name, if :func:`needs_signals`; absent when the pod did not respond."""
+    signals_queried: bool = True
+    """Whether routers were asked for them at all; else nothing is decided on the number of engines."""
     autoscaler: Autoscaler | None = None
     """What is remembered of scaling the service; None: this process has not looked at it yet."""
     has_leader_worker_sets: bool = False
@@ -56,7 +58,12 @@ def needs_signals(service: Object) -> bool:
     """Whether decisions about this service need its routers' signals: it is scaled by load, or has a canary. The spec
     may be of any form: a cluster without rules stores what it gets."""
     mode = _part(_part(service, "spec"), "scaling").get("mode", "Fixed")
-    return mode not in ("Fixed", "External") or bool(_part(_part(service, "spec"), "rollout").get("canary"))
+    return mode not in ("Fixed", "External") or has_canary(service)
+
+
+def has_canary(service: Object) -> bool:
+    """Whether the spec says that changes are compared in a canary; it may be of any form, too."""
+    return bool(_part(_part(service, "spec"), "rollout").get("canary"))
 
 
 def _part(obj: Object, name: str) -> Object:

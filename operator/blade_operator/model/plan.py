@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from blade_operator.model.objects import Object, Ref
+from blade_operator.model.scale_target import ScaleTarget
 from blade_operator.scaling.autoscaler import Autoscaler
 
 
@@ -80,5 +81,7 @@ class Plan:
     """The service sleeps: it is to be reconciled as soon as one of its routers holds a request."""
     autoscaler: Autoscaler | None = None
     """To be remembered until the next reconcile, whatever becomes of the rest; None: the service is not scaled."""
+    scale_target: ScaleTarget | None = None
+    """What the decision loop is to decide on until the next reconcile; None: nothing."""
     requeue_after: float | None = None
     """Seconds until the next reconcile if nothing changes before; None leaves it to the resync."""

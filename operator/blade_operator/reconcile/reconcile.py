@@ -21,6 +21,7 @@ from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan, Prune
 from blade_operator.model.rollout import last_state
+from blade_operator.model.scale_target import ScaleTarget
 from blade_operator.reconcile.canary import LOOK, abort_note, canary_events, canary_weights, is_watched
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
@@ -155,6 +156,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         events=[*scaled.events, *events],
         requeue=[*scaled.requeue, *lowered.requeue, *adapters.requeue, *[LOOK] * is_watched(engines.canary)],
         autoscaler=scaled.autoscaler,
+        scale_target=scaled.target,
     )
 
 
@@ -213,6 +215,7 @@ def _plan(
     events: Sequence[EventRecord] = (),
     requeue: Sequence[float] = (),
     autoscaler: Autoscaler | None = None,
+    scale_target: ScaleTarget | None = None,
 ) -> Plan:
     status = build_status(inputs, now)
     if other := contested(inputs.last_status, inputs.installation, now):
@@ -231,6 +234,7 @@ def _plan(
         actions=list(actions),
         events=[*(transitions(inputs.last_status, status) if is_new else ()), *events],
         autoscaler=autoscaler,
+        scale_target=scale_target,
         wakes_on_demand=inputs.sleeps,
         requeue_after=min(after, default=None),
     )

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from blade_operator.scaling.forecast import Forecast
 from blade_operator.scaling.memory import Changes, Memory, Peaks
+from blade_operator.scaling.serialise import Saved
 from blade_operator.scaling.signals import Samples
 
 PUBLISH_SECONDS: Final = 60.0
@@ -54,6 +55,8 @@ class Autoscaler:
     """``status.scaling`` as it is to be."""
     judgement: Judgement
     """The condition as it is to be."""
+    saved: Saved | None = None
+    """What ``state`` in ``status`` says, decoded once where another process wrote it; None: it cannot be read."""
     memory: Memory = field(default_factory=Memory)
     samples: Samples = field(default_factory=dict)
     decided_at: float = 0.0
@@ -61,6 +64,8 @@ class Autoscaler:
     """When there was a load to decide by last."""
     published_at: float = 0.0
     """When ``status`` changed last."""
+    ahead: float = 0.0
+    """Seconds by which writes were ahead of one a minute then."""
     unmeasured_since: float = 0.0
     """Since when there have been requests and no latencies of streams; 0: there are, or no requests."""
 

@@ -43,3 +43,18 @@ class Policy:
     """Seconds for which fewer engines must have been enough."""
     idle_to_zero: float | None = None
     """Seconds without a request after which there is no engine; None: there always is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The bounds that hold now."""
+
+    policy: Policy
+    in_budget: int | None
+    """Most engines by the budget; None: there is none."""
+    problem: tuple[str, str] | None = None
+    """Reason and message for the condition, when something cannot be kept to."""
+
+    def bound(self, engines: int) -> int:
+        """``engines``, within the bounds. None at all stays so where that is allowed."""
+        return min(max(engines, self.policy.least), self.policy.most)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blade_operator import backoff
-from blade_operator.controller.work_queue import WorkQueue
+from blade_operator.controller.work_queue import Priority, WorkQueue
 
 
 async def _next(queue: WorkQueue[str]) -> str | None:
@@ -69,12 +69,63 @@ async def test_failures_back_off_exponentially_up_to_a_limit_until_one_succeeds(
 async def test_changes_go_before_resyncs() -> None:
     queue: WorkQueue[str] = WorkQueue()
     for key in ("a", "b", "c"):
-        queue.add(key, low_priority=True)
+        queue.add(key, Priority.RESYNC)
     queue.add("c")
     queue.add("d")
-    queue.add("d", low_priority=True)
+    queue.add("d", Priority.RESYNC)
     assert len(queue) == 4
     assert [await _next(queue) for _ in range(5)] == ["c", "d", "a", "b", None]
+
+
+async def test_scaling_goes_before_changes_and_the_highest_priority_of_a_key_counts() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("resync", Priority.RESYNC)
+    queue.add("change")
+    queue.add("up", Priority.RESYNC)
+    queue.add("up", Priority.SCALING)
+    queue.add("up")
+    queue.add("later")
+    assert len(queue) == 4
+    assert [await _next(queue) for _ in range(5)] == ["up", "change", "later", "resync", None]
+
+
+async def test_a_key_keeps_the_priority_with_which_it_was_added_while_it_was_processed() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add("a")
+    queue.add("b")
+    assert await _next(queue) == "a"
+    queue.add("a", Priority.SCALING)
+    queue.add("a", Priority.RESYNC)
+    queue.done("a")
+    assert [await _next(queue) for _ in range(2)] == ["a", "b"]
+    queue.add("b", Priority.RESYNC)
+    queue.add("c")
+    queue.done("b")
+    assert [await _next(queue) for _ in range(2)] == ["c", "b"]
+
+
+async def test_of_two_delayed_adds_the_earlier_time_and_the_higher_priority_count() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 0.01, Priority.RESYNC)
+    queue.add_after("a", 60)
+    queue.add_after("b", 60)
+    queue.add_after("b", 0.01, Priority.RESYNC)
+    await asyncio.sleep(0.03)
+    queue.add("c", Priority.RESYNC)
+    queue.add("d")
+    assert {await _next(queue) for _ in range(3)} == {"a", "b", "d"}
+    assert await _next(queue) == "c"
+
+
+async def test_a_key_backs_off_from_its_failure_until_it_is_tried_again() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.add_after("a", 60)
+    assert not queue.backs_off("a")
+    queue.add_rate_limited("a", at_least=30.0)
+    assert queue.backs_off("a")
+    queue.add("a")
+    assert not queue.backs_off("a")
+    queue.close()
 
 
 async def test_the_server_may_demand_a_longer_delay() -> None:

@@ -13,7 +13,7 @@ from operator_support.scaled import CONCURRENCY, SLO, Scaled
 
 from blade_operator.model import pods as podutil
 from blade_operator.reconcile.scale_down import leaving
-from blade_operator.reconcile.scaling.scale import PERIOD, UNMEASURED
+from blade_operator.reconcile.scaling.look import PERIOD, UNMEASURED
 from blade_protocol.signals import Percentiles
 
 

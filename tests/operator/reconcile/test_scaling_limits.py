@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blade_operator.model.objects import Object
-from blade_operator.reconcile.scaling.limits import count_engines, seconds, start_seconds
+from blade_operator.reconcile.scaling.limits import engine_pods, seconds, start_seconds
 from blade_operator.scaling.signals import Engines
 from blade_protocol.labels import DRAINING_SINCE, ROLE
 
@@ -39,9 +39,10 @@ def test_engines_count_while_they_may_still_become_ready() -> None:
     leaving = pod(900, 40, annotations={DRAINING_SINCE: NOW.isoformat()})
     gone = pod(900, 40, deletionTimestamp=NOW.isoformat())
     pods = [pod(900, 40), pod(900, 40), leaving, gone, pod(30), pod(601), pod(30, role="router")]
-    assert count_engines(pods, 5, 40.0, NOW) == Engines(ready=2, starting=1)
-    assert count_engines(pods, 8, 40.0, NOW) == Engines(ready=2, starting=4)  # three are yet to be made
-    assert count_engines(pods, 5, 400.0, NOW) == Engines(ready=2, starting=2)
+    engines, at = engine_pods(pods), NOW.timestamp()
+    assert engines.expected(5, 40.0, at) == Engines(ready=2, starting=1)
+    assert engines.expected(8, 40.0, at) == Engines(ready=2, starting=4)  # three are yet to be made
+    assert engines.expected(5, 400.0, at) == Engines(ready=2, starting=2)
 
 
 @pytest.mark.parametrize(("latency", "expected"), [("500ms", 0.5), ("2s", 2.0), ("40ms", 0.04), (None, None)])

@@ -10,7 +10,7 @@ from operator_support.sleepy import IDLE_TO_ZERO, SLEEPY, Sleepy
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.plan import DrainPod
-from blade_operator.reconcile.scaling.scale import PERIOD
+from blade_operator.reconcile.scaling.look import PERIOD
 from blade_operator.render.router_config import router_config
 from blade_operator.spec.parse import parse_service
 

@@ -34,6 +34,8 @@ class CachedObject:
     """The trimmed object; of one of our kinds, without its status."""
     status: bytes = b""
     """Of one of our kinds: written by the operator itself, so that a change of it triggers no reconcile."""
+    uid: str = ""
+    """Of one of our kinds."""
 
     def unpack(self) -> Object:
         """The trimmed object."""
@@ -114,8 +116,10 @@ class InformerCache:
         if key is None:
             return
         kept = trim(obj)
-        status = _pack(kept.pop("status")) if ref.kind in OWN_KINDS else b""
-        cached = CachedObject(version, _pack(kept), status)
+        status, uid = b"", ""
+        if ref.kind in OWN_KINDS:
+            status, uid = _pack(kept.pop("status")), str(obj["metadata"].get("uid", ""))
+        cached = CachedObject(version, _pack(kept), status, uid)
         self._keys[ref] = key
         self._tombstones.pop(ref, None)
         self._by_key.setdefault(key, {})[ref] = cached

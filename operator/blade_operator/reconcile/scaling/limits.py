@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
-from blade_operator.scaling.policy import Policy, Speed, Targets
+from blade_operator.model.scale_target import EnginePods
+from blade_operator.scaling.policy import Limits, Policy, Speed, Targets
 from blade_operator.scaling.schedule import Period, bounds
-from blade_operator.scaling.signals import Engines
-from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.scaling_fields import Behavior, Scaling
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
@@ -22,37 +21,18 @@ _UP_ENGINES: Final = 4
 _UP_SECONDS: Final = 15.0
 _DOWN_ENGINES: Final = 1
 _DOWN_SECONDS: Final = 60.0
-_LEAST_PATIENCE: Final = 600.0
-"""Seconds after which an engine that is not ready is not expected to be soon, at least."""
-_PATIENCE: Final = 3.0
-"""The same as a multiple of the time that engines take to start."""
 _LONGEST_START: Final = 1800.0
+_BEHAVIOR: Final = Behavior()
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The bounds that hold now."""
-
-    policy: Policy
-    in_budget: int | None
-    """Most engines by the budget; None: there is none."""
-    problem: tuple[str, str] | None = None
-    """Reason and message for the condition, when something cannot be kept to."""
-
-    def bound(self, engines: int) -> int:
-        """``engines``, within the bounds. None at all stays so where that is allowed."""
-        return min(max(engines, self.policy.least), self.policy.most)
-
-
-def limits_of(spec: LLMServiceSpec, scaling: Scaling, now: datetime) -> Limits:
-    """The policy of a service that is scaled by load."""
+def limits_of(scaling: Scaling, gpus: int, now: datetime) -> Limits:
+    """The policy of a service that is scaled by load, each engine of which has so many GPUs."""
     periods = [
         Period(each.cron, each.time_zone, parse_duration(each.duration), each.min, each.max)
         for each in scaling.schedules
     ]
     least, most, wrong = bounds(periods, scaling.min, scaling.max or max(scaling.min, 1), now)
     problem = ("ScheduleInvalid", f"spec.scaling.{wrong}") if wrong else None
-    gpus = spec.engine.gpus.count * spec.engine.gpus.nodes
     in_budget = scaling.max_gpus // gpus if scaling.max_gpus is not None and gpus else None
     if in_budget is not None and in_budget < max(least, 1):
         problem = (
@@ -62,7 +42,7 @@ def limits_of(spec: LLMServiceSpec, scaling: Scaling, now: datetime) -> Limits:
         )
     if in_budget is not None:
         most = min(most, max(in_budget, least, 1))
-    behavior = scaling.behavior or Behavior()
+    behavior = scaling.behavior or _BEHAVIOR
     policy = Policy(
         least=least,
         most=most,
@@ -97,15 +77,14 @@ def _targets(scaling: Scaling) -> Targets:
     return Targets(seconds(scaling.slo.ttft), seconds(scaling.slo.tpot), scaling.slo.percentile / 100)
 
 
-def count_engines(pods: Iterable[Object], wanted: int, start_seconds: float, now: datetime) -> Engines:
-    """Those that are ready, and those that start or are yet to be made. One that has taken far too long to start is
-    neither: it may never be ready, and nothing waits for it."""
+def engine_pods(pods: Iterable[Object]) -> EnginePods:
+    """What there is of engines among ``pods``."""
+    pods = tuple(pods)
     active = [pod for pod in pods if podutil.role(pod) == ROLE_ENGINE and podutil.is_active(pod)]
     staying = [pod for pod in active if not podutil.draining_since(pod)]
     ready = sum(map(podutil.is_ready, staying))
-    patience = max(_LEAST_PATIENCE, _PATIENCE * start_seconds)
-    young = sum(not podutil.is_ready(pod) and _age(pod, now) < patience for pod in staying)
-    return Engines(ready, young + max(0, wanted - len(active)))
+    starting = tuple(_made(pod) for pod in staying if not podutil.is_ready(pod))
+    return EnginePods(len(active), ready, starting, start_seconds(pods))
 
 
 def start_seconds(pods: Iterable[Object]) -> float | None:
@@ -130,5 +109,7 @@ def ready_routers(pods: Iterable[Object]) -> list[str]:
     return [pod["metadata"]["name"] for pod in pods if podutil.role(pod) == ROLE_ROUTER and podutil.is_ready(pod)]
 
 
-def _age(pod: Object, now: datetime) -> float:
-    return podutil.age(pod["metadata"].get("creationTimestamp"), now)
+def _made(pod: Object) -> float:
+    """Unix time at which ``pod`` was made; one that does not say has just been."""
+    made = podutil.parse_time(pod["metadata"].get("creationTimestamp"))
+    return math.inf if made is None or made.tzinfo is None else made.timestamp()

@@ -81,6 +81,14 @@ def test_the_status_of_a_service_is_kept_but_notifies_nobody(cache: InformerCach
     assert notified == [KEY, KEY]
 
 
+def test_who_a_service_is_is_known_without_reading_it(cache: InformerCache) -> None:
+    service = llm_service(5)
+    cache.put(service)
+    cached = cache.get(Ref.of(service))
+    assert cached is not None
+    assert cached.uid == "uid-qwen"
+
+
 def test_services_that_were_not_reconciled_yet_come_first(cache: InformerCache) -> None:
     cache.put(llm_service(1, name="a", observedGeneration=1))
     cache.put(llm_service(2, name="b", generation=4, observedGeneration=3))
