@@ -14,6 +14,8 @@ from blade_operator.reconcile.canary import Trial, next_canary, trial_of
 from blade_operator.reconcile.deadline import count_engines, judge
 from blade_operator.reconcile.revisions import Revisions
 from blade_operator.reconcile.rollout import RevisionPods, base_revision, held_counts, replica_counts
+from blade_operator.reconcile.scaling.scale import with_replicas
+from blade_operator.reconcile.standby import with_warm_as_ready
 from blade_operator.reconcile.window import is_open, next_opening, window_problem
 from blade_operator.reconcile.workloads import Workload
 from blade_operator.spec.parse import LLMService
@@ -38,12 +40,17 @@ def plan_engines(
     now: datetime,
     *,
     waits_for_routers: bool,
+    standby: int = 0,
 ) -> EnginePlan:
     """The engines of each revision, and where the change to the current one stands.
 
-    ``waits_for_routers``: the current revision has no engine yet, and gets none now; the newest before it is scaled in
-    its place.
+    Args:
+        waits_for_routers: the current revision has no engine yet, and gets none now; the newest before it is scaled in
+            its place.
+        standby: engines beyond those that serve. What stands by counts as ready, but serves no canary's share.
     """
+    whole, serving = with_replicas(service, service.spec.replicas + standby), observed
+    observed = with_warm_as_ready(observed, now)
     window = service.spec.rollout.window
     invalid = window_problem(window)
     closed = window is not None and (bool(invalid) or not is_open(window, now))
@@ -53,7 +60,7 @@ def plan_engines(
     # A canary at a step makes no other progress than to answer requests, and an aborted one none.
     at_step = before is not None and before.revision == revisions.current and before.phase in ("Running", "Aborted")
     state = judge(
-        service,
+        whole,
         observed.service.get("status") or {},
         revisions.current,
         count_engines(observed.pods, observed.downloads, revisions.current),
@@ -66,7 +73,7 @@ def plan_engines(
     canary, trial = None, None
     if not state.failed:
         canary = next_canary(
-            service, revisions.current, revisions.templates, workloads, observed, now, proven=state.stable, held=waits
+            service, revisions.current, revisions.templates, workloads, serving, now, proven=state.stable, held=waits
         )
     if canary is not None:
         there = {name: workload.replicas for name, workload in workloads.items()}
@@ -77,7 +84,7 @@ def plan_engines(
     stable = state.stable if state.stable in workloads else ""
     if waits and not state.failed:
         held = held_counts(
-            service.spec.replicas,
+            whole.spec.replicas,
             pods.current,
             pods.others,
             max_surge=service.spec.rollout.max_surge,
@@ -91,7 +98,7 @@ def plan_engines(
             opening = next_opening(window, now)
             state = replace(state, held_message=f"it opens at {opening:%Y-%m-%dT%H:%M:%SZ}" if opening else "")
         return EnginePlan(counts, state, canary)
-    return EnginePlan(_counts(service, state, pods, trial, waits=waits_for_routers), state, canary)
+    return EnginePlan(_counts(whole, state, pods, trial, waits=waits_for_routers), state, canary)
 
 
 class _Pods:

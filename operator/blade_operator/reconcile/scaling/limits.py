@@ -97,25 +97,30 @@ def _targets(scaling: Scaling) -> Targets:
     return Targets(seconds(scaling.slo.ttft), seconds(scaling.slo.tpot), scaling.slo.percentile / 100)
 
 
-def count_engines(pods: Iterable[Object], wanted: int, start_seconds: float, now: datetime) -> Engines:
+def count_engines(
+    pods: Iterable[Object], wanted: int, start_seconds: float, now: datetime, standby: int = 0
+) -> Engines:
     """Those that are ready, and those that start or are yet to be made. One that has taken far too long to start is
-    neither: it may never be ready, and nothing waits for it."""
+    neither: it may never be ready, and nothing waits for it. With a pool (``standby``), what stands by does not count,
+    nor what starts to."""
     active = [pod for pod in pods if podutil.role(pod) == ROLE_ENGINE and podutil.is_active(pod)]
+    active = [pod for pod in active if not podutil.stands_by(pod)]
     staying = [pod for pod in active if not podutil.draining_since(pod)]
     ready = sum(map(podutil.is_ready, staying))
     patience = max(_LEAST_PATIENCE, _PATIENCE * start_seconds)
     young = sum(not podutil.is_ready(pod) and _age(pod, now) < patience for pod in staying)
-    return Engines(ready, young + max(0, wanted - len(active)))
+    coming = young + max(0, wanted - len(active))
+    return Engines(ready, min(coming, max(0, wanted - ready)) if standby else coming)
 
 
 def start_seconds(pods: Iterable[Object]) -> float | None:
     """From the creation of an engine's pod to its readiness: the median over those that are ready; None: none is.
 
-    One whose container restarted says nothing: it became ready a second time.
+    One whose container restarted, or that stood by, says nothing: it became ready a second time.
     """
     measured = []
     for pod in pods:
-        if podutil.role(pod) != ROLE_ENGINE or not podutil.is_ready(pod):
+        if podutil.role(pod) != ROLE_ENGINE or not podutil.is_ready(pod) or podutil.woken_at(pod):
             continue
         created = podutil.parse_time(pod["metadata"].get("creationTimestamp"))
         ready = podutil.parse_time(podutil.condition(pod, "Ready").get("lastTransitionTime"))
@@ -131,4 +136,5 @@ def ready_routers(pods: Iterable[Object]) -> list[str]:
 
 
 def _age(pod: Object, now: datetime) -> float:
-    return podutil.age(pod["metadata"].get("creationTimestamp"), now)
+    """Seconds since it was made, or woken."""
+    return podutil.age(podutil.woken_at(pod) or pod["metadata"].get("creationTimestamp"), now)

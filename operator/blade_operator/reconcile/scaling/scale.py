@@ -167,7 +167,7 @@ def _decided(
         memory = without_times(memory, at)
     if (measured_start := start_seconds(observed.pods)) is not None:
         memory = dataclasses.replace(memory, start_seconds=measured_start)
-    counted = count_engines(observed.pods, engines, memory.start_seconds, now)
+    counted = count_engines(observed.pods, engines, memory.start_seconds, now, scaling.standby)
     percentile = scaling.slo.percentile if scaling.slo else 90
     found = measure(observed.signals, ready_routers(observed.pods), known.samples, counted, at, percentile)
     new = dataclasses.replace(known, memory=memory, samples=found.samples, decided_at=at)
