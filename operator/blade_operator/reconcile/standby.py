@@ -12,7 +12,7 @@ killed anywhere finds what it was at.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -105,7 +105,7 @@ def keep_pool(
     able = [pod for pod in available if not _is_on_trial(pod, canary, wanted)]
     # At zero nothing serves, also not what a rollout has beyond the pool for a while.
     spare = min(size if wanted else len(available), len(available) - wanted) if size else 0
-    chosen = {_name(pod) for pod in sorted(able, key=_order(target, observed))[: max(0, spare)]}
+    chosen = {_name(pod) for pod in _by_value(able, target, observed)[: max(0, spare)]}
     serving = sum(_name(pod) in ready and not podutil.standby_since(pod) for pod in available)
     for pod in available:
         if _name(pod) in chosen and not podutil.standby_since(pod) and serving > wanted:
@@ -139,16 +139,20 @@ def _is_on_trial(pod: Object, canary: Canary | None, serving: int) -> bool:
     return serving > 0 and canary is not None and canary.on_trial and podutil.revision(pod) != canary.stable
 
 
-def _order(target: str, observed: Observed) -> Callable[[Object], tuple[bool, bool, int, int, str]]:
-    """Who is to stand by: those that do, those of another revision than the target, then those with the fewest
-    requests, and of these the ones whose prefix cache has saved the least."""
-    return lambda pod: (
-        not podutil.stands_by(pod),
-        podutil.revision(pod) == target,
-        requests(pod, observed.engines),
-        cached_tokens(pod, observed.engines),
-        _name(pod),
-    )
+def _by_value(pods: Iterable[Object], target: str, observed: Observed) -> list[Object]:
+    """Those first that rather stand by: those that do, those of another revision than the target, then those with the
+    fewest requests, and of these the ones whose prefix cache has saved the least; the youngest of equals."""
+
+    def value(pod: Object) -> tuple[bool, bool, int, int]:
+        return (
+            not podutil.stands_by(pod),
+            podutil.revision(pod) == target,
+            requests(pod, observed.engines),
+            cached_tokens(pod, observed.engines),
+        )
+
+    youngest_first = sorted(pods, key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), _name(pod)))[::-1]
+    return sorted(youngest_first, key=value)
 
 
 def _mark(pod: Object, now: datetime, pool: Pool) -> None:
