@@ -87,7 +87,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     waits = _waits_for_routers(revisions, before, observed)
     size = pool_size(service)
     engines = plan_engines(service, revisions, workloads, observed, now, waits_for_routers=waits, standby=size)
-    pool = keep_pool(service, size, engines.counts, observed, now, target=engines.state.target, canary=engines.canary)
+    pool = keep_pool(service, size, engines.counts, observed, now, target=engines.state.target, beside=engines.beside)
     lowered = scale_down(engines.counts, before, with_warm_as_ready(observed, now), now, waits=pool.waking)
     planned = lowered.replicas
     sidecars = roles_with_sidecars(observed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
@@ -30,6 +30,8 @@ class EnginePlan:
     """By revision; the workload of one that is missing is to be deleted."""
     state: RolloutState
     canary: Canary | None = None
+    beside: Mapping[str, int] = field(default_factory=dict)
+    """Engines of the stable revision that serve beside a canary on trial, all of whose engines serve."""
 
 
 def plan_engines(
@@ -70,7 +72,7 @@ def plan_engines(
         held=waits or at_step,
     )
     state = replace(state, invalid_window=invalid)
-    canary, trial = None, None
+    canary, trial, beside = None, None, dict[str, int]()
     if not state.failed:
         canary = next_canary(
             service, revisions.current, revisions.templates, workloads, serving, now, proven=state.stable, held=waits
@@ -81,6 +83,9 @@ def plan_engines(
         waits = waits and canary.phase not in ("Aborted", "Withdrawn")
         if trial is None:
             state = replace(state, target=canary.serving)
+        else:
+            beside = dict(trial.kept)
+            trial = replace(trial, kept={name: count + standby for name, count in beside.items()})
     stable = state.stable if state.stable in workloads else ""
     if waits and not state.failed:
         held = held_counts(
@@ -97,8 +102,8 @@ def plan_engines(
         if state.held == "WaitingForWindow" and window is not None and not invalid:
             opening = next_opening(window, now)
             state = replace(state, held_message=f"it opens at {opening:%Y-%m-%dT%H:%M:%SZ}" if opening else "")
-        return EnginePlan(counts, state, canary)
-    return EnginePlan(_counts(whole, state, pods, trial, waits=waits_for_routers), state, canary)
+        return EnginePlan(counts, state, canary, beside)
+    return EnginePlan(_counts(whole, state, pods, trial, waits=waits_for_routers), state, canary, beside)
 
 
 class _Pods:

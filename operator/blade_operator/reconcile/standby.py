@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from blade_operator.model import pods as podutil
-from blade_operator.model.canary import Canary
 from blade_operator.model.objects import Object
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import DrainPod, EventRecord
@@ -86,14 +85,14 @@ def keep_pool(
     now: datetime,
     *,
     target: str,
-    canary: Canary | None = None,
+    beside: Mapping[str, int],
 ) -> Pool:
     """What keeps ``size`` engines standing by while ``spec.replicas`` serve.
 
     Args:
         counts: engines that are to be there, by revision.
         target: the revision that they all are to have; an engine of another one stands by rather.
-        canary: while it is on trial its engines, which its share needs, all serve.
+        beside: while a canary is on trial, how many engines of which other revision serve. All of its own do.
     """
     staying = _staying(counts, with_warm_as_ready(observed, now))
     pool, marked_ones = Pool(), [pod for pod in staying if podutil.standby_since(pod)]
@@ -102,13 +101,15 @@ def keep_pool(
     wanted = service.spec.replicas
     ready = {_name(pod) for pod in observed.pods if podutil.is_ready(pod)}
     available = [pod for pod in staying if podutil.is_ready(pod)]
-    able = [pod for pod in available if not _is_on_trial(pod, canary, wanted)]
+    able, needed = available, wanted
+    if beside and wanted:
+        able, needed = [pod for pod in available if podutil.revision(pod) in beside], sum(beside.values())
     # At zero nothing serves, also not what a rollout has beyond the pool for a while.
-    spare = min(size if wanted else len(available), len(available) - wanted) if size else 0
+    spare = min(size if wanted else len(able), len(able) - needed) if size else 0
     chosen = {_name(pod) for pod in _by_value(able, target, observed)[: max(0, spare)]}
-    serving = sum(_name(pod) in ready and not podutil.standby_since(pod) for pod in available)
-    for pod in available:
-        if _name(pod) in chosen and not podutil.standby_since(pod) and serving > wanted:
+    serving = sum(_name(pod) in ready and not podutil.standby_since(pod) for pod in able)
+    for pod in able:
+        if _name(pod) in chosen and not podutil.standby_since(pod) and serving > needed:
             serving -= 1
             _mark(pod, now, pool)
     for pod in marked_ones:
@@ -132,11 +133,6 @@ def _staying(counts: Mapping[str, int], observed: Observed) -> list[Object]:
         going = {_name(pod) for pod in leaving(pods, len(pods) - count, observed.engines)}
         found += [pod for pod in pods if _name(pod) not in going and not podutil.draining_since(pod)]
     return found
-
-
-def _is_on_trial(pod: Object, canary: Canary | None, serving: int) -> bool:
-    """Whether a canary's share needs this engine."""
-    return serving > 0 and canary is not None and canary.on_trial and podutil.revision(pod) != canary.stable
 
 
 def _by_value(pods: Iterable[Object], target: str, observed: Observed) -> list[Object]:
