@@ -89,7 +89,7 @@ def standby_since(pod: Object) -> str:
 
 
 def woken_at(pod: Object) -> str:
-    """When this engine was last told to leave the warm pool; empty when it was not."""
+    """When this engine was last asked to leave the warm pool; empty when it was not."""
     return _annotation(pod, WOKEN_AT)
 
 

@@ -137,6 +137,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         old_deployments=any(revision != engines.state.target for revision in planned),
         waits_for_routers=waits and engines.state.target == revisions.current,
         scaling=with_pool(scaled.status, size, pool),
+        standby=size,
         scaling_judgement=scaled.judgement,
         installation=defaults.installation,
     )

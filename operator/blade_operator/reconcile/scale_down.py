@@ -137,6 +137,7 @@ def _has_last_copies(pod: Object, observed: Observed) -> bool:
         if (
             podutil.is_ready(each)
             and not podutil.draining_since(each)
+            and not podutil.standby_since(each)
             and each["metadata"]["name"] in observed.adapters
         ):
             others = (others or set()) | _answering(each, observed)

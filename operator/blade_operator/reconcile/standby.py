@@ -159,7 +159,7 @@ def _mark(pod: Object, now: datetime, pool: Pool) -> None:
 
 
 def _keep(pod: Object, observed: Observed, pool: Pool) -> None:
-    """It stands by, or comes to: one whose engine has restarted has to be told again."""
+    """It stands by, or comes to: one whose engine has restarted has to be asked again."""
     pool.standing_by += 1
     if podutil.woken_at(pod):  # it is not needed after all
         pool.marks.append(marked(pod, {DELETION_COST: STANDBY_COST}, without=(WOKEN_AT,)))
@@ -170,7 +170,7 @@ def _keep(pod: Object, observed: Observed, pool: Pool) -> None:
 
 
 def _wake(pod: Object, observed: Observed, now: datetime, pool: Pool) -> None:
-    """It is to serve: it is told until it says that it does, ever more seldom."""
+    """It is to serve: it is asked until it does, ever more seldom."""
     woken, state = podutil.woken_at(pod), observed.engines.get(_name(pod))
     if woken and state is not None and not state.draining:
         pool.marks.append(marked(pod, {}, without=(STANDBY_SINCE,)))
