@@ -44,17 +44,6 @@ def test_the_pool_is_filled_beyond_those_that_serve_and_the_status_counts_it() -
     assert plan.status is None
 
 
-def test_that_an_engine_on_standby_is_not_ready_is_no_failure() -> None:
-    cluster = Pooled()
-    [spare] = cluster.standing_by
-    pods(cluster)[spare]["status"]["conditions"][0]["lastTransitionTime"] = "2025-01-01T00:00:00Z"
-    cluster.settle()
-    assert cluster.condition("Degraded")[0] == "False"
-    cluster.edit(scaling=POOLED | {"standby": 2})
-    cluster.reconcile()
-    assert cluster.condition("Progressing") == ("True", "Starting", "1 of 2 engines on standby")
-
-
 def test_the_mark_is_made_before_the_engine_is_drained() -> None:
     cluster = Pooled(POOLED | {"standby": 0})
     cluster.edit(scaling=POOLED)
