@@ -63,8 +63,8 @@ DRAINING_SINCE: Final = f"{GROUP}/draining-since"
 STANDBY_SINCE: Final = f"{GROUP}/standby-since"
 """Annotation of an engine pod of the warm pool: since when it stands by."""
 WOKEN_AT: Final = f"{GROUP}/woken-at"
-"""Annotation of an engine pod that stood by: when it was asked to take requests again. Beside ``standby-since`` until it
-says that it does."""
+"""Annotation of an engine pod that stood by: when it was asked to take requests again. Beside ``standby-since`` until
+it says that it does."""
 INSTALLATION: Final = f"{GROUP}/installation"
 """Annotation of an LLMService: the installation of the operator, ``NAMESPACE/LEASE``, that is to keep it."""
 SENDS_TOKEN: Final = f"{GROUP}/sends-token"
