@@ -94,11 +94,11 @@ def keep_pool(
         target: the revision that they all are to have; an engine of another one stands by rather.
         beside: while a canary is on trial, how many engines of which other revision serve. All of its own do.
     """
-    staying = _staying(counts, with_warm_as_ready(observed, now))
-    pool, marked_ones = Pool(), [pod for pod in staying if podutil.standby_since(pod)]
-    if not size and not marked_ones and not any(_is_waking(pod, now) for pod in staying):
+    pool, wanted = Pool(), service.spec.replicas
+    if not size and not any(podutil.standby_since(pod) or podutil.woken_at(pod) for pod in observed.pods):
         return pool
-    wanted = service.spec.replicas
+    staying = _staying(counts, with_warm_as_ready(observed, now))
+    marked_ones = [pod for pod in staying if podutil.standby_since(pod)]
     ready = {_name(pod) for pod in observed.pods if podutil.is_ready(pod)}
     available = [pod for pod in staying if podutil.is_ready(pod)]
     able, needed = available, wanted
