@@ -30,6 +30,19 @@ def test_a_service_sleeps_and_wakes_without_an_error(demo: Service) -> None:
         asleep(demo)
 
 
+def test_an_engine_on_standby_answers_the_request_that_wakes_the_service(demo: Service) -> None:
+    demo.apply(**DEMO, scaling=SCALING | {"standby": 1})
+    with demo.reach() as url:
+        demo.until(lambda: demo.status()["phase"] == "Sleeping" and len(demo.pods("engine")) == 1, "asleep", 180)
+        demo.until(lambda: demo.status()["scaling"].get("standby") == 1, "warm", 60)
+        [spare] = [pod["metadata"]["name"] for pod in demo.pods("engine")]
+        result = send(url, next(iter(RESPONSES)), stream=False)
+        assert (result.outcome, result.detail) == ("ok", "")
+        demo.until(lambda: {"Standby", "StandbyWoken", "Woke"} <= reasons(demo), "telling of it", 30)
+        assert demo.status()["readyReplicas"] >= 1
+        assert spare in {pod["metadata"]["name"] for pod in demo.pods("engine")}
+
+
 def asleep(demo: Service) -> None:
     demo.until(lambda: demo.status()["phase"] == "Sleeping" and not demo.pods("engine"), "asleep", 120)
     ready = demo.condition("Ready")

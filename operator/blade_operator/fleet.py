@@ -140,9 +140,10 @@ class Fleet:
             raise ValueError(f"these are no signals: {error}") from error
         return any(service.held_requests for service in signals.services)
 
-    async def drain(self, pod: Object, draining: bool = True) -> bool:
-        """Drain the engine in ``pod``: it accepts no new request; or take it back in. False when it did not respond."""
-        response = await self._post(pod, paths.INTERNAL_DRAIN, DrainRequest(draining=draining))
+    async def drain(self, pod: Object, draining: bool = True, *, standby: bool = False) -> bool:
+        """Drain the engine in ``pod``: it accepts no new request; or take it back in. ``standby``: it also gives its KV
+        cache back once it has no request. False when it did not respond."""
+        response = await self._post(pod, paths.INTERNAL_DRAIN, DrainRequest(draining=draining, standby=standby))
         return response is not None and response.is_success
 
     async def load_adapter(self, pod: Object, request: LoadAdapterRequest) -> str:

@@ -373,12 +373,18 @@ def make_sources(options: Options) -> Configuration:
             return WatchedFile(service)
         if cluster is None:
             raise ConfigError(f"service {service}: there is no cluster to find it in")
-        return EndpointSliceSource(cluster, service)
+        return EndpointSliceSource(cluster, service, wakes)
+
+    config = WatchedFile(options.config) if options.config else None
+    config_map = ConfigMapSource(cluster, options.config_map) if cluster and options.config_map else None
+
+    def wakes() -> bool:
+        return any(source is not None and source.config.hold.wakes for source in (config_map, config))
 
     return Configuration(
         options.endpoints,
-        config=WatchedFile(options.config) if options.config else None,
-        config_map=ConfigMapSource(cluster, options.config_map) if cluster and options.config_map else None,
+        config=config,
+        config_map=config_map,
         service=source_of(options.service) if options.service is not None else None,
         services={each.stem if isinstance(each, Path) else each: source_of(each) for each in options.services},
         policy=options.policy,

@@ -18,6 +18,7 @@ import psutil
 from blade_operator.cluster.local.commands import send
 from blade_operator.cluster.local.pod_status import is_ready, is_terminating
 from blade_operator.model.objects import Object
+from blade_operator.model.pods import stands_by
 from blade_protocol.labels import ROLE, ROLE_ENGINE, ROLE_ROUTER
 from e2e.support.completions import Question
 from e2e.support.steady_load import USERS, Kind, SteadyLoad
@@ -97,14 +98,16 @@ class Changing:
         service = self.loop.service(NAME)
         status = service.get("status", {})
         pods = self.loop.objects("Pod")
-        wanted = self.spec["replicas"] + self.spec.get("router", {}).get("replicas", 1)
+        standby = self.spec.get("scaling", {}).get("standby", 0)
+        wanted = self.spec["replicas"] + standby + self.spec.get("router", {}).get("replicas", 1)
         return (
             status.get("observedGeneration") == service.get("metadata", {}).get("generation", 0)
             and self.loop.ready(NAME, self.spec["replicas"])
             and self.loop.condition(NAME, "Reconciling") == "False"
             and self._has_adapters(status.get("adapters", []))
             and len(pods) == wanted
-            and all(is_ready(pod) and not is_terminating(pod) for pod in pods)
+            and all(is_ready(pod) != stands_by(pod) and not is_terminating(pod) for pod in pods)
+            and sum(map(stands_by, pods)) == standby
         )
 
     def _has_adapters(self, reported: list[Object]) -> bool:
@@ -243,6 +246,13 @@ def operator_killed_at_a_drain(service: Changing) -> None:
     service.loop.kill()
     service.loop.start()
     service.settled()
+
+
+def pool_turned(service: Changing) -> None:
+    """More engines serve, the first of them from standby, and then fewer."""
+    for serving in (3, 1):
+        service.apply(replicas=serving, scaling={"min": serving, "max": serving})
+        service.settled()
 
 
 Change = Callable[[Changing], None]

@@ -22,7 +22,16 @@ from blade_operator.spec import apply_defaults
 from blade_protocol.adapters import AdapterInfo
 from blade_protocol.check import CheckItem, CheckReport
 from blade_protocol.fetch import FetchProgress
-from blade_protocol.labels import ADAPTER_KIND, API_VERSION, DELETION_COST, DRAINING_SINCE, KIND, REVISION
+from blade_protocol.labels import (
+    ADAPTER_KIND,
+    API_VERSION,
+    DELETION_COST,
+    DRAINING_SINCE,
+    KIND,
+    REVISION,
+    STANDBY_SINCE,
+    WOKEN_AT,
+)
 from blade_protocol.signals import RouterSignals
 from blade_protocol.state import EngineState, MemoryPlan
 from operator_support import leader_worker_sets
@@ -82,7 +91,7 @@ def engine_state(pod: Object, plan: MemoryPlan | None = None, lora: dict[str, An
     )
 
 
-_MARKS = (DELETION_COST, DRAINING_SINCE)
+_MARKS = (DELETION_COST, DRAINING_SINCE, STANDBY_SINCE, WOKEN_AT)
 _FILLED_IN = {
     "Deployment": {"progressDeadlineSeconds": 600},
     "StatefulSet": {"minReadySeconds": 600},
@@ -177,7 +186,9 @@ class MiniCluster:
             elif isinstance(action, UnloadAdapter):
                 self.adapters[action.pod].pop(action.name, None)
             elif action.pod in self.engines and action.pod not in self.deaf:
-                drained = msgspec.structs.replace(self.engines[action.pod], draining=action.draining)
+                drained = msgspec.structs.replace(
+                    self.engines[action.pod], draining=action.draining, standby=action.standby
+                )
                 self.engines[action.pod] = drained
         for obj in plan.replace:
             self.objects[Ref.of(obj)] = self._as_server(obj)
@@ -285,10 +296,11 @@ class MiniCluster:
         return [pod for pod in self.pods if podutil.role(pod) == "engine"]
 
     def become_ready(self, pod: Object) -> None:
+        """All its programs run, and pass their probes; one on standby does not pass that of readiness."""
         if podutil.role(pod) == "engine" and pod["spec"].get("initContainers"):
             self.check(pod, CheckItem(name="check_shm", status="PASS", detail="shared Memory is 1073741824 bytes"))
         for status in pod["status"]["containerStatuses"]:
-            status |= {"ready": True, "state": {"running": {}}}
+            status |= {"ready": True, "started": True, "state": {"running": {}}}
         self._ready(pod, True)
         if podutil.role(pod) == "engine":
             self.engines.setdefault(
@@ -296,6 +308,9 @@ class MiniCluster:
             )
             if self.engines[pod["metadata"]["name"]].max_adapters:
                 self.adapters.setdefault(pod["metadata"]["name"], {})
+            if self.engines[pod["metadata"]["name"]].standby:
+                pod["status"]["containerStatuses"][0]["ready"] = False
+                self._ready(pod, False)
 
     def check(self, pod: Object, *items: CheckItem, exit_code: int = 0, fetched: str = "") -> None:
         """End the check of ``pod`` with a report of these items."""
@@ -315,7 +330,7 @@ class MiniCluster:
             status |= {"ready": True, "state": ended}
             return
         waiting = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
-        status |= {"ready": False, "state": {"waiting": waiting}, "lastState": ended}
+        status |= {"ready": False, "started": False, "state": {"waiting": waiting}, "lastState": ended}
         status["restartCount"] += 1
         self._ready(pod, False)
         self.engines.pop(pod["metadata"]["name"], None)

@@ -20,6 +20,7 @@ SCALING: tuple[tuple[str, dict[str, Any]], ...] = (
     ("", {"mode": "Advisory", "max": 4, "target": _TARGET}),
     ("", {"mode": "SLO", "min": 0, "max": 4, "slo": _SLO, "idleToZero": "10s"}),
     ("", {"mode": "SLO", "max": 4, "slo": _SLO, "schedules": [{"cron": "0 8 * * 1-5", "duration": "10h", "min": 2}]}),
+    ("", {"mode": "Concurrency", "max": 4, "target": _TARGET, "standby": 1}),
     (f"{_FIELD}.max", {"mode": "Concurrency", "target": _TARGET}),
     (f"{_FIELD}.max", {"mode": "SLO", "min": 5, "max": 4, "slo": _SLO}),
     (f"{_FIELD}.max", {"min": 2, "max": 1}),

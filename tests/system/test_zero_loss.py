@@ -19,6 +19,7 @@ from operator_support.changing import (
     Changing,
     adapters_changed,
     engines_replaced,
+    pool_turned,
     routers_replaced,
 )
 from operator_support.loop import loop
@@ -60,6 +61,16 @@ def test_a_change_made_again_and_again_loses_no_request(tmp_path: Path, name: st
         service = Changing(running, write_model(tmp_path / "model"), router={"replicas": 2})
         lengths = (1, 30, 1000) if name.endswith("drain") else (1, 8, 30, 120, 300)
         made_again_and_again(service, CHANGES[name], questions(lengths=lengths), name)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_engines_that_go_to_standby_and_come_back_lose_no_request(tmp_path: Path) -> None:
+    scaling = {"mode": "Concurrency", "min": 1, "max": 1, "target": {"concurrency": 1000}, "standby": 1}
+    with loop(tmp_path, paced=True) as running:
+        model = write_model(tmp_path / "model")
+        service = Changing(running, model, replicas=1, scaling=scaling, router={"replicas": 2})
+        made_again_and_again(service, pool_turned, questions(lengths=(1, 8, 30, 120, 300)), "pool_turned")
 
 
 @pytest.mark.soak

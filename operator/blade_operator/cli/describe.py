@@ -92,7 +92,7 @@ def _replicas(service: Object) -> str:
 def _scaling(scaling: Object) -> Iterator[str]:
     """What was decided, without what is for the operator alone."""
     yield "Scaling:"
-    pairs = [(key, str(scaling[key])) for key in ("mode", "replicas", "needed", "reason") if key in scaling]
+    pairs = [(key, str(scaling[key])) for key in ("mode", "replicas", "standby", "needed", "reason") if key in scaling]
     yield from (f"  {line}" for line in _pairs(*pairs))
     yield from (f"  {line}" for line in scaling.get("changes", ()))
 

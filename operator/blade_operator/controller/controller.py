@@ -241,8 +241,8 @@ class Controller:
 
     async def _act(self, pod: Object, action: Action, adapters: AdapterAttempts) -> None:
         match action:
-            case DrainPod(draining=draining):
-                await self._fleet.drain(pod, draining)
+            case DrainPod(draining=draining, standby=standby):
+                await self._fleet.drain(pod, draining, standby=standby)
             case LoadAdapter() if adapters.backs_off(action):
                 pass
             case LoadAdapter(name=name, path=path, pinned=pinned, preload=preload):

@@ -34,6 +34,8 @@ class DrainPod:
 
     pod: str
     draining: bool = True
+    standby: bool = False
+    """It also gives its KV cache back, and stays."""
 
 
 @dataclass(frozen=True, slots=True)

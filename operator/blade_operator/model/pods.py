@@ -17,7 +17,7 @@ import msgspec
 from blade_operator.model.objects import Object
 from blade_protocol.check import CheckReport
 from blade_protocol.fetch import FetchReport
-from blade_protocol.labels import DRAINING_SINCE, REVISION, ROLE
+from blade_protocol.labels import DRAINING_SINCE, REVISION, ROLE, STANDBY_SINCE, WOKEN_AT
 
 T = TypeVar("T")
 
@@ -80,7 +80,22 @@ def revision(pod: Object) -> str:
 
 def draining_since(pod: Object) -> str:
     """When the operator began to drain this engine to delete it; empty when it did not."""
-    return str((pod["metadata"].get("annotations") or {}).get(DRAINING_SINCE, ""))
+    return _annotation(pod, DRAINING_SINCE)
+
+
+def standby_since(pod: Object) -> str:
+    """Since when this engine is to stand by; empty when it is not, or takes requests again."""
+    return _annotation(pod, STANDBY_SINCE)
+
+
+def woken_at(pod: Object) -> str:
+    """When this engine was last asked to leave the warm pool; empty when it was not."""
+    return _annotation(pod, WOKEN_AT)
+
+
+def stands_by(pod: Object) -> bool:
+    """Whether this engine is of the warm pool, and is to stay there."""
+    return bool(standby_since(pod)) and not woken_at(pod)
 
 
 def is_terminating(pod: Object) -> bool:
@@ -196,6 +211,10 @@ def age(text: Any, now: datetime) -> float:
     """Seconds since a Kubernetes timestamp; 0 when ``text`` is not one."""
     then = parse_time(text)
     return (now - then).total_seconds() if then is not None and then.tzinfo is not None else 0.0
+
+
+def _annotation(pod: Object, name: str) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(name, ""))
 
 
 def _termination(terminated: dict[str, Any] | None) -> Termination | None:

@@ -30,13 +30,16 @@ class EnginePods:
     """Of those that stay and are not ready, the Unix times at which they were made."""
     start_seconds: float | None
     """What those that are ready took to start; None: none is, or none says."""
+    standby: int = 0
+    """Size of the pool that stands by, or starts to, and is not counted here."""
 
     def expected(self, wanted: int, start_seconds: float, at: float) -> Engines:
         """Those that are ready, and those that start or are yet to be made. One that has taken far too long to start is
         neither: it may never be ready, and nothing waits for it."""
         patience = max(_LEAST_PATIENCE, _PATIENCE * start_seconds)
         young = sum(at - made < patience for made in self.starting)
-        return Engines(self.ready, young + max(0, wanted - self.active))
+        coming = young + max(0, wanted - self.active)
+        return Engines(self.ready, min(coming, max(0, wanted - self.ready)) if self.standby else coming)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from blade_operator.reconcile.router_order import refuses_a_router
 from blade_operator.reconcile.scale_down import scale_down
 from blade_operator.reconcile.scaling.scale import scale, with_replicas
 from blade_operator.reconcile.sidecars import roles_with_sidecars
+from blade_operator.reconcile.standby import keep_pool, pool_size, with_pool, with_warm_as_ready
 from blade_operator.reconcile.workloads import (
     Workload,
     change_workload,
@@ -85,13 +86,15 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     workloads = find_workloads(observed, groups)
     before = {revision: workload.replicas for revision, workload in workloads.items()}
     waits = _waits_for_routers(revisions, before, observed)
-    engines = plan_engines(service, revisions, workloads, observed, now, waits_for_routers=waits)
-    lowered = scale_down(engines.counts, before, observed, now)
+    size = pool_size(service)
+    engines = plan_engines(service, revisions, workloads, observed, now, waits_for_routers=waits, standby=size)
+    pool = keep_pool(service, size, engines.counts, observed, now, target=engines.state.target, beside=engines.beside)
+    lowered = scale_down(engines.counts, before, with_warm_as_ready(observed, now), now, waits=pool.waking)
     planned = lowered.replicas
     sidecars = roles_with_sidecars(observed)
     desired = [
         *service_objects(service, defaults, sidecars, bool(groups)),
-        *engine_objects(service, bool(groups)),
+        *engine_objects(service, bool(groups), pool.standing_by),
         *revisions.desired,
     ]
     events, kind = replacement_events(workloads), group_kind(defaults, observed)
@@ -134,7 +137,8 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         canary=engines.canary,
         old_deployments=any(revision != engines.state.target for revision in planned),
         waits_for_routers=waits and engines.state.target == revisions.current,
-        scaling=scaled.status,
+        scaling=with_pool(scaled.status, size, pool),
+        standby=size,
         scaling_judgement=scaled.judgement,
         installation=defaults.installation,
     )
@@ -146,15 +150,18 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         inputs,
         now,
         replace=replace,
-        apply=[*apply, *lowered.marks, *leader_marks(groups, lowered.marks)],
+        apply=[*apply, *lowered.marks, *pool.marks, *leader_marks(groups, lowered.marks)],
         prune=objects_to_prune(desired, existing, apply),
         lora_adapters=changed(
             service.name, observed.lora_adapters, entries(service.name, selection, adapters.statuses)
         ),
         delete=[*removed, *revisions.expired(keep), *objects_to_delete(desired, existing.values(), service.uid)],
-        actions=[*lowered.actions, *adapters.actions],
-        events=[*scaled.events, *events],
-        requeue=[*scaled.requeue, *lowered.requeue, *adapters.requeue, *[LOOK] * is_watched(engines.canary)],
+        actions=[*lowered.actions, *pool.actions, *adapters.actions],
+        events=[*scaled.events, *pool.events, *events],
+        requeue=[
+            *(*scaled.requeue, *lowered.requeue, *pool.requeue, *adapters.requeue),
+            *[LOOK] * is_watched(engines.canary),
+        ],
         autoscaler=scaled.autoscaler,
         scale_target=scaled.target,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from blade_operator.model import pods as podutil
@@ -14,6 +14,8 @@ from blade_operator.reconcile.canary import Trial, next_canary, trial_of
 from blade_operator.reconcile.deadline import count_engines, judge
 from blade_operator.reconcile.revisions import Revisions
 from blade_operator.reconcile.rollout import RevisionPods, base_revision, held_counts, replica_counts
+from blade_operator.reconcile.scaling.scale import with_replicas
+from blade_operator.reconcile.standby import with_warm_as_ready
 from blade_operator.reconcile.window import is_open, next_opening, window_problem
 from blade_operator.reconcile.workloads import Workload
 from blade_operator.spec.parse import LLMService
@@ -28,6 +30,8 @@ class EnginePlan:
     """By revision; the workload of one that is missing is to be deleted."""
     state: RolloutState
     canary: Canary | None = None
+    beside: Mapping[str, int] = field(default_factory=dict)
+    """Engines of the stable revision that serve beside a canary on trial, all of whose engines serve."""
 
 
 def plan_engines(
@@ -38,12 +42,17 @@ def plan_engines(
     now: datetime,
     *,
     waits_for_routers: bool,
+    standby: int = 0,
 ) -> EnginePlan:
     """The engines of each revision, and where the change to the current one stands.
 
-    ``waits_for_routers``: the current revision has no engine yet, and gets none now; the newest before it is scaled in
-    its place.
+    Args:
+        waits_for_routers: the current revision has no engine yet, and gets none now; the newest before it is scaled in
+            its place.
+        standby: engines beyond those that serve. What stands by counts as ready, but serves no canary's share.
     """
+    whole, serving = with_replicas(service, service.spec.replicas + standby), observed
+    observed = with_warm_as_ready(observed, now)
     window = service.spec.rollout.window
     invalid = window_problem(window)
     closed = window is not None and (bool(invalid) or not is_open(window, now))
@@ -53,7 +62,7 @@ def plan_engines(
     # A canary at a step makes no other progress than to answer requests, and an aborted one none.
     at_step = before is not None and before.revision == revisions.current and before.phase in ("Running", "Aborted")
     state = judge(
-        service,
+        whole,
         observed.service.get("status") or {},
         revisions.current,
         count_engines(observed.pods, observed.downloads, revisions.current),
@@ -63,10 +72,10 @@ def plan_engines(
         held=waits or at_step,
     )
     state = replace(state, invalid_window=invalid)
-    canary, trial = None, None
+    canary, trial, beside = None, None, dict[str, int]()
     if not state.failed:
         canary = next_canary(
-            service, revisions.current, revisions.templates, workloads, observed, now, proven=state.stable, held=waits
+            service, revisions.current, revisions.templates, workloads, serving, now, proven=state.stable, held=waits
         )
     if canary is not None:
         there = {name: workload.replicas for name, workload in workloads.items()}
@@ -74,10 +83,13 @@ def plan_engines(
         waits = waits and canary.phase not in ("Aborted", "Withdrawn")
         if trial is None:
             state = replace(state, target=canary.serving)
+        else:
+            beside = dict(trial.kept)
+            trial = replace(trial, kept={name: count + standby for name, count in beside.items()})
     stable = state.stable if state.stable in workloads else ""
     if waits and not state.failed:
         held = held_counts(
-            service.spec.replicas,
+            whole.spec.replicas,
             pods.current,
             pods.others,
             max_surge=service.spec.rollout.max_surge,
@@ -90,8 +102,8 @@ def plan_engines(
         if state.held == "WaitingForWindow" and window is not None and not invalid:
             opening = next_opening(window, now)
             state = replace(state, held_message=f"it opens at {opening:%Y-%m-%dT%H:%M:%SZ}" if opening else "")
-        return EnginePlan(counts, state, canary)
-    return EnginePlan(_counts(service, state, pods, trial, waits=waits_for_routers), state, canary)
+        return EnginePlan(counts, state, canary, beside)
+    return EnginePlan(_counts(whole, state, pods, trial, waits=waits_for_routers), state, canary, beside)
 
 
 class _Pods:

@@ -8,7 +8,7 @@ stay after all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ from blade_operator.model.groups import is_member
 from blade_operator.model.objects import Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import DrainPod
-from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, ROLE, ROLE_ENGINE
+from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, ROLE, ROLE_ENGINE, STANDBY_SINCE, WOKEN_AT
 from blade_protocol.state import EngineState
 
 DRAIN_REPORT_TIMEOUT = 10.0
@@ -30,6 +30,10 @@ MAX_DRAIN_REQUEUE = 10.0
 """The same of one that was asked long ago, and of one that does not respond."""
 LOWEST_COST = -1_000_000
 """Deletion cost of a leaving engine without requests; each request adds one. Other pods have 0."""
+STANDBY_COST = "1"
+"""Deletion cost of an engine that stands by and stays: it is not ready, as those that start, of which it costs more."""
+_KEPT = (STANDBY_SINCE, WOKEN_AT)
+"""Annotations that say where an engine stands, whether it leaves or not."""
 
 
 @dataclass(slots=True)
@@ -45,8 +49,13 @@ class ScaleDown:
     """Seconds until an engine is queried that ``actions`` were for."""
 
 
-def scale_down(planned: Mapping[str, int], current: Mapping[str, int], observed: Observed, now: datetime) -> ScaleDown:
-    """How to get from the replica counts ``current`` of the Deployments to ``planned`` (both by revision)."""
+def scale_down(
+    planned: Mapping[str, int], current: Mapping[str, int], observed: Observed, now: datetime, *, waits: bool = False
+) -> ScaleDown:
+    """How to get from the replica counts ``current`` of the Deployments to ``planned`` (both by revision).
+
+    ``waits``: no engine that is ready begins to leave now.
+    """
     result = ScaleDown(dict(planned))
     for revision, count in planned.items():
         pods = [
@@ -60,34 +69,41 @@ def scale_down(planned: Mapping[str, int], current: Mapping[str, int], observed:
             if pod["metadata"]["name"] not in names and podutil.draining_since(pod):
                 _take_back(pod, observed, now, result)
         if count < current.get(revision, 0):
-            off = [_is_off(pod, observed, now, result) for pod in going]  # a step for each of them
+            off = [_is_off(pod, observed, now, result, waits) for pod in going]  # a step for each of them
             result.replicas[revision] = count if all(off) else current[revision]
     return result
 
 
 def leaving(pods: Sequence[Object], surplus: int, engines: Mapping[str, EngineState]) -> list[Object]:
-    """The pods a ReplicaSet would delete, were they marked: unready ones, marked ones, then those with few requests; of
-    these the ones whose prefix cache has saved the least."""
+    """The pods a ReplicaSet would delete, were they marked: unready ones, marked ones, those that stand by, then those
+    with few requests; of these the ones whose prefix cache has saved the least."""
 
-    def order(pod: Object) -> tuple[bool, bool, int, int, str]:
-        marked, requests = bool(podutil.draining_since(pod)), _requests(pod, engines)
-        return (podutil.is_ready(pod), not marked, requests, _saved(pod, engines), pod["metadata"]["name"])
+    def order(pod: Object) -> tuple[bool, bool, bool, int, int, str]:
+        return (
+            podutil.is_ready(pod),
+            not podutil.draining_since(pod),
+            not podutil.stands_by(pod),
+            requests(pod, engines),
+            cached_tokens(pod, engines),
+            pod["metadata"]["name"],
+        )
 
     return sorted(pods, key=order)[: max(0, surplus)]
 
 
-def _requests(pod: Object, engines: Mapping[str, EngineState]) -> int:
+def requests(pod: Object, engines: Mapping[str, EngineState]) -> int:
+    """Requests that the engine in ``pod`` runs or queues."""
     state = engines.get(pod["metadata"]["name"])
     return state.running + state.waiting if state else 0
 
 
-def _saved(pod: Object, engines: Mapping[str, EngineState]) -> int:
+def cached_tokens(pod: Object, engines: Mapping[str, EngineState]) -> int:
     """Tokens that its prefix cache saved the engine from computing: what others have to compute once it is gone."""
     state = engines.get(pod["metadata"]["name"])
     return state.cached_tokens_total if state else 0
 
 
-def _is_off(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -> bool:
+def _is_off(pod: Object, observed: Observed, now: datetime, result: ScaleDown, waits: bool) -> bool:
     """Whether no router sends ``pod`` anything new; else the next step towards that is in ``result``.
 
     One that does not respond cannot be drained before its SIGTERM. Nor can one that may not be marked.
@@ -95,9 +111,11 @@ def _is_off(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -
     since = podutil.draining_since(pod)
     if not podutil.is_ready(pod):
         return True
+    if not since and waits:
+        return False
     if not since:
         stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        cost = LOWEST_COST + _requests(pod, observed.engines)
+        cost = LOWEST_COST + requests(pod, observed.engines)
         result.marks.append(marked(pod, {DELETION_COST: str(cost), DRAINING_SINCE: stamp}))
         return Ref.of(pod) in observed.rejected
     state = observed.engines.get(pod["metadata"]["name"])
@@ -119,6 +137,7 @@ def _has_last_copies(pod: Object, observed: Observed) -> bool:
         if (
             podutil.is_ready(each)
             and not podutil.draining_since(each)
+            and not podutil.standby_since(each)
             and each["metadata"]["name"] in observed.adapters
         ):
             others = (others or set()) | _answering(each, observed)
@@ -134,8 +153,12 @@ def _answering(pod: Object, observed: Observed) -> set[str]:
 def _take_back(pod: Object, observed: Observed, now: datetime, result: ScaleDown) -> None:
     """It stays after all: the mark goes when the engine reports that it takes requests.
 
-    Until then it is asked again and again, ever more seldom: it may not respond for as long as it lives.
+    Until then it is asked again and again, ever more seldom: it may not respond for as long as it lives. One that stood
+    by goes on doing so.
     """
+    if podutil.stands_by(pod):
+        result.marks.append(marked(pod, {DELETION_COST: STANDBY_COST}))
+        return
     state = observed.engines.get(pod["metadata"]["name"])
     if state is not None and not state.draining:
         result.marks.append(marked(pod, {}))
@@ -146,11 +169,16 @@ def _take_back(pod: Object, observed: Observed, now: datetime, result: ScaleDown
     result.requeue.append(min(patience, MAX_DRAIN_REQUEUE))
 
 
-def marked(pod: Object, annotations: dict[str, str]) -> Object:
-    """All that the operator says of ``pod``: an apply takes back what it does not repeat."""
+def marked(pod: Object, annotations: Mapping[str, str], without: Collection[str] = ()) -> Object:
+    """All that the operator says of ``pod``: an apply takes back what it does not repeat.
+
+    What says where the engine stands is kept, but for the annotations ``without``.
+    """
     metadata: Object = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
     if is_member(pod):
         metadata["labels"] = {ROLE: ROLE_ENGINE}
-    if annotations:
-        metadata["annotations"] = annotations
+    own = pod["metadata"].get("annotations") or {}
+    said = {name: own[name] for name in _KEPT if name in own and name not in without} | dict(annotations)
+    if said:
+        metadata["annotations"] = said
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}

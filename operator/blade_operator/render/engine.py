@@ -126,11 +126,13 @@ def _placement(service: LLMService, claim: Object | None) -> Object:
     return {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [together]}}}
 
 
-def engine_objects(service: LLMService, groups: bool = False) -> list[Object]:
+def engine_objects(service: LLMService, groups: bool = False, standing_by: int = 0) -> list[Object]:
     """Objects that all revisions share: the headless Service the router watches, service account, disruption budget.
 
-    ``groups``: engines on several machines are there. A machine that is drained takes one pod with it, and so one
-    engine: the others of its group count as disrupted until it is whole again.
+    Args:
+        groups: engines on several machines are there. A machine that is drained takes one pod with it, and so one
+            engine: the others of its group count as disrupted until it is whole again.
+        standing_by: engines that are not ready because nobody needs them. They block no eviction of another.
     """
     name = engine_name(service)
     spec = {
@@ -147,7 +149,7 @@ def engine_objects(service: LLMService, groups: bool = False) -> list[Object]:
         service_account(service, name, ROLE_ENGINE),
         make(service, "v1", "Service", name, ROLE_ENGINE, spec=spec),
         *([members_service(service)] if groups else []),
-        disruption_budget(service, name, ROLE_ENGINE, engines),
+        disruption_budget(service, name, ROLE_ENGINE, engines, 1 + standing_by),
     ]
 
 
@@ -190,7 +192,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
         ],
         # Loading and warming up may take half an hour; liveness only starts afterwards.
         startupProbe=http_probe(paths.HEALTH, period=1, failures=1800),
-        readinessProbe=http_probe(paths.HEALTH, period=2, failures=2),
+        readinessProbe=http_probe(paths.HEALTH, period=1, failures=4),  # what is woken is ready within a second
         livenessProbe=http_probe(paths.LIVE, period=10, failures=6, timeout=5),
         **resources(with_requests(engine.resources, _requests(engine.gpus.ranks_per_node)), engine.gpus),
     )

@@ -214,10 +214,13 @@ def service_account(service: LLMService, name: str, role: str) -> Object:
     return make(service, "v1", "ServiceAccount", name, role, automountServiceAccountToken=False)
 
 
-def disruption_budget(service: LLMService, name: str, role: str, pods: Object) -> Object:
-    """A PodDisruptionBudget: node drains evict one pod of that selector at a time; an unready pod never blocks them."""
+def disruption_budget(service: LLMService, name: str, role: str, pods: Object, most: int = 1) -> Object:
+    """A PodDisruptionBudget: node drains evict one pod of that selector at a time; an unready pod never blocks them.
+
+    ``most``: pods that may be unready, that one included.
+    """
     spec = {
-        "maxUnavailable": 1,
+        "maxUnavailable": most,
         "selector": pods,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }

@@ -15,6 +15,7 @@ from blade_operator.spec.explain import explain, unknown_field
 from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.overlay import overlay_problems
 from blade_operator.spec.rules.change import CHANGE_RULES
+from blade_operator.spec.rules.scaling import standby_problems
 from blade_operator.spec.rules.service import RULES, broken
 from blade_operator.spec.types import describe
 from blade_protocol.labels import ADAPTER_KIND, API_VERSION, KIND
@@ -75,7 +76,7 @@ def parse_service(obj: dict[str, Any]) -> LLMService:
         spec=spec,
     )
     violations = [Problem(rule.field, rule.full_message) for rule in RULES if broken(rule, name, spec)]
-    if violations := [*violations, *overlay_problems(spec)]:
+    if violations := [*violations, *overlay_problems(spec), *standby_problems(spec)]:
         raise SpecError(violations)
     return service
 

@@ -74,6 +74,7 @@ class Scaling(Record):
         le=65536,
         description="Most GPUs of all engines together.",
     )
+    standby: int = Field(default=0, ge=0, le=1000, description="Engines kept warm beside them.")
 
     @property
     def by_load(self) -> bool:

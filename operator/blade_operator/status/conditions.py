@@ -277,7 +277,7 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
     if progress := canary_progress(inputs):
         return progress
     if old or (inputs.old_deployments and current_ready < wanted):
-        message = f"{current} of {wanted} engines run revision {inputs.current}, {old} an earlier one"
+        message = f"{current} of {inputs.all_replicas} engines run revision {inputs.current}, {old} an earlier one"
         return Condition("Progressing", "True", "Updating", message)
     if current_ready < wanted:
         # Without room for a surge (spec.rollout.maxSurge), new pods wait for the terminating ones.
@@ -288,14 +288,17 @@ def progressing(inputs: StatusInputs, failures: Sequence[Failure]) -> Condition:
         return Condition("Progressing", "True", "Updating", message)
     if routers_ready < routers:
         return Condition("Progressing", "True", "Starting", f"{routers_ready} of {routers} routers ready")
-    if current > wanted or inputs.terminating_pods:
-        message = f"{_pods(max(current - wanted, 0) + len(inputs.terminating_pods))} leaving"
+    if inputs.standing_by < inputs.standby:
+        message = f"{inputs.standing_by} of {inputs.standby} engines on standby"
+        return Condition("Progressing", "True", "Starting", message)
+    if (surplus := max(current - inputs.all_replicas, 0)) or inputs.terminating_pods:
+        message = f"{_pods(surplus + len(inputs.terminating_pods))} leaving"
         return Condition("Progressing", "True", "Draining", message)
     return Condition("Progressing", "False", "Complete", f"revision {inputs.current} runs everywhere")
 
 
 def _held(inputs: StatusInputs) -> str:
-    change = f"{len(inputs.updated_pods)} of {inputs.replicas} engines run revision {inputs.current}"
+    change = f"{len(inputs.updated_pods)} of {inputs.all_replicas} engines run revision {inputs.current}"
     if inputs.rollout.held == "Paused":
         return f"{change}, and no other is replaced while spec.rollout.paused is true"
     opening = inputs.rollout.held_message

@@ -57,6 +57,8 @@ class StatusInputs:
     """``status.scaling``; None: there is none."""
     scaling_judgement: Judgement | None = None
     """Of the number of engines; None: nobody decides on it."""
+    standby: int = 0
+    """Engines that are to stand by, beyond those desired."""
     canary: Canary | None = None
     waits_for_routers: bool = False
     """No engine of the current revision is started yet: it would refuse the requests of routers that are there."""
@@ -65,6 +67,16 @@ class StatusInputs:
     def replicas(self) -> int:
         """Number of desired engines; while the spec is invalid, the number that exists."""
         return self.service.spec.replicas if self.service else int(self.last_status.get("replicas", 0))
+
+    @property
+    def all_replicas(self) -> int:
+        """Number of desired engines, and of those that are to stand by."""
+        return self.replicas + self.standby
+
+    @property
+    def standing_by(self) -> int:
+        """Engines that stand by."""
+        return int((self.scaling or {}).get("standby", 0))
 
     @property
     def sleeps(self) -> bool:

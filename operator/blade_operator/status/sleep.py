@@ -32,7 +32,9 @@ def was_asleep(inputs: StatusInputs) -> bool:
 def why_none(inputs: StatusInputs) -> tuple[str, str]:
     """Reason and message where there are to be no engines."""
     if inputs.sleeps:
-        return SLEEPING, f"{(inputs.scaling or {}).get('reason') or 'no request'}: the next one wakes it"
+        scaling = inputs.scaling or {}
+        warm = f" ({scaling['standby']} on standby)" if scaling.get("standby") else ""
+        return SLEEPING, f"{scaling.get('reason') or 'no request'}: the next one wakes it{warm}"
     return "ScaledToZero", "spec.replicas is 0"
 
 

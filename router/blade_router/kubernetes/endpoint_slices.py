@@ -2,9 +2,10 @@
 
 A ready pod is an endpoint; a terminating one drains; one that is not ready is left out, and its requests in flight
 continue. Where no pod is ready, those that never were are endpoints too, which get requests once they pass the router's
-own health check: the kubelet looks once a second, and its word takes a while to come here. The slices of a Service may
-overlap while Kubernetes moves pods between them, and a dual-stack Service has one set for each address family: a pod is
-one endpoint all the same.
+own health check: the kubelet looks once a second, and its word takes a while to come here. Of a service that is woken
+for a request, so are those that were ready before: they may come back from standby. The slices of a Service may overlap
+while Kubernetes moves pods between them, and a dual-stack Service has one set for each address family: a pod is one
+endpoint all the same.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -123,10 +124,14 @@ def slice_reflector(cluster: Cluster, service: str) -> Reflector[EndpointSlice]:
 
 
 class EndpointSliceSource:
-    """The endpoints of the Service ``name`` as a source of configuration: only its ``endpoints`` are used."""
+    """The endpoints of the Service ``name`` as a source of configuration: only its ``endpoints`` are used.
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    ``wakes``: whether engines that are not ready any more may come back, from standby.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, wakes: Callable[[], bool] = lambda: False) -> None:
         self.config = RouterConfig()
+        self._wakes = wakes
         self.reflector = slice_reflector(cluster, name)
         self._had_started: set[str] = set()
         """Uids of the pods that are there and have been ready."""
@@ -145,7 +150,7 @@ class EndpointSliceSource:
             endpoints, ready = endpoints_of(slices), ready_pods(slices)
             self._had_started = (self._had_started & _pods(slices).keys()) | ready
             if all(endpoint.draining for endpoint in endpoints):
-                endpoints += starting_endpoints(slices, self._had_started)
+                endpoints += starting_endpoints(slices, () if self._wakes() else self._had_started)
             self.config = RouterConfig(endpoints=endpoints)
             on_change()
 

@@ -144,6 +144,28 @@ async def test_an_engine_that_is_yet_to_be_ready_gets_what_is_held_once_it_passe
             assert (await router.chat()).headers["x-blade-endpoint"] == "b"
 
 
+async def test_an_engine_on_standby_gets_what_is_held_once_it_passes_the_routers_own_check_again(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    config = tmp_path / "router.json"
+    config.write_text('{"hold": {"max_requests": 9, "wakes": true}}')
+    async with MockEngine("a") as a:
+        put(api, a)
+        async with serving(wait=False, service="demo", cluster=api.cluster, config=config) as router:
+            assert (await router.chat()).status_code == 200
+            a.health = 503
+            put(api, a, ready=False, serving=False, terminating=False)
+            await eventually(lambda: router.router.endpoints.all[0].config.starting)
+            probes = a.probes
+            await eventually(lambda: a.probes > probes + 1)
+            before = len(a.received)
+            held = asyncio.create_task(router.chat())
+            await eventually(lambda: router.router.request_queues.pending.count() == 1)
+            assert len(a.received) == before
+            a.health = 200
+            assert (await held).headers["x-blade-endpoint"] == "a"
+
+
 # the API fails
 
 

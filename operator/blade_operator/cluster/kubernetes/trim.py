@@ -11,7 +11,7 @@ from typing import Any
 
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import FETCH
-from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, OWN_KINDS
+from blade_protocol.labels import DELETION_COST, DRAINING_SINCE, OWN_KINDS, STANDBY_SINCE, WOKEN_AT
 
 _METADATA = (
     "name",
@@ -25,7 +25,7 @@ _METADATA = (
     "deletionGracePeriodSeconds",
     "ownerReferences",
 )
-_POD_ANNOTATIONS = (DELETION_COST, DRAINING_SINCE)
+_POD_ANNOTATIONS = (DELETION_COST, DRAINING_SINCE, STANDBY_SINCE, WOKEN_AT)
 _NOISE = ("kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision")
 _POD_SPEC = ("nodeName", "schedulingGates", "terminationGracePeriodSeconds", "volumes")
 _CONTAINER = ("name", "image", "ports", "resources")

@@ -1,4 +1,7 @@
-"""The endpoints controller of the local runtime: a file for each Service lists its ready pods and its draining ones."""
+"""The endpoints controller of the local runtime: a file for each Service lists its ready pods and its draining ones.
+
+Where none is ready, those on standby, too: a router sees sooner than their probes when they can answer.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.pod_status import is_ready, is_terminating
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object
+from blade_operator.model.pods import standby_since, woken_at
 from blade_protocol.labels import REVISION
 from blade_protocol.routing import EndpointConfig, RouterConfig
 
@@ -38,10 +42,14 @@ class Endpoints:
 
     def _endpoints(self, service: Object) -> tuple[EndpointConfig, ...]:
         pods = self._store.find("Pod", service["metadata"]["namespace"], service["spec"]["selector"])
-        return tuple(_endpoint(pod) for pod in pods if is_ready(pod))
+        found = tuple(_endpoint(pod) for pod in pods if is_ready(pod))
+        if any(not each.draining for each in found):
+            return found
+        unready = (pod for pod in pods if not is_ready(pod) and not is_terminating(pod))
+        return found + tuple(_endpoint(pod, starting=True) for pod in unready if standby_since(pod) or woken_at(pod))
 
 
-def _endpoint(pod: Object) -> EndpointConfig:
+def _endpoint(pod: Object, *, starting: bool = False) -> EndpointConfig:
     ports = {
         port.get("name"): port["containerPort"]
         for container in pod["spec"]["containers"]
@@ -55,4 +63,5 @@ def _endpoint(pod: Object) -> EndpointConfig:
         internal_url=f"http://{host}:{inside}" if inside else "",
         revision=(pod["metadata"].get("labels") or {}).get(REVISION, ""),
         draining=is_terminating(pod),
+        starting=starting,
     )

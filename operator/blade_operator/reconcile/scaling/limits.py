@@ -77,24 +77,25 @@ def _targets(scaling: Scaling) -> Targets:
     return Targets(seconds(scaling.slo.ttft), seconds(scaling.slo.tpot), scaling.slo.percentile / 100)
 
 
-def engine_pods(pods: Iterable[Object]) -> EnginePods:
-    """What there is of engines among ``pods``."""
+def engine_pods(pods: Iterable[Object], standby: int = 0) -> EnginePods:
+    """What there is of engines among ``pods``. ``standby``: the size of the pool, which does not count."""
     pods = tuple(pods)
     active = [pod for pod in pods if podutil.role(pod) == ROLE_ENGINE and podutil.is_active(pod)]
+    active = [pod for pod in active if not podutil.stands_by(pod)]
     staying = [pod for pod in active if not podutil.draining_since(pod)]
     ready = sum(map(podutil.is_ready, staying))
     starting = tuple(_made(pod) for pod in staying if not podutil.is_ready(pod))
-    return EnginePods(len(active), ready, starting, start_seconds(pods))
+    return EnginePods(len(active), ready, starting, start_seconds(pods), standby)
 
 
 def start_seconds(pods: Iterable[Object]) -> float | None:
     """From the creation of an engine's pod to its readiness: the median over those that are ready; None: none is.
 
-    One whose container restarted says nothing: it became ready a second time.
+    One whose container restarted, or that stood by, says nothing: it became ready a second time.
     """
     measured = []
     for pod in pods:
-        if podutil.role(pod) != ROLE_ENGINE or not podutil.is_ready(pod):
+        if podutil.role(pod) != ROLE_ENGINE or not podutil.is_ready(pod) or podutil.woken_at(pod):
             continue
         created = podutil.parse_time(pod["metadata"].get("creationTimestamp"))
         ready = podutil.parse_time(podutil.condition(pod, "Ready").get("lastTransitionTime"))
@@ -110,6 +111,6 @@ def ready_routers(pods: Iterable[Object]) -> list[str]:
 
 
 def _made(pod: Object) -> float:
-    """Unix time at which ``pod`` was made; one that does not say has just been."""
-    made = podutil.parse_time(pod["metadata"].get("creationTimestamp"))
+    """Unix time at which ``pod`` was made, or woken; one that does not say has just been."""
+    made = podutil.parse_time(podutil.woken_at(pod) or pod["metadata"].get("creationTimestamp"))
     return math.inf if made is None or made.tzinfo is None else made.timestamp()

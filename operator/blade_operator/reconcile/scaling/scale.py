@@ -106,7 +106,7 @@ def _target(service: LLMService, scaling: Scaling, observed: Observed, before: M
         gpus=spec.engine.gpus.count * spec.engine.gpus.nodes,
         stored=stored if acts else None,
         declared=spec.replicas,
-        engines=engine_pods(observed.pods),
+        engines=engine_pods(observed.pods, scaling.standby),
         routers=frozenset(ready_routers(observed.pods)),
     )
 

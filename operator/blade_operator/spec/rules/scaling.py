@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from blade_operator.spec.errors import Problem
+from blade_operator.spec.fields import LLMServiceSpec
 from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.rules.rule import Rule
 from blade_operator.spec.scaling_fields import Scaling
@@ -55,3 +57,16 @@ SCALING_RULES: Final[tuple[Rule, ...]] = (
         "goes with min 0, min 0 with it; at least 10s",
     ),
 )
+
+
+def standby_problems(spec: LLMServiceSpec) -> Iterator[Problem]:
+    """What ``spec.scaling.standby`` does not go with. No rules: the CRD has no room for their words."""
+    scaling, field = spec.scaling, "spec.scaling.standby"
+    if scaling is None or not scaling.standby:
+        return
+    if not scaling.wakes:
+        yield Problem(
+            field, f"goes with mode Concurrency or SLO, and mode is {scaling.mode}: change it, or remove standby"
+        )
+    if spec.engine.gpus.nodes > 1:
+        yield Problem(field, "is for engines on one machine, and engine.gpus.nodes is more than 1: remove standby")

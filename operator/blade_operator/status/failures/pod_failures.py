@@ -93,8 +93,13 @@ def _node_not_reporting(pod: Object) -> Failure | None:
 
 
 def _unready(pod: Object, now: datetime) -> Failure | None:
-    """A failure when a container runs but does not pass its readiness probe. One that ended before has that failure."""
+    """A failure when a container runs but does not pass its readiness probe. One that ended before has that failure.
+
+    An engine on standby is not to pass it.
+    """
     ready = podutil.condition(pod, "Ready")
+    if podutil.stands_by(pod):
+        return None
     if ready.get("status") != "False" or podutil.age(ready.get("lastTransitionTime"), now) < podutil.GRACE_S:
         return None
     for state in podutil.containers(pod):
