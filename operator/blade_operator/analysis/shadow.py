@@ -1,6 +1,6 @@
 """The judgement of shadow traffic: copies of requests that a new revision answered, beside the originals.
 
-By the same tests as a canary's. Whether texts are the same is told and judges nothing: another model has other texts.
+By the same tests as a canary's. Whether texts are the same is reported, and judges nothing: another model has others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why no engine could answer a request, as its client is told."""
+"""The refusal of a request that no engine could answer, with the reason."""
 
 from blade_router.admission import Admission
 from blade_router.endpoints.endpoint_set import EndpointSet

@@ -52,7 +52,7 @@ def test_latencies_lengths_and_finish_reasons_are_compared() -> None:
     assert judged(found, tolerances=Tolerances(latency=2.0, answers=1.0)).bad == ()
 
 
-def test_different_texts_are_told_only() -> None:
+def test_different_texts_are_reported_only() -> None:
     judgement = judged(shadow(100, different=100))
     assert judgement.bad == ()
     assert judgement.result() == "100 copies were compared; 0 of 100 greedy requests have the same text"

@@ -67,7 +67,7 @@ def test_a_bad_revision_gets_no_request_at_all(what: str, text: str) -> None:
     assert (cluster.ready(new), cluster.ready(old), cluster.shadow) == (0, 4, None)
 
 
-def test_other_texts_are_told_and_abort_nothing() -> None:
+def test_other_texts_are_reported_and_abort_nothing() -> None:
     cluster = running(shadow={"minRequests": 100})
     cluster.same = 0.0
     change(cluster)
