@@ -115,6 +115,14 @@ class HoldConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """An engine is started for what is held: a service without any sleeps, and is as healthy as one that has some."""
 
 
+class ShadowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Shadow traffic: copies of requests for a revision of weight 0. Their answers are compared, and never sent."""
+
+    revision: str
+    share: float
+    """Percent of the requests."""
+
+
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything that a router reloads without a restart."""
 
@@ -129,6 +137,8 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     canary: dict[str, float] = {}
     """Revision → its share of new requests, as weights. Revisions that are not listed share what they would by load;
     empty: no weighting."""
+    shadow: ShadowConfig | None = None
+    """Which revision gets copies of requests, as long as it and others have weights in ``canary``."""
     queue: QueueConfig = QueueConfig()
     hold: HoldConfig = HoldConfig()
     limits: Limits = Limits()

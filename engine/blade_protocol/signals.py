@@ -90,6 +90,26 @@ class RevisionSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Responses by ``finish_reason``; those OpenAI has not defined are one, ``other``."""
 
 
+class ShadowSignals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Shadow traffic: copies of requests that one revision got, since the router began to send them, and the originals.
+
+    Both sides have the pairs of which both ended, and nothing else.
+    """
+
+    revision: str
+    """Whose engines get the copies."""
+    sent: int = 0
+    """Copies that were sent."""
+    dropped: dict[str, int] = {}
+    """Copies that were to be sent and were not, or came to nothing that could be compared, by reason."""
+    copies: RevisionSignals = RevisionSignals(revision="")
+    originals: RevisionSignals = RevisionSignals(revision="")
+    same: int = 0
+    """Pairs of greedy requests that have the same text, as far as it was kept."""
+    different: int = 0
+    """The other ones."""
+
+
 class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
     """Signals of a whole router process."""
 
@@ -135,6 +155,8 @@ class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[ServiceSignals, ...] = ()
     revisions: tuple[RevisionSignals, ...] = ()
     """Of the revisions that have weights, at most eight; empty while there are none."""
+    shadows: tuple[ShadowSignals, ...] = ()
+    """One while copies are sent, else none; workers that have not read the configuration yet may add another."""
 
 
 def add_revisions(one: RevisionSignals, other: RevisionSignals) -> RevisionSignals:
@@ -152,6 +174,20 @@ def add_revisions(one: RevisionSignals, other: RevisionSignals) -> RevisionSigna
         finish_reasons={
             name: one.finish_reasons.get(name, 0) + other.finish_reasons.get(name, 0) for name in sorted(reasons)
         },
+    )
+
+
+def add_shadows(one: ShadowSignals, other: ShadowSignals) -> ShadowSignals:
+    """What two processes counted of the copies for one revision together."""
+    reasons = one.dropped.keys() | other.dropped.keys()
+    return ShadowSignals(
+        revision=one.revision,
+        sent=one.sent + other.sent,
+        dropped={name: one.dropped.get(name, 0) + other.dropped.get(name, 0) for name in sorted(reasons)},
+        copies=add_revisions(one.copies, other.copies),
+        originals=add_revisions(one.originals, other.originals),
+        same=one.same + other.same,
+        different=one.different + other.different,
     )
 
 

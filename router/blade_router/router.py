@@ -11,7 +11,7 @@ from typing import NoReturn, Self
 import msgspec
 
 from blade_protocol import paths
-from blade_protocol.routing import RouterConfig
+from blade_protocol.routing import RouterConfig, ShadowConfig
 from blade_router.admin.lending import ReplicaLending
 from blade_router.admin.replica_sync import ReplicaSync
 from blade_router.admin.sibling_workers import SiblingWorkers
@@ -50,8 +50,10 @@ from blade_router.policies.replica_sync.siblings import Siblings
 from blade_router.policies.sync_log import SyncLog
 from blade_router.proxy.model_list import ModelList
 from blade_router.proxy.proxy import Proxy
+from blade_router.proxy.shadow import Shadows
 from blade_router.resume import Resumer
 from blade_router.statistics.revisions import Comparison
+from blade_router.statistics.shadow import ShadowCounts
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
 
 logger = logging.getLogger("blade_router.router")
@@ -96,7 +98,7 @@ class Router:
             wait_for_endpoint=self.request_queues.wait_for_endpoint,
             find_model=lambda name: model_list.find(name),
         )
-        token = shared_token(token_file())
+        self._token = token = shared_token(token_file())
         model_list = ModelList(self.admission, self.endpoints, token)
         self._replicas = options.replicas
         self._split_limits(options.replicas)
@@ -156,6 +158,7 @@ class Router:
                 stall_timeout=options.stall_timeout,
             ),
         )
+        self._timeouts = options.first_byte_timeout, options.stall_timeout
         self._policy = (config.policy, config.canary)
         self._weights: dict[str, float] = {}
         """Those whose revisions are compared."""
@@ -266,6 +269,8 @@ class Router:
         if self._watch_task is not None:
             self._watch_task.cancel()
             await asyncio.gather(self._watch_task, return_exceptions=True)
+        if (shadows := self.proxy.shadows) is not None:
+            await asyncio.gather(*shadows.stop(), return_exceptions=True)
         await self._health.close()
         await self.engine_watchers.close()
         self.endpoints.update(())
@@ -322,6 +327,7 @@ class Router:
             self._weights = config.canary
             before, now = self.metrics.comparison, time.perf_counter()
             self.metrics.comparison = Comparison(config.canary, now, before) if config.canary else None
+        self._apply_shadow(config.shadow)
         self.request_queues.configure(config.queue, config.hold)
         self.endpoints.weightless = frozenset(name for name, weight in config.canary.items() if weight <= 0)
         known = self.endpoints.all
@@ -342,6 +348,25 @@ class Router:
             self._server.cors = self._cors
         self._models[:] = [model.name for model in config.models]
         self.metrics.configured_models = frozenset(self._models) | self.endpoints.declared_adapters
+
+    def _apply_shadow(self, config: ShadowConfig | None) -> None:
+        """Send copies of requests, or none any more. With another share counting goes on: pairs are of one time."""
+        shadows = self.proxy.shadows
+        if shadows is not None and (config is None or config.revision != shadows.revision):
+            shadows.stop()
+            shadows = None
+        if config is not None:
+            if shadows is None:
+                shadows = Shadows(
+                    ShadowCounts(config.revision, self.metrics.shadow_totals),
+                    self.endpoints,
+                    self._token,
+                    first_byte_timeout=self._timeouts[0],
+                    stall_timeout=self._timeouts[1],
+                )
+            shadows.share = config.share
+        self.proxy.shadows = shadows
+        self.metrics.shadow = shadows.counts if shadows is not None else None
 
 
 def _not_public(request: RawRequest) -> Refused:

@@ -219,6 +219,7 @@ SPECS: Spec = _object(
             minRequests=_count,
             latencyTolerance=_integer,
             answerTolerance=_integer,
+            shadow=_object(share=_mostly(st.integers(1, 100), _junk), minRequests=_count),
         ),
     ),
     security=_object(networkPolicy=_mostly(st.booleans(), _junk)),

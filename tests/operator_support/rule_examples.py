@@ -417,8 +417,10 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen", _spec(rollout={"drainTimeout": "24h"})),
     Example("spec.rollout.drainTimeout", "qwen", _spec(rollout={"drainTimeout": "23h61m"})),
     *(Example(breaks, "qwen", _spec(scaling=scaling)) for breaks, scaling in SCALING),
-    Example("", "qwen", _spec(rollout={"canary": {}})),
-    Example("", "qwen", _spec(rollout={"canary": {"steps": [1, 10, 99], "interval": "1s"}, "maxUnavailable": 1})),
+    Example("", "qwen", _spec(rollout={"canary": {"shadow": {}}})),
+    Example(
+        "", "qwen", _spec(rollout={"canary": {"steps": [1, 10, 99], "shadow": {"share": 100}}, "maxUnavailable": 1})
+    ),
     Example("spec.rollout.canary", "qwen", _spec(rollout={"canary": {}, "maxSurge": 0, "maxUnavailable": 1})),
 )
 

@@ -45,10 +45,17 @@ class Judgement:
     """What is worse, each with its numbers; empty: nothing, so far."""
 
 
-def judge(new: RevisionSignals, old: RevisionSignals, tolerances: Tolerances, steps: int) -> Judgement:
-    """Compare what both met in the same time, at one of ``steps`` steps."""
+def judge(
+    new: RevisionSignals, old: RevisionSignals, tolerances: Tolerances, steps: int, *, shadowed: bool = False
+) -> Judgement:
+    """Compare what both met in the same time, at one of ``steps`` steps.
+
+    ``shadowed``: copies of requests are compared before the first step, which is one occasion more to err.
+    """
     overall = math.log(COMPARISONS / FALSE_ABORTS)
-    threshold = overall + math.log(max(1, steps))  # counts begin anew at each step, and so does the evidence
+    # Counts begin anew at each step, and so does the evidence; that of latencies only with the first request.
+    threshold = overall + math.log(max(1, steps + shadowed))
+    overall += math.log(1 + shadowed)
     found = [
         _errors(new, old, tolerances.errors, threshold),
         _latency("TTFT", new.ttft, tolerances.latency, overall),

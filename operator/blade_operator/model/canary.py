@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from blade_operator.model.objects import Object
 
-Phase = Literal["Waiting", "Running", "Promoting", "Aborted", "Withdrawn"]
+Phase = Literal["Waiting", "Shadowing", "Running", "Promoting", "Aborted", "Withdrawn"]
 ABORTED: Final = "RolloutAborted"
 """Type and reason of the condition; its message has the numbers."""
 
@@ -19,19 +19,22 @@ class Canary:
     revision: str
     stable: str
     phase: Phase = "Waiting"
-    """``Waiting`` for engines of the next step, ``Running`` at a step, ``Promoting`` after the last one, ``Aborted``
-    until the spec changes, ``Withdrawn``: the spec went back to the stable one, and its engines leave."""
+    """``Waiting`` for engines of the next step, ``Shadowing`` while it gets copies of requests only, ``Running`` at a
+    step, ``Promoting`` after the last one, ``Aborted`` until the spec changes, ``Withdrawn``: the spec went back to the
+    stable one, and its engines leave."""
     weight: int = 0
     """Its share of the requests in percent."""
     since: str = ""
     """When it got that share."""
     reason: str = ""
     """Why it was aborted."""
+    note: str = ""
+    """What there is to say of it now; not remembered."""
 
     @property
     def on_trial(self) -> bool:
         """Whether it may still become either."""
-        return self.phase in ("Waiting", "Running")
+        return self.phase in ("Waiting", "Shadowing", "Running")
 
     @property
     def serving(self) -> str:

@@ -1,9 +1,9 @@
 """The canary: which share of the requests a new revision gets now, and whether it gets more or none.
 
-At each step it first gets its engines and then its share; routers count what its requests and those of the stable
-revision meet, and ``analysis`` judges them by that. It steps on after the interval and enough requests, gets no share
-any more as soon as it is worse, and all engines after the last step. All that is remembered is in ``status.canary``
-and in the routers' configuration.
+With ``shadow`` it gets copies of requests before. At each step it first gets its engines and then its share; routers
+count what its requests and those of the stable revision meet, and ``analysis`` judges them by that. It steps on after
+the interval and enough requests, gets no share any more as soon as it is worse, and all engines after the last step.
+All that is remembered is in ``status.canary`` and in the routers' configuration.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import reduce
 
 from blade_operator.analysis.compare import Judgement, Tolerances, judge
+from blade_operator.analysis.shadow import judge_shadow
 from blade_operator.model import pods as podutil
 from blade_operator.model.canary import Canary, read_canary
 from blade_operator.model.objects import Object
@@ -27,6 +28,7 @@ from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.rollout_fields import Rollout
 from blade_protocol.labels import ABORTED, ROLE_ENGINE
+from blade_protocol.routing import ShadowConfig
 from blade_protocol.signals import RevisionSignals, add_revisions
 
 LOOK = 2.0
@@ -86,7 +88,11 @@ def _advance(
         return canary
     if (reason := _aborted(service.name, canary.revision, observed)) is not None:
         return dataclasses.replace(canary, phase="Aborted", weight=0, since="", reason=reason)
-    if canary.weight:
+    if canary.phase == "Shadowing":
+        canary, enough = _shadowed(canary, spec, service, observed)
+        if not enough:
+            return canary
+    elif canary.weight:
         judgement = _judge(canary, spec, observed)
         if judgement.bad:
             reason = f"at {canary.weight} % of the requests: {'; '.join(judgement.bad)}"
@@ -102,9 +108,47 @@ def _advance(
         return dataclasses.replace(canary, phase="Promoting", weight=0, since="")
     needed = engines_at(step, service.spec.replicas)
     if not needed or _ready(canary.revision, observed) < needed:
-        return dataclasses.replace(canary, phase="Waiting")
+        return canary if canary.phase == "Shadowing" else dataclasses.replace(canary, phase="Waiting")
     since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if spec.shadow is not None and canary.phase == "Waiting" and not canary.weight:
+        return dataclasses.replace(canary, phase="Shadowing", since=since)
     return dataclasses.replace(canary, phase="Running", weight=step, since=since)
+
+
+def _shadowed(canary: Canary, spec: CanarySpec, service: LLMService, observed: Observed) -> tuple[Canary, bool]:
+    """The canary that gets copies of requests, and whether it may get requests."""
+    if spec.shadow is None:
+        return canary, True
+    if not _ready(canary.revision, observed):
+        return dataclasses.replace(canary, phase="Waiting", since=""), False
+    found = [
+        each for signals in observed.signals.values() for each in signals.shadows if each.revision == canary.revision
+    ]
+    judgement = judge_shadow(found, canary.stable, _tolerances(spec), len(spec.steps))
+    if judgement.bad:
+        reason = f"as a shadow, before it got any request: {'; '.join(judgement.bad)}"
+        return dataclasses.replace(canary, phase="Aborted", weight=0, since="", reason=reason), False
+    least = spec.shadow.min_requests
+    if judgement.compared >= least:
+        return dataclasses.replace(canary, note=judgement.result()), True
+    note = judgement.progress(least)
+    if service.spec.router.image:
+        note = "routers of router.image send none, as it may be too old to know of them"
+    return dataclasses.replace(canary, note=note), False
+
+
+def shadow_config(canary: Canary | None, service: LLMService) -> ShadowConfig | None:
+    """What routers are to copy. Its engines get no more of the load than each of the others has.
+
+    None to an image of the user's own: it may not know of copies, and would refuse the whole configuration.
+    """
+    spec, replicas = service.spec.rollout.canary, service.spec.replicas
+    if canary is None or canary.phase != "Shadowing" or spec is None or spec.shadow is None or not replicas:
+        return None
+    if service.spec.router.image:
+        return None
+    engines = engines_at(next_step(canary, spec) or 100, replicas)
+    return ShadowConfig(revision=canary.revision, share=float(min(spec.shadow.share, 100 * engines // replicas)))
 
 
 def _judge(canary: Canary, spec: CanarySpec, observed: Observed) -> Judgement:
@@ -118,9 +162,12 @@ def _judge(canary: Canary, spec: CanarySpec, observed: Observed) -> Judgement:
                 found[name].append(each)
     if not found[canary.revision]:
         return Judgement(0)
-    tolerances = Tolerances(latency=1 + spec.latency_tolerance / 100, answers=spec.answer_tolerance / 100)
     new, old = (reduce(add_revisions, found[name]) for name in (canary.revision, canary.stable))
-    return judge(new, old, tolerances, len(spec.steps))
+    return judge(new, old, _tolerances(spec), len(spec.steps), shadowed=spec.shadow is not None)
+
+
+def _tolerances(spec: CanarySpec) -> Tolerances:
+    return Tolerances(latency=1 + spec.latency_tolerance / 100, answers=spec.answer_tolerance / 100)
 
 
 def next_step(canary: Canary, spec: CanarySpec) -> int | None:
@@ -163,7 +210,7 @@ def trial_of(canary: Canary, rollout: Rollout, replicas: int, counts: Mapping[st
 
 def is_watched(canary: Canary | None) -> bool:
     """Whether routers are to be asked soon again."""
-    return canary is not None and canary.phase == "Running"
+    return canary is not None and canary.phase in ("Shadowing", "Running")
 
 
 def canary_weights(canary: Canary | None, workloads: Mapping[str, Workload]) -> dict[str, float]:
@@ -200,8 +247,12 @@ def canary_events(before: Canary | None, after: Canary | None) -> list[EventReco
     """An Event for each change of the share. That of an abort is the condition's."""
     if after is None or (before is not None and (before.phase, before.weight) == (after.phase, after.weight)):
         return []
+    if after.phase == "Shadowing":
+        return [EventRecord("Normal", "CanaryShadow", f"revision {after.revision} gets copies of requests")]
     if after.phase == "Running":
-        return [EventRecord("Normal", "CanaryStep", f"revision {after.revision} gets {after.weight} % of the requests")]
+        step = EventRecord("Normal", "CanaryStep", f"revision {after.revision} gets {after.weight} % of the requests")
+        passed = [EventRecord("Normal", "CanaryShadowPassed", after.note)] if after.note else []
+        return [*passed, step]
     if after.phase == "Promoting":
         return [EventRecord("Normal", "CanaryPassed", f"revision {after.revision} is as good as {after.stable}")]
     return []

@@ -22,7 +22,7 @@ from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Action, EventRecord, Plan, Prune
 from blade_operator.model.rollout import last_state
 from blade_operator.model.scale_target import ScaleTarget
-from blade_operator.reconcile.canary import LOOK, abort_note, canary_events, canary_weights, is_watched
+from blade_operator.reconcile.canary import LOOK, abort_note, canary_events, canary_weights, is_watched, shadow_config
 from blade_operator.reconcile.installation import claim, contested, refusal
 from blade_operator.reconcile.ownership import own_pods, with_own_children
 from blade_operator.reconcile.replicas import plan_engines
@@ -111,7 +111,12 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
     events += canary_events(read_canary(observed.service), engines.canary)
     weights = canary_weights(engines.canary, workloads)
     routers = router_objects(
-        service, defaults, router_replicas(observed.deployments), weights, aborted=abort_note(engines.canary)
+        service,
+        defaults,
+        router_replicas(observed.deployments),
+        weights,
+        shadow=shadow_config(engines.canary, service),
+        aborted=abort_note(engines.canary),
     )
     desired += routers[:-1] if routers_wait(observed, revisions.templates, now) else routers
     adapters = _adapters(service, observed)

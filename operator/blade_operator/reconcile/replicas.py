@@ -59,8 +59,9 @@ def plan_engines(
     pods = _Pods(revisions.current, workloads, observed)
     waits = (service.spec.rollout.paused or closed) and pods.change_waits
     before = read_canary(observed.service)
-    # A canary at a step makes no other progress than to answer requests, and an aborted one none.
-    at_step = before is not None and before.revision == revisions.current and before.phase in ("Running", "Aborted")
+    # A canary at a step makes no other progress than to answer requests, or copies of them; an aborted one makes none.
+    at_step = before is not None and before.revision == revisions.current
+    at_step = at_step and before is not None and before.phase in ("Shadowing", "Running", "Aborted")
     state = judge(
         whole,
         observed.service.get("status") or {},

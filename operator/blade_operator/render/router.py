@@ -36,6 +36,7 @@ from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_protocol import environment, paths
 from blade_protocol.labels import ABORTED, REVISION, ROLE_ROUTER
 from blade_protocol.ports import ROUTER_ADMIN_PORT, ROUTER_PORT
+from blade_protocol.routing import ShadowConfig
 
 CONFIG_PATH = "/etc/bladellm"
 CONFIG_FILE = "router.json"
@@ -49,6 +50,7 @@ def router_objects(
     defaults: Defaults,
     replicas: int | None = None,
     weights: Mapping[str, float] | None = None,
+    shadow: ShadowConfig | None = None,
     aborted: str = "",
 ) -> list[Object]:
     """Everything the router needs, the Deployment last.
@@ -56,6 +58,7 @@ def router_objects(
     Args:
         replicas: how many routers there are to be by the Deployment as it is; None while there is none.
         weights: of revisions, while one is a canary.
+        shadow: which of them gets copies of requests.
         aborted: which canary was aborted and why, for the annotation that says so.
     """
     name = router_name(service)
@@ -65,16 +68,16 @@ def router_objects(
     return [
         service_account(service, name, ROLE_ROUTER),
         *_access(service, defaults, name, identity),
-        _configuration(service, name, weights, aborted),
+        _configuration(service, name, router_json(service, weights, shadow), aborted),
         make(service, "v1", "Service", name, ROLE_ROUTER, spec=network),
         disruption_budget(service, name, ROLE_ROUTER, {"matchLabels": selector(service, ROLE_ROUTER)}),
         deployment,
     ]
 
 
-def _configuration(service: LLMService, name: str, weights: Mapping[str, float] | None, aborted: str) -> Object:
+def _configuration(service: LLMService, name: str, text: str, aborted: str) -> Object:
     """The ConfigMap. An abort stands in it, too: it must not be forgotten between two writes."""
-    obj = make(service, "v1", "ConfigMap", name, ROLE_ROUTER, data={CONFIG_FILE: router_json(service, weights)})
+    obj = make(service, "v1", "ConfigMap", name, ROLE_ROUTER, data={CONFIG_FILE: text})
     if aborted:
         obj["metadata"]["annotations"][ABORTED] = aborted
         seal(obj)

@@ -24,18 +24,25 @@ from blade_protocol.routing import (
     PolicyName,
     QueueConfig,
     RouterConfig,
+    ShadowConfig,
 )
 
 
-def router_json(service: LLMService, weights: Mapping[str, float] | None = None) -> str:
+def router_json(
+    service: LLMService, weights: Mapping[str, float] | None = None, shadow: ShadowConfig | None = None
+) -> str:
     """The file's text."""
-    return msgspec.json.encode(_without_defaults(router_config(service, weights)), order="sorted").decode()
+    return msgspec.json.encode(_without_defaults(router_config(service, weights, shadow)), order="sorted").decode()
 
 
-def router_config(service: LLMService, weights: Mapping[str, float] | None = None) -> RouterConfig:
+def router_config(
+    service: LLMService, weights: Mapping[str, float] | None = None, shadow: ShadowConfig | None = None
+) -> RouterConfig:
     """The spec as configuration of the router; endpoints come from the Service.
 
-    ``weights``: of revisions, while one is a canary.
+    Args:
+        weights: of revisions, while one is a canary.
+        shadow: which of them gets copies of requests.
     """
     router = service.spec.router
     return RouterConfig(
@@ -49,6 +56,7 @@ def router_config(service: LLMService, weights: Mapping[str, float] | None = Non
         adapters=() if router.image else tuple(map(_adapter, service.spec.adapters)),
         cors_origins=router.cors.allow_origins if router.cors else (),
         canary=dict(weights or {}),
+        shadow=shadow,
     )
 
 

@@ -9,6 +9,13 @@ from pydantic import Field
 from blade_operator.spec.types import Duration, ListType, Record, Unique
 
 
+class Shadow(Record):
+    """Copies of requests that a new revision gets before it gets any request."""
+
+    share: int = Field(default=10, ge=1, le=100, description="Percent.")
+    min_requests: int = Field(default=100, ge=1, le=9999, description="Least compared.")
+
+
 class Canary(Record):
     """A new revision gets a share of the requests, and more in steps, unless it is worse than the one before."""
 
@@ -26,8 +33,9 @@ class Canary(Record):
         default=20,
         ge=0,
         le=100,
-        description="Percent of responses that may differ in length or finish reason.",
+        description="Percent of responses that may differ in length or end.",
     )
+    shadow: Shadow | None = Field(default=None, description="Shadow traffic.")
 
 
 class CanaryStatus(Record):
@@ -35,6 +43,6 @@ class CanaryStatus(Record):
 
     revision: str = Field(description="The new one.")
     stable: str = Field(description="The other.")
-    phase: str = Field(description="`Waiting` for engines, `Running`, `Promoting`, `Aborted` or `Withdrawn`.")
+    phase: str = Field(description="Waiting, Shadowing, Running, Promoting, Aborted or Withdrawn.")
     weight: int = Field(default=0, description="Its share in percent.")
     since: str = Field(default="", description="When it got it.")

@@ -178,7 +178,7 @@ class LLMServiceStatus(Record):
     updated_replicas: int = Field(default=0, description="Engine pods of the current revision.")
     draining_replicas: int = Field(default=0, description="Engine pods that leave and finish their requests.")
     revision: RevisionStatus = Field(default_factory=RevisionStatus, description="Which pods run.")
-    canary: CanaryStatus | None = Field(default=None, description="The canary, while there is one.")
+    canary: CanaryStatus | None = Field(default=None, description="The canary.")
     conditions: Annotated[tuple[Condition, ...], ListType("map", key="type")] = Field(
         default=(),
         max_length=24,

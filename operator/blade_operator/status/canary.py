@@ -25,6 +25,9 @@ def canary_progress(inputs: StatusInputs) -> Condition | None:
     if canary.phase == "Running":
         message = f"revision {canary.revision} has {canary.weight} % of the requests, {canary.stable} the others"
         return Condition("Progressing", "True", "Canary", message)
+    if canary.phase == "Shadowing":
+        message = f"revision {canary.revision} gets copies of requests, {canary.stable} answers all: {canary.note}"
+        return Condition("Progressing", "True", "Canary", message.removesuffix(": "))
     if canary.phase == "Waiting":
         ready = sum(map(podutil.is_ready, new))
         message = (

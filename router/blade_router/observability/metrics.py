@@ -26,6 +26,7 @@ from blade_router.statistics.distribution import (
     histogram_family,
 )
 from blade_router.statistics.revisions import Comparison
+from blade_router.statistics.shadow import ShadowCounts, ShadowTotals
 
 FULL_WAITING = 5
 FULL_KV = 0.8
@@ -84,6 +85,9 @@ class Metrics:
         self._cached_tokens = 0
         self.comparison: Comparison | None = None
         """Of the revisions that have weights; None while there are none. Set by the configuration's owner."""
+        self.shadow: ShadowCounts | None = None
+        """Of copies of requests, while such are sent. Set by the configuration's owner."""
+        self.shadow_totals = ShadowTotals()
         self.configured_models: frozenset[str] = frozenset()
         """Model names in the configuration; set by its owner."""
         now = time.perf_counter()
@@ -261,6 +265,10 @@ class Metrics:
         )
         yield _counter(names.ROUTER_REFUSED, "Requests the router refused, by error code.", "reason", self.refused)
         yield _counter(names.ROUTER_RESUMES, "Streams that lost their engine, by outcome.", "outcome", self.resumes)
+        shadows = self.shadow_totals
+        yield _counter(names.ROUTER_SHADOWS, "Copies of requests, by what came of them.", "outcome", shadows.requests)
+        help_text = "Greedy requests that were copied, by whether both texts are the same."
+        yield _counter(names.ROUTER_SHADOW_TEXTS, help_text, "outcome", shadows.texts)
         yield GaugeMetricFamily(names.ROUTER_IN_FLIGHT, "Requests in flight.", value=self.in_flight)
         yield from self.server_load().families()
         yield histogram_family(

@@ -9,6 +9,7 @@ from blade_router.admission.queue_state import QueueState
 from blade_router.observability.metrics import Metrics
 from blade_router.statistics.distribution import Distribution
 from blade_router.statistics.revisions import merge_revisions
+from blade_router.statistics.shadow import merge_shadows
 
 _STARTED = time.time()
 
@@ -39,6 +40,7 @@ def router_signals(metrics: Metrics) -> RouterSignals:
         refused=dict(metrics.refused),
         services=tuple(_service(metrics, name) for name in metrics.services),
         revisions=metrics.comparison.signals() if metrics.comparison is not None else (),
+        shadows=(metrics.shadow.signals(),) if metrics.shadow is not None else (),
     )
 
 
@@ -115,6 +117,7 @@ def _merge_two(one: RouterSignals, other: RouterSignals) -> RouterSignals:
         refused=dict(Counter(one.refused) + Counter(other.refused)),
         services=tuple(services[name] for name in sorted(services)),
         revisions=merge_revisions(one.revisions, other.revisions),
+        shadows=merge_shadows(one.shadows, other.shadows),
     )
 
 

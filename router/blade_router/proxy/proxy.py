@@ -23,7 +23,7 @@ from blade_router.http.client import Client
 from blade_router.http.errors import ClientGone, Headers, Refused, header_of
 from blade_router.http.head import RawRequest
 from blade_router.http.upstream.connection import Connection
-from blade_router.http.upstream.errors import EXHAUSTED_REASON, UpstreamError
+from blade_router.http.upstream.errors import UpstreamError
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
@@ -32,6 +32,8 @@ from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forwa
 from blade_router.proxy.response_headers import REDIRECTS, redirected
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
 from blade_router.proxy.revisions import count_failure, count_rejection, count_response
+from blade_router.proxy.shadow import Shadows
+from blade_router.proxy.unavailable import unavailable
 from blade_router.request.read_usage import usage_of_stream
 from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
@@ -98,6 +100,8 @@ class Proxy:
         self.policy = policy
         self.kv_index: KvIndex | None = None
         """Set while the policy is kv-aware: it learns from responses."""
+        self.shadows: Shadows | None = None
+        """Set while copies of requests are sent."""
         self.admission_control: AdmissionControl = admission_control or AdmitAll()
         self._token = token or TokenHeader(None)
         self._resumer = resumer or Resumer(endpoints, metrics, max_tries=max_tries)
@@ -173,6 +177,8 @@ class Proxy:
         finally:
             if retries.trial is not None:
                 retries.trial.close()
+            if request.answer is not None:
+                request.answer.close()
 
     async def _try_endpoints(
         self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
@@ -191,6 +197,9 @@ class Proxy:
                 extra += _REQUEST_BLOCKS
             answered = engine_lost = False
             compared = comparison.begin(endpoint.revision) if (comparison := self._metrics.comparison) else None
+            if self.shadows is not None and compared is not None and request.attempts == 1 and retries.trial is None:
+                adapter = self.policy.adapter(request)
+                self.shadows.begin(compared, endpoint, request, admission.service, adapter, admission.key_name)
             with self.endpoints.attempt(choice, request, client) as attempt:
                 try:
                     connection = await attempt.send(
@@ -257,7 +266,7 @@ class Proxy:
             return await self._fail_over(lost, response, endpoint, request, client, trial)
         retries.give_up()
         if retries.last is None:
-            raise self._unavailable(retries, admission, self.policy.adapter(request))
+            raise unavailable(self.endpoints, retries, admission, self.policy.adapter(request))
         response, added = retries.last
         if response.status == 503 and not header_of(response.headers, b"retry-after"):
             added.append((b"retry-after", b"1"))
@@ -422,29 +431,3 @@ class Proxy:
             return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.name_header), (_REASON, reason)]
         # How much of a prompt is cached tells of other clients' prompts, and load of how many there are.
         return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.public_name), (_REASON, choice.word)]
-
-    def _unavailable(self, retries: RetryState, admission: Admission, adapter: str | None) -> Refused:
-        tried = retries.tried
-        if self.endpoints.lacks_adapter(adapter, admission.service):
-            message = f"adapter `{adapter}` is declared, and no engine has loaded it; try again shortly"
-            return Refused(503, message, code="adapter_not_loaded", retry_after=2)
-        confinement = self.endpoints.confinement
-        if confinement.is_confined(admission.key_name) and confinement.part(
-            self.endpoints.of_service(admission.service)
-        ):
-            message = (
-                "engines were lost with requests of this API key: for a while few of them serve it, and none is ready"
-            )
-            return Refused(503, message, code="key_confined", retry_after=5)
-        if not self.endpoints.all:
-            message, code = "no engine is registered with this router yet; try again shortly", "no_endpoint"
-        elif not tried:
-            message = "no engine of this service is registered, or all of them are draining; try again shortly"
-            code = "no_endpoint"
-        elif retries.reason == EXHAUSTED_REASON:
-            message = "the router has no descriptor or port left to reach an engine; try again shortly"
-            code = "overloaded"
-        else:
-            message = f"no engine could answer ({len(tried)} tried, last failure: {retries.reason}); try again shortly"
-            code = "engines_unavailable"
-        return Refused(503, message, code=code, retry_after=1)

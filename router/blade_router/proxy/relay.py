@@ -54,6 +54,8 @@ def begin(response: BufferedResponse, added: Headers, request: ClientRequest, cl
     started = client.start(response.status, headers + added)
     request.first_byte_at = time.perf_counter()
     request.streamed = response.events is not None
+    if request.answer is not None:
+        request.answer.keep(response.body)
     if response.events is not None:
         request.events = response.body.count(EVENT_END)
     return started
@@ -100,6 +102,8 @@ class _Relay(Sink):
         chunk = events.feed(chunk)
         self.lost = events.lost
         self._request.events += events.count
+        if self._request.answer is not None:
+            self._request.answer.keep(chunk)
         if self._progressed is not None and chunk:
             self._progressed()
         return chunk

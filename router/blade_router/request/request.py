@@ -21,6 +21,7 @@ from blade_router.request.prompt_text import Prompt, expected_size
 from blade_router.request.routes import ANY_ROUTE, check_path, check_route
 from blade_router.request.turns import large_bodies
 from blade_router.request.usage import Usage
+from blade_router.statistics.answer import Answer
 
 METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
 
@@ -66,9 +67,9 @@ class ClientRequest:
     """
 
     __slots__ = (
-        *("_end", "_prompt", "_start", "abridged", "added_bytes", "added_headers", "attempts", "body", "charge"),
-        *("endpoint", "events", "fields", "first_byte_at", "headers", "id", "internal_token", "method", "path"),
-        *("route", "route_words", "status", "streamed", "usage"),
+        *("_end", "_prompt", "_start", "abridged", "added_bytes", "added_headers", "answer", "attempts", "body"),
+        *("charge", "endpoint", "events", "fields", "first_byte_at", "headers", "id", "internal_token", "method"),
+        *("path", "route", "route_words", "status", "streamed", "usage"),
     )
 
     def __init__(
@@ -121,6 +122,8 @@ class ClientRequest:
         """Status of the response it gets; 0 until then."""
         self.events = 0
         """Events of its response that were relayed: about as many tokens."""
+        self.answer: Answer | None = None
+        """Its answer, while that is compared with the one to a copy of it."""
         self.charge = charge
         """What it takes of the budget of bodies."""
         self._prompt: Prompt | None = None
@@ -152,12 +155,12 @@ class ClientRequest:
             if name in names:
                 self._end = self._end.replace(b"\r\n%b: %b\r\n" % (name, value), b"\r\n", 1)
 
-    def head_for(self, authority: bytes, extra: bytes = b"") -> bytes:
+    def head_for(self, authority: bytes, extra: bytes = b"", suffix: bytes = b"") -> bytes:
         """Request line and headers for the engine at ``authority`` (``host:port``).
 
-        ``extra`` are further header lines, each with its line end.
+        ``extra`` are further header lines, each with its line end; ``suffix`` ends the request's id.
         """
-        length = b"content-length: %d\r\n%b: %b\r\n%b\r\n" % (len(self.body), REQUEST_ID, self.id, extra)
+        length = b"content-length: %d\r\n%b: %b%b\r\n%b\r\n" % (len(self.body), REQUEST_ID, self.id, suffix, extra)
         return b"".join((self._start, authority, self._end, length))
 
 

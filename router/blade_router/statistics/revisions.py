@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Final
 
 from blade_protocol.signals import Differences, RevisionSignals, add_revisions
+from blade_router.statistics.answer import Answer
 
 MAX_REVISIONS: Final = 8
 BATCH_REQUESTS: Final = 8
@@ -160,7 +161,7 @@ class Comparison:
 class Attempt:
     """A request on its way to an engine of one revision. Only its first outcome counts."""
 
-    __slots__ = ("_answered", "_comparison", "_ended", "_place", "_sent")
+    __slots__ = ("_answered", "_comparison", "_ended", "_place", "_sent", "answer")
 
     def __init__(self, comparison: Comparison, place: int) -> None:
         self._comparison = comparison
@@ -168,6 +169,8 @@ class Attempt:
         self._sent = perf_counter()
         self._answered = 0.0
         self._ended = False
+        self.answer: Answer | None = None
+        """What is to be compared with that to a copy of the request."""
 
     def answered(self) -> None:
         """The first byte of a response is here."""
@@ -178,12 +181,17 @@ class Attempt:
         if not self._ended:
             self._ended = True
             self._comparison.failed(self._place)
+            if self.answer is not None:
+                self.answer.fail()
 
     def succeeded(self, streamed: bool, tokens: int, end: bytes) -> None:
         """The whole response came. ``tokens``: of the completion, 0 where they are not known."""
         if not self._ended:
             self._ended = True
-            self._comparison.succeeded(self._place, self._sent, self._answered, perf_counter(), streamed, tokens, end)
+            now = perf_counter()
+            self._comparison.succeeded(self._place, self._sent, self._answered, now, streamed, tokens, end)
+            if self.answer is not None:
+                self.answer.succeed(self._answered, now, streamed, tokens, end)
 
 
 def finish_reason(end: bytes) -> str | None:

@@ -3,90 +3,16 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import json
 import math
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_support.mini_cluster import MiniCluster, service
+from operator_support.canaries import CANARY, Counted, change, run_until
+from operator_support.mini_cluster import service
 
 from blade_operator.model import pods as podutil
-from blade_operator.model.objects import Object, Ref
-from blade_operator.model.observed import Observed
 from blade_operator.model.plan import Plan
-from blade_protocol.labels import ROLE_ROUTER
-from blade_protocol.signals import Differences, RevisionSignals, RouterSignals
-
-CANARY = {"steps": [5, 25, 50], "interval": "60s", "minRequests": 100}
-
-
-class Counted(MiniCluster):
-    """Its routers get a hundred requests before each reconcile, and split them as they are configured."""
-
-    def __init__(self, obj: Object) -> None:
-        super().__init__(obj)
-        self.bad: dict[str, float] = {}
-        """By revision, the share of its requests that fail."""
-        self.slow: dict[str, float] = {}
-        self.silent = False
-        self.counts: dict[str, RevisionSignals] = {}
-
-    @property
-    def weights(self) -> dict[str, float]:
-        config = self.objects[Ref("ConfigMap", "team", "qwen-router")]["data"]["router.json"]
-        weights: dict[str, float] = json.loads(config).get("canary", {})
-        return weights
-
-    @property
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.service["status"].get("canary", {})
-        return found
-
-    def request(self, number: int = 100) -> None:
-        """Requests arrive."""
-        if {name: each.weight for name, each in self.counts.items()} != self.weights:
-            self.counts = {name: RevisionSignals(revision=name, weight=weight) for name, weight in self.weights.items()}
-        for name, each in self.counts.items():
-            requests = each.requests + int(number * each.weight / 100)
-            mean = math.log(self.slow.get(name, 1.0))
-            batches = requests // 8
-            self.counts[name] = RevisionSignals(
-                revision=name,
-                weight=each.weight,
-                requests=requests,
-                errors=int(requests * self.bad.get(name, 0.0)),
-                ttft=Differences(batches=batches, total=mean * batches, squares=batches * (mean * mean + 0.04)),
-            )
-
-    def observed(self) -> Observed:
-        routers = [pod["metadata"]["name"] for pod in self.pods if podutil.role(pod) == ROLE_ROUTER]
-        signals = RouterSignals(started=0.0, time=0.0, revisions=tuple(self.counts.values()))
-        found = {} if self.silent else dict.fromkeys(routers[:1], signals)
-        return dataclasses.replace(super().observed(), signals=found)
-
-    def turn(self, seconds: float = 20.0, ready: bool = True) -> Plan:
-        """Some time passes, with requests; the operator reconciles and the controllers act."""
-        self.now += timedelta(seconds=seconds)
-        if Ref("ConfigMap", "team", "qwen-router") in self.objects:
-            self.request()
-        plan = self.reconcile()
-        self.run_controllers()
-        self.remove_terminating_pods()
-        for pod in self.pods:
-            if ready or podutil.revision(pod) != self.service["status"]["revision"]["current"]:
-                self.become_ready(pod)
-        return plan
-
-    def ready(self, revision: str) -> int:
-        return sum(podutil.revision(pod) == revision and podutil.is_ready(pod) for pod in self.engine_pods)
-
-    def condition(self, kind: str) -> dict[str, Any]:
-        return next((each for each in self.service["status"]["conditions"] if each["type"] == kind), {})
-
-    def current(self) -> str:
-        return str(self.service["status"]["revision"]["current"])
 
 
 @pytest.fixture
@@ -95,14 +21,6 @@ def cluster() -> Counted:
     running.converge()
     assert running.status == {}, "a first revision replaces nobody"
     return running
-
-
-def change(cluster: Counted, number: int = 8) -> tuple[str, str]:
-    """A new revision; returns the old and the new one."""
-    old = cluster.current()
-    cluster.edit(engine={"maxNumSeqs": number})
-    cluster.reconcile()
-    return old, cluster.current()
 
 
 def test_a_good_revision_gets_to_all_requests_step_by_step(cluster: Counted) -> None:
@@ -124,14 +42,6 @@ def test_a_good_revision_gets_to_all_requests_step_by_step(cluster: Counted) -> 
     assert cluster.condition("Ready")["status"] == "True"
     shares = [event.message for event in cluster.events if event.reason == "CanaryStep"]
     assert shares == [f"revision {new} gets {share} % of the requests" for share in (5, 25, 50)]
-
-
-def run_until(cluster: Counted, phase: str, turns: int = 80) -> None:
-    for _ in range(turns):
-        if cluster.status.get("phase") == phase:
-            return
-        cluster.turn()
-    raise AssertionError(f"never {phase}: {cluster.status}")
 
 
 def test_a_bad_revision_gets_nothing_any_more_and_is_not_tried_again(cluster: Counted) -> None:

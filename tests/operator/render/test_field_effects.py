@@ -89,7 +89,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "rollout.window": ({}, {"cron": "0 2 * * 6", "duration": "2h"}),
     "rollout.progressDeadline": ({}, "1h"),
     "rollout.rollback": ({}, "Off"),
-    "rollout.canary": ({}, {"steps": [5, 50]}),
+    "rollout.canary": ({}, {"steps": [5, 50], "shadow": {"share": 20}}),
     "rollout.drainTimeout": ({}, "5m"),
     "rollout.revisionHistoryLimit": ({}, 1),
     "security.networkPolicy": ({}, False),
