@@ -148,7 +148,7 @@ class ScalingStatus(Record):
     mode: Short = Field(description="Of `spec.scaling`.")
     replicas: int = Field(description="Decided on.")
     needed: int = Field(default=0, description="Before delays and speeds.")
-    standby: int = Field(default=0, description="Warm.")
+    standby: int = Field(default=0, description="On standby.")
     reason: Text = Field(default="", description="The numbers behind it.")
     changes: tuple[Text, ...] = Field(
         default=(), max_length=5, strict=False, description="The last ones: when, from -> to, and why."

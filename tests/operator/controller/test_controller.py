@@ -98,8 +98,9 @@ class _Fleet(Fleet):
     async def query(self, pods: Iterable[Object], signals: bool = False) -> FleetReport:
         return FleetReport(self._states)
 
-    async def drain(self, pod: Object, draining: bool = True) -> bool:
-        self._cluster.calls.append(("drain" if draining else "undrain", pod["metadata"]["name"]))
+    async def drain(self, pod: Object, draining: bool = True, *, standby: bool = False) -> bool:
+        done = "standby" if standby else "drain" if draining else "undrain"
+        self._cluster.calls.append((done, pod["metadata"]["name"]))
         return True
 
 
@@ -136,7 +137,12 @@ async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
         prune=[Prune(Ref("Deployment", "default", "edited"), ("/spec/x/0",))],
         delete=[Ref("Pod", "default", "old")],
         status={"phase": "Ready"},
-        actions=[DrainPod("pod-1"), DrainPod("pod-1", draining=False), DrainPod("gone")],
+        actions=[
+            DrainPod("pod-1"),
+            DrainPod("pod-1", draining=False),
+            DrainPod("pod-1", standby=True),
+            DrainPod("gone"),
+        ],
         events=[EventRecord("Normal", "Scaled", "")],
     )
     cluster, controller = _controller(lambda observed, now: plan)
@@ -144,6 +150,7 @@ async def test_a_plan_is_executed_drains_first_and_status_last() -> None:
     assert cluster.calls == [
         ("drain", "pod-1"),
         ("undrain", "pod-1"),
+        ("standby", "pod-1"),
         ("replace", "token"),
         ("apply", "new"),
         ("applied", "new"),

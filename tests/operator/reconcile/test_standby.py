@@ -408,7 +408,7 @@ def test_where_pods_may_not_be_annotated_all_engines_serve() -> None:
     cluster = Pooled(POOLED | {"standby": 0})
     cluster.edit(scaling=POOLED)
     annotate = cluster._annotate
-    cluster._annotate = lambda obj: None  # type: ignore[method-assign]
+    cluster._annotate = lambda applied: None  # type: ignore[method-assign]
     for _ in range(6):
         cluster.bring_up()
     assert cluster.state == (2, 0, 2)
