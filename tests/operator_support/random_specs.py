@@ -73,6 +73,7 @@ _cache = _object(
     accessModes=st.lists(st.sampled_from(["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"]), max_size=2),
 )
 _integer = st.sampled_from([0, 1, 2, 16, 64, 1000, 4097, -1])
+_amount = _mostly(st.sampled_from(["1", "2.50", "0.05", "40"]), st.sampled_from(["0", "0.0", "-1", "1.", "", 3]))
 _count = _mostly(st.sampled_from([1, 2, 64]), _integer)
 
 _gpus = st.one_of(
@@ -238,6 +239,7 @@ SPECS: Spec = _object(
             max_size=2,
         ),
         maxGPUs=_count,
+        cost=_object(engine=_amount, max=_amount),
     ),
 )
 

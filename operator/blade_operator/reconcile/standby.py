@@ -30,6 +30,7 @@ from blade_operator.reconcile.scale_down import (
     marked,
     requests,
 )
+from blade_operator.reconcile.scaling.limits import budget_of
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import DELETION_COST, ROLE_ENGINE, STANDBY_SINCE, WOKEN_AT
 
@@ -53,14 +54,14 @@ class Pool:
 
 
 def pool_size(service: LLMService) -> int:
-    """Engines that are to be there beyond those that serve (``spec.replicas``), within the budget of GPUs."""
+    """Engines that are to be there beyond those that serve (``spec.replicas``), within the budget."""
     scaling, gpus = service.spec.scaling, service.spec.engine.gpus
     if scaling is None:
         return 0
-    of_one = gpus.count * gpus.nodes
-    if scaling.max_gpus is None or not of_one:
+    budget = budget_of(scaling, gpus.count * gpus.nodes)
+    if budget is None:
         return scaling.standby
-    return min(scaling.standby, max(0, scaling.max_gpus // of_one - service.spec.replicas))
+    return min(scaling.standby, max(0, budget.engines - service.spec.replicas))
 
 
 def with_warm_as_ready(observed: Observed, now: datetime) -> Observed:

@@ -46,12 +46,23 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """What a service may have at most."""
+
+    engines: int
+    field: str
+    """Of ``spec.scaling``, that says so."""
+    amount: str
+    """As it stands there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """The bounds that hold now."""
 
     policy: Policy
-    in_budget: int | None
-    """Most engines by the budget; None: there is none."""
+    budget: Budget | None
+    """The tightest one; None: there is none."""
     problem: tuple[str, str] | None = None
     """Reason and message for the condition, when something cannot be kept to."""
 

@@ -11,6 +11,11 @@ from blade_operator.spec.types import Duration, Hint, Record
 Latency = Annotated[
     str, StringConstraints(pattern=r"^[1-9][0-9]*m?s$", max_length=8), Hint("a latency like 500ms or 2s")
 ]
+Amount = Annotated[
+    str,
+    StringConstraints(pattern=r"^([1-9][0-9]*(\.[0-9]+)?|0\.[0-9]*[1-9][0-9]*)$", max_length=12),
+    Hint("an amount above 0 like 2.50"),
+]
 Cron = Annotated[str, StringConstraints(max_length=64), Hint("five fields, like 0 8 * * 1-5")]
 Mode = Literal["Fixed", "Concurrency", "SLO", "External", "Advisory"]
 
@@ -51,6 +56,13 @@ class Schedule(Record):
     max: int | None = Field(default=None, ge=1, le=1000, description="In place of `max`.")
 
 
+class Cost(Record):
+    """A budget, in any currency and for any time."""
+
+    engine: Amount = Field(description="Of one engine.")
+    max: Amount = Field(description="Most of all together.")
+
+
 class Scaling(Record):
     """Who decides on the number of engines."""
 
@@ -74,6 +86,7 @@ class Scaling(Record):
         le=65536,
         description="Most GPUs of all engines together.",
     )
+    cost: Cost | None = Field(default=None, description="What engines may cost.")
     standby: int = Field(default=0, ge=0, le=1000, description="Engines kept warm beside them.")
 
     @property

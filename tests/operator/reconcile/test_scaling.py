@@ -259,6 +259,19 @@ def test_a_budget_below_min_is_named_and_min_runs() -> None:
     assert (cluster.replicas, cluster.condition) == (2, ("False", "BudgetBelowMin"))
 
 
+def test_a_cost_that_is_the_tighter_budget_bounds_what_is_needed() -> None:
+    gpus = {"gpus": {"count": 2, "tensorParallel": 2}}
+    cluster = Scaled({**CONCURRENCY, "maxGPUs": 8, "cost": {"engine": "2.50", "max": "7.60"}}, engine=gpus)
+    cluster.running = 200
+    cluster.steps(120)
+    assert (cluster.replicas, cluster.condition) == (3, ("False", "BudgetLimited"))
+    assert "spec.scaling.cost.max allows 3 engines" in cluster.message
+    cluster.edit(scaling={**CONCURRENCY, "min": 2, "cost": {"engine": "0.9", "max": "1.7"}})
+    cluster.steps(20)
+    assert (cluster.replicas, cluster.condition) == (2, ("False", "BudgetBelowMin"))
+    assert "2 engines are more than spec.scaling.cost.max, 1.7, allows" in cluster.message
+
+
 def test_a_schedule_holds_at_its_time_and_nonsense_is_named() -> None:
     night = {"cron": "30 0 * * *", "timeZone": "UTC", "duration": "30m", "min": 4}
     cluster = Scaled({**CONCURRENCY, "schedules": [night]})

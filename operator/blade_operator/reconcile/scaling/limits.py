@@ -6,12 +6,14 @@ import math
 import statistics
 from collections.abc import Iterable
 from datetime import datetime
+from decimal import Decimal
+from operator import attrgetter
 from typing import Final
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.model.scale_target import EnginePods
-from blade_operator.scaling.policy import Limits, Policy, Speed, Targets
+from blade_operator.scaling.policy import Budget, Limits, Policy, Speed, Targets
 from blade_operator.scaling.schedule import Period, bounds
 from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.scaling_fields import Behavior, Scaling
@@ -33,15 +35,15 @@ def limits_of(scaling: Scaling, gpus: int, now: datetime) -> Limits:
     ]
     least, most, wrong = bounds(periods, scaling.min, scaling.max or max(scaling.min, 1), now)
     problem = ("ScheduleInvalid", f"spec.scaling.{wrong}") if wrong else None
-    in_budget = scaling.max_gpus // gpus if scaling.max_gpus is not None and gpus else None
-    if in_budget is not None and in_budget < max(least, 1):
+    budget = budget_of(scaling, gpus)
+    if budget is not None and budget.engines < max(least, 1):
         problem = (
             "BudgetBelowMin",
-            f"{max(least, 1)} engines of {gpus} GPUs are more than spec.scaling.maxGPUs, {scaling.max_gpus}, and run "
-            "all the same: raise it, or lower min",
+            f"{max(least, 1)} engines are more than spec.scaling.{budget.field}, {budget.amount}, allows, and run all "
+            "the same: raise it, or lower min",
         )
-    if in_budget is not None:
-        most = min(most, max(in_budget, least, 1))
+    if budget is not None:
+        most = min(most, max(budget.engines, least, 1))
     behavior = scaling.behavior or _BEHAVIOR
     policy = Policy(
         least=least,
@@ -53,7 +55,17 @@ def limits_of(scaling: Scaling, gpus: int, now: datetime) -> Limits:
         down_delay=float(parse_duration(behavior.down_delay)),
         idle_to_zero=float(parse_duration(scaling.idle_to_zero)) if scaling.idle_to_zero and not least else None,
     )
-    return Limits(policy, in_budget, problem)
+    return Limits(policy, budget, problem)
+
+
+def budget_of(scaling: Scaling, gpus: int) -> Budget | None:
+    """The tightest budget of a service whose engines have so many GPUs each; None: there is none."""
+    budgets = []
+    if scaling.max_gpus is not None and gpus:
+        budgets.append(Budget(scaling.max_gpus // gpus, "maxGPUs", str(scaling.max_gpus)))
+    if (cost := scaling.cost) is not None:
+        budgets.append(Budget(int(Decimal(cost.max) // Decimal(cost.engine)), "cost.max", cost.max))
+    return min(budgets, key=attrgetter("engines"), default=None)
 
 
 def seconds(latency: str | None) -> float | None:

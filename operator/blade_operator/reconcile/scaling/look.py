@@ -149,8 +149,8 @@ def _judgement(
     if limits.problem is not None:
         return Judgement("False", *limits.problem)
     if found.load is not None and needed >= policy.most <= engines and _is_beyond(found.load, policy):
-        if limits.in_budget is not None and policy.most == limits.in_budget:
-            message = f"spec.scaling.maxGPUs allows {policy.most} engines, and more are needed"
+        if limits.budget is not None and policy.most == limits.budget.engines:
+            message = f"spec.scaling.{limits.budget.field} allows {policy.most} engines, and more are needed"
             return Judgement("False", "BudgetLimited", message)
         return Judgement("False", "AtMaximum", f"{policy.most} engines are the most allowed, and more are needed")
     if new.unmeasured_since and new.decided_at - new.unmeasured_since >= UNMEASURED:
