@@ -26,7 +26,7 @@ from blade_router.config.replicas import FileReplicas
 from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
 from blade_router.config.token_header import shared as shared_token
 from blade_router.endpoints import shared_quarantine
-from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.endpoints.endpoint_set import ADAPTER_SECONDS, EndpointSet
 from blade_router.endpoints.health_check import HealthChecker
 from blade_router.endpoints.quarantine import Quarantine
 from blade_router.endpoints.shared_health import WIDTH, SharedHealth
@@ -330,6 +330,7 @@ class Router:
         self._apply_shadow(config.shadow)
         self.request_queues.configure(config.queue, config.hold)
         self.endpoints.weightless = frozenset(name for name, weight in config.canary.items() if weight <= 0)
+        self.endpoints.adapter_seconds = ADAPTER_SECONDS if config.hold.wakes else 0.0
         known = self.endpoints.all
         new = self.endpoints.update(config.endpoints)
         models = {model.name for model in config.models}  # such a name means the model

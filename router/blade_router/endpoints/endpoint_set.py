@@ -17,7 +17,7 @@ logger = logging.getLogger("blade_router.endpoints")
 MAX_EJECTION_SHARE = 0.5
 """The part of a service's endpoints that outlier ejection may take out at the same time; the rest stays in."""
 ADAPTER_SECONDS = 30.0
-"""For how long an adapter may be missing on engines that have become healthy: they are given theirs only then."""
+"""For how long an adapter may be missing on engines that were woken: they are given theirs once they are healthy."""
 
 
 class EndpointSet:
@@ -37,7 +37,8 @@ class EndpointSet:
         self.all: list[Endpoint] = []
         self.declared_adapters: frozenset[str] = frozenset()
         """Adapters that engines are to have, whether they have them or not."""
-        self.adapter_seconds = ADAPTER_SECONDS
+        self.adapter_seconds = 0.0
+        """For how long requests wait for an adapter that engines lack which have just become healthy."""
         self.weightless: frozenset[str] = frozenset()
         """Revisions of which no request goes to an endpoint while there is another."""
         self.listeners: list[Callable[[], None]] = []

@@ -133,8 +133,9 @@ async def test_only_the_first_reconcile_asks_routers_and_the_loop_decides_from_t
         assert routers.asked[0] == "reconcile"
         cluster.scaled.running = 24
         await until(lambda: cluster.replicas == 3)
-        assert cluster.statuses[-1]["desiredReplicas"] == 1
         await until(lambda: cluster.statuses[-1]["desiredReplicas"] == 3)
+        written = next(each for each in cluster.statuses if each["scaling"]["replicas"] == 3)
+        assert written["desiredReplicas"] == 1, "it is acted upon once it is there"
         observed = cluster.observations
         cluster.changed.put_nowait(KEY)
         await until(lambda: cluster.observations >= observed + 2)

@@ -123,7 +123,8 @@ async def test_what_was_held_does_not_wait_in_the_queue_for_longer_than_it_may_b
 async def test_who_wakes_an_engine_for_an_adapter_waits_until_it_is_loaded(tmp_path: Path) -> None:
     engine = MockEngine("a")
     endpoint = await absent(engine)
-    config = RouterConfig(endpoints=(endpoint,), hold=HoldConfig(max_requests=9), adapters=(AdapterConfig(name="sql"),))
+    hold_config = HoldConfig(max_requests=9, wakes=True)
+    config = RouterConfig(endpoints=(endpoint,), hold=hold_config, adapters=(AdapterConfig(name="sql"),))
     async with serving(wait=False, endpoints=(endpoint,)) as router:
         router.router.apply(config)
 
