@@ -28,7 +28,7 @@ from e2e.support.service import Object, Service
 from e2e.support.waiting import until
 
 STREAM = 700
-"""Tokens of a stream, which keeps a request in flight."""
+"""Tokens of a stream, whose engine may be taken away."""
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +99,12 @@ def test_it_scales_with_requests_in_flight_and_back_and_loses_none(external_metr
     demo.cluster.apply(autoscaler(demo, "bladellm_in_flight_requests", averageValue="2"), namespace=demo.namespace)
     try:
         with demo.reach() as url:
-            streams = [LongStream(url, STREAM).first() for _ in range(5)]
-            demo.until(lambda: demo.get()["spec"]["replicas"] == 3, "scaled up by its autoscaler")
-            assert condition(demo, "ScalingActive")["reason"] == "ValidMetricFound"
+            with Load(url, users=6, pause=0.0) as load:  # streams alone may end before the autoscaler looks again
+                streams = [LongStream(url, STREAM).first() for _ in range(5)]
+                demo.until(lambda: demo.get()["spec"]["replicas"] == 3, "scaled up by its autoscaler")
+                assert condition(demo, "ScalingActive")["reason"] == "ValidMetricFound"
             ended = [stream.wait() for stream in streams]
+            assert load.bad == []
             assert [(each.outcome, each.tokens) for each in ended] == [("ok", STREAM)] * 5
             demo.until(lambda: demo.get()["spec"]["replicas"] == 1, "scaled down by its autoscaler")
         demo.wait_until_converged(1)
