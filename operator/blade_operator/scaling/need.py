@@ -48,7 +48,7 @@ def by_targets(load: Load, arrivals: float, capacity: Capacity, policy: Policy, 
     if not capacity.is_known or load.arrivals <= 0.0:
         return _measured(load, policy.targets) or Need(load.engines, "it is not known yet what an engine can do")
     targets = reachable(policy.targets, capacity)
-    piled_up = load.present - _MOST_PRESENT * load.ready * _present_in_time(load, targets, capacity)
+    piled_up = load.present - _MOST_PRESENT * _present_in_time(load, targets, capacity)
     arrivals += max(load.queued, piled_up) / max(start, 1.0)
     low, high = max(1, policy.least), max(1, policy.most)
     while low < high:  # latencies fall with the number of engines
@@ -68,13 +68,14 @@ def by_targets(load: Load, arrivals: float, capacity: Capacity, policy: Policy, 
 
 
 def _present_in_time(load: Load, targets: Targets, capacity: Capacity) -> float:
-    """Requests that one engine can have at a time within the targets, by Little's law."""
+    """Requests that the engines which are ready can have at a time within the targets, by Little's law; infinite where
+    what was learnt does not say."""
     demand = Demand.of(load, 1, 1.0)
     of_one = capacity.busy(demand)
-    if of_one <= 0.0:
+    if of_one <= 0.0 or capacity.fixed <= 0.0:
         return math.inf
     busy = _BUSY if targets.tpot is None else 1.0 - capacity.fixed * capacity.tail / targets.tpot
-    return busy / of_one * demand.completion * capacity.fixed / (1.0 - busy)
+    return load.ready * busy / of_one * demand.completion * capacity.fixed / (1.0 - busy)
 
 
 def reachable(targets: Targets, capacity: Capacity) -> Targets:

@@ -96,6 +96,17 @@ def test_further_engines_go_after_a_part_of_the_delay_until_one_comes() -> None:
     assert min(counts) == more
 
 
+@pytest.mark.parametrize("targets", [Targets(2.0, 0.1), Targets(2.0)], ids=["TPOT", "no TPOT"])
+def test_an_engine_whose_steps_are_learnt_to_cost_nothing_by_themselves(targets: Targets) -> None:
+    policy = replace(SLO, targets=targets)
+    engines, memory = settled(policy)
+    memory = replace(memory, capacity=replace(memory.capacity, weights=(0.0, 0.5, 0.5)))
+    load = replace(measured(memory.at + 10, 10.0, engines), tpot=None, mean_tpot=None)  # nothing more is learnt
+    for ready in (engines, 0):
+        decision, _ = decide(policy, engines, replace(load, ready=ready), memory)
+        assert 1 <= decision.engines <= policy.most
+
+
 def test_requests_that_pile_up_get_engines_before_latencies_say_so() -> None:
     engines, memory = settled()
     load = measured(memory.at + 10, 10.0, engines)
