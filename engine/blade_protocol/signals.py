@@ -161,7 +161,6 @@ class RouterSignals(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_revisions(one: RevisionSignals, other: RevisionSignals) -> RevisionSignals:
     """What two processes counted of one revision together."""
-    reasons = one.finish_reasons.keys() | other.finish_reasons.keys()
     return RevisionSignals(
         revision=one.revision,
         weight=one.weight,
@@ -171,24 +170,25 @@ def add_revisions(one: RevisionSignals, other: RevisionSignals) -> RevisionSigna
         tpot=_add_differences(one.tpot, other.tpot),
         unary=_add_differences(one.unary, other.unary),
         lengths=tuple(map(sum, zip_longest(one.lengths, other.lengths, fillvalue=0))),
-        finish_reasons={
-            name: one.finish_reasons.get(name, 0) + other.finish_reasons.get(name, 0) for name in sorted(reasons)
-        },
+        finish_reasons=_add_counts(one.finish_reasons, other.finish_reasons),
     )
 
 
 def add_shadows(one: ShadowSignals, other: ShadowSignals) -> ShadowSignals:
     """What two processes counted of the copies for one revision together."""
-    reasons = one.dropped.keys() | other.dropped.keys()
     return ShadowSignals(
         revision=one.revision,
         sent=one.sent + other.sent,
-        dropped={name: one.dropped.get(name, 0) + other.dropped.get(name, 0) for name in sorted(reasons)},
+        dropped=_add_counts(one.dropped, other.dropped),
         copies=add_revisions(one.copies, other.copies),
         originals=add_revisions(one.originals, other.originals),
         same=one.same + other.same,
         different=one.different + other.different,
     )
+
+
+def _add_counts(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted(one.keys() | other.keys())}
 
 
 def _add_differences(one: Differences, other: Differences) -> Differences:
