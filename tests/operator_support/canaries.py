@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -137,3 +138,31 @@ def run_until(cluster: Counted, phase: str, turns: int = 80) -> None:
             return
         cluster.turn()
     raise AssertionError(f"never {phase}: {cluster.status}")
+
+
+def run_losing_statuses(cluster: Counted) -> set[tuple[str, int]]:
+    """Until the canary is over, as operators that are killed before they write a status: the first one of each phase
+    and weight is lost. Returns these."""
+    lost: set[tuple[str, int]] = set()
+    for _ in range(200):
+        before = copy.deepcopy(cluster.service["status"])
+        cluster.turn()
+        now = cluster.status.get("phase", ""), cluster.status.get("weight", 0)
+        if cluster.status != before.get("canary", {}) and now not in lost:
+            lost.add(now)
+            cluster.service["status"] = before
+        if not cluster.status:
+            break
+    return lost
+
+
+def lose_abort(cluster: Counted) -> str:
+    """Until the canary is aborted, of which the status is lost then. Returns the reason that it had."""
+    for _ in range(80):
+        before = copy.deepcopy(cluster.service["status"])
+        cluster.turn()
+        if cluster.status.get("phase") == "Aborted":
+            break
+    reason = str(cluster.condition("RolloutAborted")["message"])
+    cluster.service["status"] = before
+    return reason

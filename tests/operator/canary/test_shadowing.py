@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_support.canaries import CANARY, Counted, change, run_until
+from operator_support.canaries import CANARY, Counted, change, lose_abort, run_losing_statuses, run_until
 from operator_support.mini_cluster import service
 
 from blade_operator.model import pods as podutil
@@ -154,17 +153,7 @@ def test_an_operator_killed_before_it_writes_the_status_goes_on() -> None:
     """The first status of each phase is lost, once."""
     cluster = running()
     old, new = change(cluster)
-    lost: set[tuple[str, int]] = set()
-    for _ in range(200):
-        before = copy.deepcopy(cluster.service["status"])
-        cluster.turn()
-        now = cluster.status.get("phase", ""), cluster.status.get("weight", 0)
-        if cluster.status != before.get("canary", {}) and now not in lost:
-            lost.add(now)
-            cluster.service["status"] = before
-        if not cluster.status:
-            break
-    assert lost >= {("Shadowing", 0), ("Running", 5), ("Running", 50), ("Promoting", 0)}
+    assert run_losing_statuses(cluster) >= {("Shadowing", 0), ("Running", 5), ("Running", 50), ("Promoting", 0)}
     cluster.converge()
     assert (cluster.ready(new), cluster.ready(old)) == (4, 0)
 
@@ -173,13 +162,7 @@ def test_an_abort_of_a_shadow_is_not_forgotten() -> None:
     cluster = running(shadow={"share": 25, "minRequests": 400})
     old, new = change(cluster)
     cluster.bad[new] = 0.5
-    for _ in range(80):
-        before = copy.deepcopy(cluster.service["status"])
-        cluster.turn()
-        if cluster.status.get("phase") == "Aborted":
-            break
-    reason = cluster.condition("RolloutAborted")["message"]
-    cluster.service["status"] = before
+    reason = lose_abort(cluster)
     cluster.copies, cluster.bad = None, {}
     cluster.turn()
     assert (cluster.status["phase"], cluster.condition("RolloutAborted")["message"]) == ("Aborted", reason)

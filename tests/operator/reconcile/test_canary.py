@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from operator_support.canaries import CANARY, Counted, change, run_until
+from operator_support.canaries import CANARY, Counted, change, lose_abort, run_losing_statuses, run_until
 from operator_support.mini_cluster import service
 
 from blade_operator.model import pods as podutil
@@ -144,17 +144,7 @@ def test_a_clock_that_jumps_back_neither_aborts_nor_steps_on(cluster: Counted) -
 def test_an_operator_killed_before_it_writes_the_status_goes_on(cluster: Counted) -> None:
     """The first status of each phase is lost, once: it takes that step again, and then the next ones."""
     old, new = change(cluster)
-    lost: set[tuple[str, int]] = set()
-    for _ in range(200):
-        before = copy.deepcopy(cluster.service["status"])
-        cluster.turn()
-        now = cluster.status.get("phase", ""), cluster.status.get("weight", 0)
-        if cluster.status != before.get("canary", {}) and now not in lost:
-            lost.add(now)
-            cluster.service["status"] = before
-        if not cluster.status:
-            break
-    assert lost >= {("Running", 5), ("Running", 25), ("Running", 50), ("Promoting", 0)}
+    assert run_losing_statuses(cluster) >= {("Running", 5), ("Running", 25), ("Running", 50), ("Promoting", 0)}
     cluster.converge()
     assert (cluster.ready(new), cluster.ready(old)) == (4, 0)
 
@@ -162,13 +152,7 @@ def test_an_operator_killed_before_it_writes_the_status_goes_on(cluster: Counted
 def test_an_abort_is_not_forgotten_by_an_operator_killed_before_it_writes_the_status(cluster: Counted) -> None:
     old, new = change(cluster)
     cluster.bad[new] = 0.2
-    for _ in range(80):
-        before = copy.deepcopy(cluster.service["status"])
-        cluster.turn()
-        if cluster.status.get("phase") == "Aborted":
-            break
-    reason = cluster.condition("RolloutAborted")["message"]
-    cluster.service["status"] = before
+    reason = lose_abort(cluster)
     cluster.counts = {}
     cluster.turn()
     assert cluster.status["phase"] == "Aborted"
