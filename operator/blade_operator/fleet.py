@@ -98,7 +98,7 @@ class Fleet:
         engines, downloads, routers = await asyncio.gather(
             self._query_all(found, engine_url, paths.INTERNAL_STATE, EngineState, refusing),
             self._query_all(found, fetch_url, paths.INTERNAL_FETCH, FetchProgress, refusing),
-            self._query_all(found if signals else (), admin_url, paths.INTERNAL_SIGNALS, RouterSignals, refusing),
+            self._query_routers(started_routers(found) if signals else (), refusing),
         )
         serving = [pod for pod in found if _serves_adapters(engines.get(pod["metadata"]["name"]))]
         lists = await self._query_all(serving, engine_url, paths.INTERNAL_ADAPTERS, AdapterList, refusing)
@@ -107,17 +107,21 @@ class Fleet:
 
     async def query_signals(self, routers: Sequence[Router]) -> dict[str, RouterSignals]:
         """The signals of each router that responds, by pod name. For who asks again and again: connections are kept."""
+        return await self._query_routers(routers, set())
+
+    async def _query_routers(self, routers: Sequence[Router], refusing: set[str]) -> dict[str, RouterSignals]:
         if len(routers) == 1:
-            found = [await self._get_signals(routers[0])]
+            found = [await self._get_signals(routers[0], refusing)]
         else:
-            found = await asyncio.gather(*map(self._get_signals, routers))
+            found = await asyncio.gather(*(self._get_signals(router, refusing) for router in routers))
         return {router.name: each for router, each in zip(routers, found, strict=True) if each is not None}
 
-    async def _get_signals(self, router: Router) -> RouterSignals | None:
+    async def _get_signals(self, router: Router, refusing: set[str]) -> RouterSignals | None:
         try:
             response = await self._kept.get(router.peer, paths.INTERNAL_SIGNALS, self._headers(router.pod))
             if response.status == UNAUTHORIZED:
                 metrics.ENGINE_UNAUTHORIZED.inc()
+                refusing.add(router.name)
             return _SIGNALS.decode(response.body) if response.status == OK else None
         except (OSError, ValueError):  # a DecodeError is a ValueError, too
             return None

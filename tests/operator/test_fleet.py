@@ -278,6 +278,13 @@ async def test_signals_that_are_asked_for_again_and_again_are_asked_for_with_the
     assert metrics.ENGINE_UNAUTHORIZED._value.get() == before + 1
 
 
+async def test_a_router_that_expects_another_token_is_reported() -> None:
+    refused = {"/internal/signals": ("401 Unauthorized", b"{}")}
+    async with _engine_with_adapters(refused, []) as port, Fleet(5) as fleet:
+        report = await fleet.query([_router(port)], signals=True)
+    assert report == FleetReport(unauthorized=frozenset({"router"}))
+
+
 def test_a_router_is_known_by_its_pods_uid_not_by_its_address() -> None:
     one, other = _router(9080), _router(9080)
     one["metadata"]["uid"], other["metadata"]["uid"] = "1", "2"
