@@ -60,8 +60,11 @@ def plan_engines(
     waits = (service.spec.rollout.paused or closed) and pods.change_waits
     before = read_canary(observed.service)
     # A canary at a step makes no other progress than to answer requests, or copies of them; an aborted one makes none.
-    at_step = before is not None and before.revision == revisions.current
-    at_step = at_step and before is not None and before.phase in ("Shadowing", "Running", "Aborted")
+    at_step = (
+        before is not None
+        and before.revision == revisions.current
+        and before.phase in ("Shadowing", "Running", "Aborted")
+    )
     state = judge(
         whole,
         observed.service.get("status") or {},

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from blade_operator.scaling.forecast import Forecast
-from blade_operator.scaling.memory import Changes, Memory, Peaks
+from blade_operator.scaling.memory import Memory
 from blade_operator.scaling.serialise import Saved
 from blade_operator.scaling.signals import Samples
 
@@ -72,15 +72,7 @@ class Autoscaler:
 
 def without_times(memory: Memory, at: float) -> Memory:
     """What is still true after a time that nothing is known of: how fast engines are, not what was needed lately."""
-    return replace(
-        memory,
-        arrivals=Forecast(),
-        present=Forecast(),
-        peaks=Peaks(),
-        changes=Changes(),
-        falling=False,
-        busy_at=at,
-    )
+    return replace(memory.without_lately(at), arrivals=Forecast(), present=Forecast())
 
 
 def differs(one: str, other: str) -> bool:

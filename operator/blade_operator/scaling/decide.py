@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from blade_operator.scaling.load import Load
-from blade_operator.scaling.memory import Changes, Memory, Peaks
+from blade_operator.scaling.memory import Memory
 from blade_operator.scaling.need import Need, by_concurrency, by_targets, late, reachable
 from blade_operator.scaling.policy import Policy
 
@@ -59,15 +59,7 @@ def _in_time(at: float, memory: Memory) -> Memory:
     nothing says what was needed meanwhile, and waiting begins anew."""
     if not memory.at or 0.0 <= at - memory.at <= LONGEST:
         return replace(memory, at=at)
-    return replace(
-        memory,
-        at=at,
-        peaks=Peaks(),
-        changes=Changes(),
-        falling=False,
-        busy_at=at,
-        headroom=replace(memory.headroom, at=at),
-    )
+    return replace(memory.without_lately(at), at=at, headroom=replace(memory.headroom, at=at))
 
 
 def _learn(policy: Policy, load: Load, memory: Memory) -> Memory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from blade_operator.scaling.capacity import Capacity
@@ -107,3 +107,7 @@ class Memory:
     """When was decided last."""
     headroom: Headroom = field(default_factory=Headroom)
     steady: Steady = field(default_factory=Steady)
+
+    def without_lately(self, at: float) -> Memory:
+        """Without what was needed and done before ``at``, of which nothing is known: waiting begins anew."""
+        return replace(self, peaks=Peaks(), changes=Changes(), falling=False, busy_at=at)
