@@ -159,6 +159,7 @@ bench-canary: install ## canaries in simulated time: good ones aborted, and what
 
 bench-operator: install ## the operator with 1,000 services on a real API server
 	$(BIN)/python -m benchmarks.operator.decisions
+	$(BIN)/python -m benchmarks.operator.wake
 	KUBE_ASSETS=$(KUBE_ASSETS) $(BIN)/python -m benchmarks.operator
 
 clean: ## remove the virtual environment and caches
