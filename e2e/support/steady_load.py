@@ -89,6 +89,9 @@ class Tally(NamedTuple):
     def since(self, before: Tally) -> Tally:
         return Tally(*(now - then for now, then in zip(self, before, strict=True)))
 
+    def plus(self, other: Tally) -> Tally:
+        return Tally(*map(sum, zip(self, other, strict=True)))
+
     def __str__(self) -> str:
         return (
             f"{self.requests:6} requests ({self.streams:6} streams): {self.failed} failed, {self.truncated} truncated, "

@@ -1,20 +1,25 @@
 """No change to a service on the node loses, truncates or alters one request (docs/zero-loss.md).
 
-What was counted during each change is printed: ``python -m e2e -k zero_loss -s``.
+``SOAK_RUNS=20 python -m e2e -k zero_loss -s`` makes all changes twenty times, and shows what was counted during each.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from e2e.support.chart import NAMESPACE as OPERATOR
 from e2e.support.images import Images
 from e2e.support.service import Service, names
-from e2e.support.steady_load import SteadyLoad, questions
+from e2e.support.steady_load import SteadyLoad, Tally, questions
 
 Change = Callable[[Service], None]
+
+RUNS = int(os.environ.get("SOAK_RUNS", "1"))
 
 
 def patch(service: Service, spec: dict[str, Any]) -> None:
@@ -73,6 +78,7 @@ def the_same(image: str) -> str:
     return image if "/" in image.partition("/")[2] else f"docker.io/{image}"
 
 
+@pytest.mark.timeout(600 * RUNS)
 def test_no_change_of_a_service_loses_a_request(demo: Service, images: Images) -> None:
     changes: dict[str, Change] = {
         "scaled from 1 to 4": scaled(4),
@@ -88,10 +94,13 @@ def test_no_change_of_a_service_loses_a_request(demo: Service, images: Images) -
         ),
     }
     with demo.reach() as url, SteadyLoad(url, questions(lengths=(1, 8, 30, 120))) as load:
-        for what, change in changes.items():
-            before = load.tally()
-            change(demo)
-            load.more()
-            print(f"{what:36} {load.tally().since(before)}")
-        print(f"{'in all':36} {load.tally()}")
+        counted = dict.fromkeys(changes, Tally(0, 0, 0, 0, 0))
+        for run in range(1, RUNS + 1):
+            for what, change in changes.items():
+                before = load.tally()
+                change(demo)
+                load.more()
+                counted[what] = counted[what].plus(load.tally().since(before))
+                print(f"{what:36} {run:3} runs, {counted[what]}", flush=True)
+                load.check()
     load.check()
