@@ -126,18 +126,15 @@ class Fleet:
         except (OSError, ValueError):  # a DecodeError is a ValueError, too
             return None
 
-    async def wait_for_demand(self, pod: Object) -> bool:
-        """Whether the router in ``pod`` holds requests that wait for an engine: once it does, or after a minute.
+    async def wait_for_demand(self, router: Router) -> bool:
+        """Whether ``router`` holds requests that wait for an engine: once it does, or after a minute.
 
         Raises:
             OSError: it cannot be reached, or did not respond in time.
             ValueError: it does not say.
         """
-        base = admin_url(pod)
-        if base is None:
-            raise ConnectionError("the router has not started")
-        url = f"{base}{paths.INTERNAL_SIGNALS}?wait_for=demand&timeout={DEMAND_SECONDS:g}"
-        body = await long_poll.get(url, self._headers(pod), DEMAND_SECONDS)
+        url = f"http://{router.peer.authority}{paths.INTERNAL_SIGNALS}?wait_for=demand&timeout={DEMAND_SECONDS:g}"
+        body = await long_poll.get(url, self._headers(router.pod), DEMAND_SECONDS)
         try:
             signals = msgspec.json.decode(body, type=RouterSignals)
         except msgspec.DecodeError as error:

@@ -32,6 +32,11 @@ class Peer:
     host: str
     port: int
 
+    @property
+    def authority(self) -> str:
+        """Host and port, as they stand in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class KeptConnections:
     """A client for :class:`Peer`. ``timeout``: seconds for one request, its connection included."""
@@ -56,8 +61,7 @@ class KeptConnections:
             ValueError: the response is no HTTP, or too long.
         """
         fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        authority = f"[{peer.host}]:{peer.port}" if ":" in peer.host else f"{peer.host}:{peer.port}"
-        request = f"GET {path} HTTP/1.1\r\nhost: {authority}\r\n{fields}\r\n".encode("latin-1")
+        request = f"GET {path} HTTP/1.1\r\nhost: {peer.authority}\r\n{fields}\r\n".encode("latin-1")
         async with self._places, asyncio.timeout(self._timeout):
             return await self._request(peer, request)
 

@@ -24,7 +24,7 @@ from blade_operator.controller.attempts import Attempts, Write
 from blade_operator.controller.decision_loop import DecisionLoop
 from blade_operator.controller.demand_watch import DemandWatch
 from blade_operator.controller.work_queue import Priority, WorkQueue
-from blade_operator.fleet import Fleet, admin_url, started_routers
+from blade_operator.fleet import Fleet, started_routers
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed, has_canary, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
@@ -85,7 +85,7 @@ class Controller:
         self._services: set[Key] = set()
         self._decisions = DecisionLoop(lambda routers: fleet.query_signals(routers), self._decided)
         self._demand = DemandWatch(
-            lambda pod: fleet.wait_for_demand(pod), lambda key: self._queue.add(key, Priority.SCALING)
+            lambda router: fleet.wait_for_demand(router), lambda key: self._queue.add(key, Priority.SCALING)
         )
         self._started_at: dict[Key, float] = {}
         """When each reconcile that is still running began."""
@@ -171,10 +171,10 @@ class Controller:
             with self._timed(key):
                 plan = self._reconcile(observed, datetime.now(UTC))
                 self._decisions.remember(key, plan.autoscaler)
-                routers = started_routers(observed.pods) if plan.scale_target is not None else ()
-                self._decisions.watch(key, plan.scale_target, routers)
+                routers = started_routers(observed.pods)
+                self._decisions.watch(key, plan.scale_target, routers if plan.scale_target is not None else ())
                 await self._execute(key, observed, plan)
-        self._demand.watch(key, _started_routers(observed.pods) if plan.wakes_on_demand else {})
+        self._demand.watch(key, routers if plan.wakes_on_demand else ())
         busy = any(state.running or state.waiting for state in report.engines.values())
         resync = BUSY_RESYNC if busy else IDLE_RESYNC
         sooner = (plan.requeue_after, self._attempts[key].retry_after)
@@ -272,11 +272,6 @@ class Controller:
         except Rejected as error:
             _log.warning("%s: %s %s is refused: %s", key, ref.kind, ref.name, error)
             attempts.record(what, str(error))
-
-
-def _started_routers(pods: Iterable[Object]) -> dict[str, Object]:
-    """The pods whose routers have started, by name; one that terminates may still hold requests."""
-    return {pod["metadata"]["name"]: pod for pod in pods if admin_url(pod) is not None}
 
 
 def _has_work(plan: Plan) -> bool:

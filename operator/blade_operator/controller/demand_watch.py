@@ -8,11 +8,12 @@ process: who is not waited for, or cannot be reached, is found by the next resyn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 
 from blade_operator import backoff, metrics
 from blade_operator.descriptors import affordable
-from blade_operator.model.objects import Key, Object
+from blade_operator.fleet import Router
+from blade_operator.model.objects import Key
 
 MOST = 8192
 """Routers that are waited for at the same time. As many are left out as there are no file descriptors for."""
@@ -24,13 +25,13 @@ PAUSE = 1.0
 MOST_PAUSE = 30.0
 """Seconds between two waits while there is demand that wakes nobody, doubled each time."""
 
-Wait = Callable[[Object], Awaitable[bool]]
+Wait = Callable[[Router], Awaitable[bool]]
 
 
 class DemandWatch:
     """The routers that are waited for, by service.
 
-    ``wait`` returns whether requests are held in the router of a pod, once that is so or after a while; it raises
+    ``wait`` returns whether requests are held in a router, once that is so or after a while; it raises
     OSError or ValueError when the router does not say. ``on_demand`` is called for a service whose router holds one.
     """
 
@@ -39,26 +40,26 @@ class DemandWatch:
         self._on_demand = on_demand
         self._most = affordable(MOST, _SHARE) if most is None else most
         self._tasks: dict[Key, dict[str, asyncio.Task[None]]] = {}
-        self._pods: dict[tuple[Key, str], Object] = {}
-        """The pods as they are now, by service and name."""
+        self._routers: dict[tuple[Key, str], Router] = {}
+        """The routers as they are now, by service and name."""
         self._count = 0
 
     def __len__(self) -> int:
         """Number of routers that are waited for."""
         return self._count
 
-    def watch(self, key: Key, pods: Mapping[str, Object]) -> None:
-        """Wait for demand at these router pods of a service, by name, and at no others; none: it does not sleep."""
-        tasks = self._tasks.setdefault(key, {})
-        for name in [name for name in tasks if name not in pods]:
+    def watch(self, key: Key, routers: Iterable[Router]) -> None:
+        """Wait for demand at these routers of a service, and at no others; none: it does not sleep."""
+        tasks, named = self._tasks.setdefault(key, {}), {router.name: router for router in routers}
+        for name in [name for name in tasks if name not in named]:
             tasks.pop(name).cancel()
-            self._pods.pop((key, name), None)
+            self._routers.pop((key, name), None)
             self._count -= 1
-        for name, pod in pods.items():
+        for name, router in named.items():
             if name in tasks:
-                self._pods[key, name] = pod
+                self._routers[key, name] = router
             elif self._count < self._most:
-                self._pods[key, name] = pod
+                self._routers[key, name] = router
                 tasks[name] = asyncio.create_task(self._follow(key, name), name=f"demand {name}")
                 self._count += 1
         if not tasks:
@@ -68,7 +69,7 @@ class DemandWatch:
     def close(self) -> None:
         """Wait for nothing any more."""
         for key in list(self._tasks):
-            self.watch(key, {})
+            self.watch(key, ())
 
     async def _follow(self, key: Key, name: str) -> None:
         clock = asyncio.get_running_loop().time
@@ -76,7 +77,7 @@ class DemandWatch:
         while True:
             began = clock()
             try:
-                demand = await self._wait(self._pods[key, name])
+                demand = await self._wait(self._routers[key, name])
             except (OSError, ValueError):
                 failures += 1
                 await asyncio.sleep(backoff.delay(failures))

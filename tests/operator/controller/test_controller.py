@@ -16,7 +16,7 @@ from blade_operator import backoff
 from blade_operator.cluster import Rejected
 from blade_operator.controller import attempts
 from blade_operator.controller.controller import BUSY_RESYNC, IDLE_RESYNC, MAX_RESYNC_RATE, Controller
-from blade_operator.fleet import Fleet, FleetReport
+from blade_operator.fleet import Fleet, FleetReport, Router
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed
 from blade_operator.model.plan import DrainPod, EventRecord, LoadAdapter, Plan, Prune, UnloadAdapter
@@ -484,8 +484,8 @@ async def test_routers_of_a_sleeping_service_are_waited_for_and_a_held_request_r
     asleep = True
 
     class Routers(_Fleet):
-        async def wait_for_demand(self, pod: Object) -> bool:
-            waits.append(pod["metadata"]["name"])
+        async def wait_for_demand(self, router: Router) -> bool:
+            waits.append(router.name)
             return await held.wait()
 
     def reconcile(observed: Observed, now: datetime) -> Plan:

@@ -91,7 +91,7 @@ class Routers:
         self.asked.append("loop")
         return self._signals()
 
-    async def wait_for_demand(self, pod: Object) -> bool:
+    async def wait_for_demand(self, router: Router) -> bool:
         return await asyncio.Event().wait()
 
     def _signals(self) -> Mapping[str, RouterSignals]:

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from blade_operator import backoff
 from blade_operator.controller import demand_watch
 from blade_operator.controller.demand_watch import DemandWatch
-from blade_operator.model.objects import Key, Object
+from blade_operator.fleet import Router
+from blade_operator.kept_connections import Peer
+from blade_operator.model.objects import Key
 
 ONE, OTHER = Key("default", "one"), Key("default", "other")
 
@@ -18,14 +19,13 @@ class Routers:
     """What is asked of routers, and the response of each as soon as the test gives it."""
 
     def __init__(self) -> None:
-        self.asked: list[Object] = []
+        self.asked: list[Router] = []
         self.responses: dict[str, asyncio.Future[bool]] = {}
 
-    async def wait(self, pod: Object) -> bool:
-        self.asked.append(pod)
-        name = pod["metadata"]["name"]
-        self.responses[name] = asyncio.get_running_loop().create_future()
-        return await self.responses[name]
+    async def wait(self, router: Router) -> bool:
+        self.asked.append(router)
+        self.responses[router.name] = asyncio.get_running_loop().create_future()
+        return await self.responses[router.name]
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +35,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backoff, "BASE", 0.0)
 
 
-def pods(*names: str) -> dict[str, Object]:
-    return {name: {"metadata": {"name": name}} for name in names}
+def named(*names: str, host: str = "10.0.0.1") -> list[Router]:
+    return [Router(name, Peer(name, host, 9000), {"metadata": {"name": name}}) for name in names]
 
 
 async def turns() -> None:
@@ -47,14 +47,14 @@ async def turns() -> None:
 async def test_each_router_is_waited_for_and_demand_at_one_of_them_is_reported() -> None:
     routers, woken = Routers(), list[Key]()
     watch = DemandWatch(routers.wait, woken.append)
-    watch.watch(ONE, pods("a", "b"))
-    watch.watch(OTHER, pods("c"))
+    watch.watch(ONE, named("a", "b"))
+    watch.watch(OTHER, named("c"))
     await turns()
     assert (sorted(routers.responses), len(watch), woken) == (["a", "b", "c"], 3, [])
     routers.responses["b"].set_result(True)
     await turns()
     assert woken == [ONE]
-    watch.watch(ONE, {})
+    watch.watch(ONE, ())
     await turns()
     assert len(watch) == 1
     assert routers.responses["a"].cancelled()
@@ -67,7 +67,7 @@ async def test_each_router_is_waited_for_and_demand_at_one_of_them_is_reported()
 async def test_it_goes_on_waiting_after_a_wait_without_demand_and_after_one_that_failed() -> None:
     routers, woken = Routers(), list[Key]()
     watch = DemandWatch(routers.wait, woken.append)
-    watch.watch(ONE, pods("a"))
+    watch.watch(ONE, named("a"))
     await turns()
     for number, error in enumerate([None, ConnectionError("gone"), TimeoutError(), ValueError("404")], 2):
         response = routers.responses["a"]
@@ -92,28 +92,28 @@ async def test_a_router_that_lets_nobody_wait_is_asked_ever_more_seldom(monkeypa
     assert pauses[-1] > 20.0
 
 
-async def test_a_pod_is_asked_as_it_is_now() -> None:
+async def test_a_router_is_asked_as_it_is_now() -> None:
     routers = Routers()
     watch = DemandWatch(routers.wait, lambda key: None)
-    watch.watch(ONE, pods("a"))
+    watch.watch(ONE, named("a"))
     await turns()
-    moved: Any = {"metadata": {"name": "a"}, "status": {"podIP": "10.0.0.2"}}
-    watch.watch(ONE, {"a": moved})
+    moved = named("a", host="10.0.0.2")
+    watch.watch(ONE, moved)
     routers.responses["a"].set_result(False)
     await turns()
-    assert routers.asked[1] == moved
+    assert routers.asked[1:] == moved
     watch.close()
 
 
 async def test_there_is_a_most_and_who_leaves_makes_room() -> None:
     routers = Routers()
     watch = DemandWatch(routers.wait, lambda key: None, most=2)
-    watch.watch(ONE, pods("a", "b"))
-    watch.watch(OTHER, pods("c"))
+    watch.watch(ONE, named("a", "b"))
+    watch.watch(OTHER, named("c"))
     await turns()
     assert (sorted(routers.responses), len(watch)) == (["a", "b"], 2)
-    watch.watch(ONE, pods("a"))
-    watch.watch(OTHER, pods("c"))
+    watch.watch(ONE, named("a"))
+    watch.watch(OTHER, named("c"))
     await turns()
     assert (sorted(routers.responses), len(watch)) == (["a", "b", "c"], 2)
     watch.close()
@@ -139,8 +139,8 @@ async def _pauses(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], Awaitable[
         await sleep(0)
 
     monkeypatch.setattr("asyncio.sleep", record)
-    watch = DemandWatch(lambda pod: wait(), lambda key: None)
-    watch.watch(ONE, pods("a"))
+    watch = DemandWatch(lambda router: wait(), lambda key: None)
+    watch.watch(ONE, named("a"))
     await enough.wait()
     watch.close()
     return pauses[:count]
