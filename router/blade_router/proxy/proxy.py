@@ -183,7 +183,7 @@ class Proxy:
     async def _try_endpoints(
         self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
     ) -> int:
-        ids = resume_headers(request) if len(self.endpoints.all) > 1 else b""
+        ids = resume_headers(request)  # also where there is one endpoint: another may come before the stream ends
         choice = self._pick_first(request, admission, retries)
         while choice is not None or (choice := await self._pick(request, client, admission, retries)) is not None:
             endpoint = choice.endpoint

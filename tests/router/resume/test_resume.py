@@ -9,7 +9,7 @@ from router_support.engine import MockEngine, Mode
 from router_support.serving import eventually, raw_post
 from router_support.streams import BODY, Reading, config, error_of, over, replica, whole
 
-from blade_protocol.routing import EndpointConfig
+from blade_protocol.routing import EndpointConfig, RouterConfig
 from blade_router.admission import Admission
 
 RESUMED = 'blade_router_resumes_total{outcome="resumed"}'
@@ -50,6 +50,16 @@ async def test_a_second_and_a_third_death_are_survived_too() -> None:
                 await stream.more(dead, 2)
             assert await stream.rest(dead) == whole(a)
         assert await router.metric(RESUMED) == 3
+
+
+async def test_a_replica_that_came_while_the_stream_ran_resumes_it() -> None:
+    async with replica("a") as a, replica("b") as b, over(a) as router:
+        async with Reading.of(router, a) as stream:
+            router.router.apply(RouterConfig(endpoints=(config(a), config(b))))
+            await eventually(lambda: router.router.endpoints.usable_count() == 2)
+            await a.kill()
+            assert await stream.rest(b) == whole(a)
+        assert await router.metric(RESUMED) == 1
 
 
 async def test_half_an_event_is_dropped_and_written_anew() -> None:
@@ -179,7 +189,7 @@ async def test_a_seed_is_sent_where_the_request_has_none() -> None:
 
 
 async def test_clients_cannot_request_ids_and_never_see_them() -> None:
-    async with replica("a") as a, over(a) as router:
+    async with replica("a") as a, over(a, configs=(config(a, engine="vllm"),)) as router:
         a.gate = None
         headers = {"x-blade-stream-ids": "1", "x-blade-seed": "1"}
         response = await router.client.post("/v1/chat/completions", json=BODY, headers=headers)
