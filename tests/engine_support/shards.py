@@ -23,6 +23,13 @@ class Numbered:
     def __init__(self, tensors: TensorMap) -> None:
         self.shapes = tensors.expected()
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64
+
+    def stored(self, name: str) -> Tensor:
+        return self.tensor(name)
+
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         shape = self.shapes[name]
         tensor = torch.arange(math.prod(shape), dtype=dtype or torch.float64).view(shape)

@@ -23,9 +23,8 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.heads.mtp import find_mtp
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import expert_parallel_problem, tensor_parallel_problem
-from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.shard import Shard
-from blade_llm.weights.checkpoint import Checkpoint, check_tensors, open_checkpoint, open_rank
+from blade_llm.weights.checkpoint import Checkpoint, check_weights, open_checkpoint, open_rank
 from blade_llm.weights.split.divide import make_split, write_split
 from blade_llm.weights.split.join import write_joined
 from blade_llm.weights.split.manifest import is_split, read_split, require_size
@@ -130,7 +129,7 @@ def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
     checkpoint = open_checkpoint(folder)
     if any(file.suffix == ".gguf" for file in checkpoint.files):
         raise ModelFilesError(f"{folder}: GGUF files cannot be split; take the model's safetensors files")
-    if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors), config.tensors.indices):
+    if problems := check_weights(checkpoint, config):
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
     return checkpoint
 
@@ -138,7 +137,7 @@ def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
 def _head(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig | None:
     """The model's layer for multi-token prediction, where the checkpoint has all of it."""
     head = find_mtp(folder, config)
-    if head is None or check_tensors(checkpoint, expected_tensors(head, checkpoint.tensors), head.tensors.indices):
+    if head is None or check_weights(checkpoint, head):
         return None
     return head
 

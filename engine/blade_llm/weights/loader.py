@@ -15,7 +15,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.encoder import Encoder
 from blade_llm.models.heads.head import Eagle3Head, MTPHead
-from blade_llm.models.linear_method import LinearMethod, PlainWeights
+from blade_llm.models.linear_method import CheckpointWeights, LinearMethod
 from blade_llm.models.model import Model
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.weight_source import WeightSource
@@ -47,17 +47,18 @@ def load_model(
 
     ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
     not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it;
-    those of transformers' modules are not. ``wrap``: makes of the linear method, and the tensor map in use, one whose
-    layers do more. ``target``: the model that a head drafts for. ``group``: the ranks that compute the model together,
-    of which ``config`` is this one's (:func:`blade_llm.models.sharding.shard_model`), or of a head the whole one.
-    ``link``: to the stages before and after, where ``config`` is that of a stage.
+    those of transformers' modules, and of checkpoints that are quantised, are not. ``wrap``: makes of the linear
+    method, and the tensor map in use, one whose layers do more. ``target``: the model that a head drafts for.
+    ``group``: the ranks that compute the model together, of which ``config`` is this one's
+    (:func:`blade_llm.models.sharding.shard_model`), or of a head the whole one. ``link``: to the stages before and
+    after, where ``config`` is that of a stage.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
     """
 
     def build(source: WeightSource, tensors: TensorMap, packer: Packer) -> Model:
-        method: LinearMethod = PlainWeights(LinearOptions(quant, deterministic, packer))
+        method: LinearMethod = CheckpointWeights(LinearOptions(quant, deterministic, packer))
         if wrap is not None:
             method = wrap(method, tensors)
         if isinstance(config.decoder, ModulesSpec):
@@ -78,7 +79,8 @@ def load_model(
         return build(DummyWeights(config, device, dtype), config.tensors, pack)
     weights = SafetensorsWeights(model_dir, config, device, dtype)
     tensors = config.tensors.found_in(weights.names)
-    if packed_cache is None or isinstance(config.decoder, ModulesSpec) or not can_be_kept(device, dtype):
+    kept = not isinstance(config.decoder, ModulesSpec) and not tensors.quantized
+    if packed_cache is None or not kept or not can_be_kept(device, dtype):
         return build(weights, tensors, pack)
     settings = (repr(config), quant, str(deterministic))
     return load_with_packed(*packed_cache, settings, weights, lambda source, packer: build(source, tensors, packer))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from blade_llm.kernels import native
 from blade_llm.kernels.linear.packed import Quantization
+from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.kernels.linear.torch import INT4_LEVELS
 from blade_llm.kernels.native.memory import HugePageArena
 
@@ -123,6 +124,11 @@ def pack_stacked(
     if _functions() is None or any(each.dtype != torch.bfloat16 or len(each) % PANEL for each in weights):
         return None
     return _pack(weights, bias, KINDS[quant], deterministic, _arena)
+
+
+def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: bool) -> NativeLinear | None:
+    """As :func:`blade_llm.kernels.linear.pack_quantized`; None where these kernels cannot take it."""
+    return None
 
 
 def _pack(

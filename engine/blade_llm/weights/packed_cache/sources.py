@@ -72,9 +72,16 @@ class WritingSource:
         self._placed: list[NativeLinear] = []
         self._failed = False
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         tensor = self._source.tensor(name, block, dtype)
         return self._handed.add((name,), tensor) if block is None and dtype is None else tensor
+
+    def stored(self, name: str) -> Tensor:
+        return self._source.stored(name)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         return self._handed.add(tuple(keys), make())
@@ -175,10 +182,17 @@ class ReadingSource:
         for names in file.directory.elsewhere:
             self._shapes.pop(names, None)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         if block is not None or dtype is not None:  # a piece of what `made` did not find
             return self._source.tensor(name, block, dtype)
         return self._hand((name,), lambda: self._source.tensor(name))
+
+    def stored(self, name: str) -> Tensor:
+        return self._source.stored(name)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         return self._hand(tuple(keys), make)
