@@ -92,7 +92,7 @@ def prepare(
         raise ModelFilesError(f"{folder}: {problem}")
     layout = make_layout(tensors, plan, options, max_shard_bytes)
     sources = [source_file(file) for file in reader.checkpoint.files]
-    parts = (FORMAT, model, options, max_shard_bytes, fields, sources, torch.__version__)
+    parts = (FORMAT, model, options, max_shard_bytes, fields, sources, str(torch.__version__))
     fingerprint = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
     return Job(folder, model, options, fields, reader, plan, layout, fingerprint)
 
