@@ -14,6 +14,13 @@ from engine_support.tiny_models import load_reference, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from blade_llm.models.implementation import read_model_config
+from blade_llm.models.parameters import Parameters
+from blade_llm.weights.sources import SafetensorsWeights
+
+SIZES: dict[str, Any] = {"intermediate_size": 96, "vocab_size": 224, "num_key_value_heads": 4}
+"""Of all models, so that three bits fill whole words."""
+
 
 @dataclass(frozen=True)
 class Rounded:
@@ -115,6 +122,18 @@ def save_quantized(
     return load_reference(plain)
 
 
+def read_linears(folder: Path) -> dict[str, torch.Tensor]:
+    """fp32 weights of all linear layers, dequantised."""
+    config = read_model_config(folder)
+    source = SafetensorsWeights(folder, config, torch.device("cpu"), torch.float32)
+    parameters = Parameters(source, config.tensors.found_in(source.names))
+    return {
+        part.module: parameters.read((part.weight,))
+        for linear in parameters.map.linears.values()
+        for part in linear.parts
+    }
+
+
 def gptq(
     bits: int,
     group_size: int,
@@ -143,3 +162,50 @@ def gptq(
         "lm_head": head,
     }
     return config | ({"checkpoint_format": "gptq_v2"} if version == 2 else {}), quantize
+
+
+def awq(group_size: int) -> tuple[dict[str, Any], Quantize]:
+    """As :func:`gptq`, as AutoAWQ writes it."""
+
+    def words(integers: Tensor) -> Tensor:
+        """[rows, out] to [rows, out / 8]: of eight outputs, first those of even places."""
+        eights = integers.unflatten(1, (-1, 8))[:, :, [0, 2, 4, 6, 1, 3, 5, 7]]
+        return pack_down(eights.flatten(1).t(), 4).t().contiguous()
+
+    def quantize(module: str, weight: Tensor) -> tuple[Mapping[str, Tensor], Tensor] | None:
+        if module == "lm_head":
+            return None
+        rounded = round_weight(weight, 4, weight.shape[1] if group_size == -1 else group_size, symmetric=False)
+        stored = {
+            f"{module}.qweight": words(rounded.integers.t()),
+            f"{module}.qzeros": words(rounded.zeros.t()),
+            f"{module}.scales": rounded.scales.t().contiguous(),
+        }
+        return stored, rounded.weight()
+
+    return {"quant_method": "awq", "bits": 4, "group_size": group_size, "zero_point": True, "version": "gemm"}, quantize
+
+
+def float8(
+    block: tuple[int, int] | None, *, scale_dtype: torch.dtype = torch.float32
+) -> tuple[dict[str, Any], Quantize]:
+    """As :func:`gptq`, as DeepSeek and Qwen write it (``block``), or with one scale a weight."""
+
+    def quantize(module: str, weight: Tensor) -> tuple[Mapping[str, Tensor], Tensor] | None:
+        if module == "lm_head":
+            return None
+        rows, columns = block or weight.shape
+        scales = torch.empty(-(-weight.shape[0] // rows), -(-weight.shape[1] // columns), dtype=scale_dtype)
+        values, numbers = torch.empty(weight.shape, dtype=torch.float8_e4m3fn), torch.empty(weight.shape)
+        for i in range(scales.shape[0]):
+            for j in range(scales.shape[1]):
+                place = slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns)
+                scales[i, j] = weight[place].float().abs().max() / 448
+                values[place] = (weight[place].float() / scales[i, j].float()).to(torch.float8_e4m3fn)
+                numbers[place] = values[place].float() * scales[i, j].float()
+        name = "weight_scale" if block is None else "weight_scale_inv"
+        scale = scales[0, 0] if block is None else scales
+        return {f"{module}.weight": values, f"{module}.{name}": scale.clone()}, numbers
+
+    config: dict[str, Any] = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3"}
+    return config | ({} if block is None else {"weight_block_size": list(block)}), quantize

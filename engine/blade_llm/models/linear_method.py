@@ -8,6 +8,7 @@ from torch import Tensor
 
 from blade_llm.kernels.linear import pack_quantized
 from blade_llm.kernels.linear.affine import StackedLinear
+from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.layers.linear import Linear, LinearOptions
@@ -63,7 +64,7 @@ class CheckpointWeights:
         for weight, part in zip(weights, linear.weights, strict=True):
             own = None if bias is None else bias[first : first + part.wanted_shape[0]]
             first += part.wanted_shape[0]
-            if isinstance(weight, QuantizedWeight):
+            if isinstance(weight, QuantizedWeight | Float8Weight):
                 parts.append(pack_quantized(weight, own, deterministic=options.deterministic, dtype=dtype))
             else:
                 plain = Linear(parameters.read((part,)), own, options)

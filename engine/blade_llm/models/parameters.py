@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.models.quantized.reading import read_quantized
 from blade_llm.models.weight_source import WeightSource
@@ -47,7 +48,7 @@ class Parameters:
         part = self.map.tensors[place]
         return self.source.made([f"{part.key} {form}"], lambda: make(self._piece(part)))
 
-    def quantized(self, part: TensorPart) -> QuantizedWeight:
+    def quantized(self, part: TensorPart) -> QuantizedWeight | Float8Weight:
         """The part of a weight that the checkpoint has quantised. Raises
         :class:`~blade_llm.models.errors.ModelFilesError` for tensors that contradict each other."""
         return read_quantized(self.source, part)

@@ -1,6 +1,7 @@
 """The forms in which checkpoints have quantised weights of linear layers: which tensors stand for a ``weight``.
 
-Only their names, shapes and types, free of torch, for ``blade_llm_check``; :mod:`blade_llm.models.quantized` reads them.
+Their names, shapes and types alone, free of torch, for ``blade_llm_check``: :mod:`blade_llm.models.quantized` reads
+them.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 SCALE_TYPES: Final = ("F16", "BF16", "F32")
+AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Which of eight outputs each four bits of a 32-bit integer are, from the lowest bits on."""
 _PACKED: Final = ("I32", "U32")
 _WORD: Final = 32
 """Bits of the integers that hold packed ones."""
@@ -63,7 +66,105 @@ class GptqForm:
         return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=True)
 
 
-WeightForm = GptqForm
+@dataclass(frozen=True, slots=True)
+class AwqForm:
+    """AWQ (Lin et al., arXiv 2306.00978) in AutoAWQ's ``gemm`` layout: outputs by eights in the order of
+    :data:`AWQ_ORDER`, always with zero points."""
+
+    group_size: int | None
+    """As in :class:`GptqForm`."""
+
+    bits: ClassVar[int] = 4
+
+    def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
+        """As :meth:`GptqForm.stored`."""
+        groups, words = _groups(inputs, self.group_size), _words(module, outputs, self.bits)
+        yield StoredTensor(f"{module}.qweight", (inputs, words), _PACKED)
+        yield StoredTensor(f"{module}.qzeros", (groups, words), _PACKED)
+        yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
+
+    def found_in(self, module: str, names: Collection[str]) -> AwqForm | None:
+        """As :meth:`GptqForm.found_in`."""
+        return None if f"{module}.qweight" not in names and f"{module}.weight" in names else self
+
+    def packed_bytes(self, outputs: int, inputs: int) -> int:
+        """As :meth:`GptqForm.packed_bytes`."""
+        return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=True)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerForm:
+    """compressed-tensors' integers: packed into 32-bit ones (``pack-quantized``), or 8-bit ones (``int-quantized``,
+    ``naive-quantized``). Signed, with a zero point around 0."""
+
+    bits: int
+    packed: bool
+    strategy: Literal["tensor", "channel", "group"]
+    """What shares a scale: all of the weight, the weights of an output, or so many of them."""
+    group_size: int | None
+    """Of strategy ``group``."""
+    symmetric: bool
+    has_groups: bool = False
+    """Whether the checkpoint has ``weight_g_idx``: groups are not consecutive inputs."""
+
+    def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
+        """As :meth:`GptqForm.stored`."""
+        scales = () if self.strategy == "tensor" else (outputs, _groups(inputs, self.group_size))
+        if self.packed:
+            yield StoredTensor(f"{module}.weight_packed", (outputs, _ceil_words(inputs, self.bits)), _PACKED)
+            yield StoredTensor(f"{module}.weight_shape", (2,), ("I64", "I32"))
+        else:
+            yield StoredTensor(f"{module}.weight", (outputs, inputs), ("I8",))
+        yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES)
+        if not self.symmetric and self.packed and scales:
+            yield StoredTensor(f"{module}.weight_zero_point", (_ceil_words(outputs, self.bits), scales[1]), _PACKED)
+        elif not self.symmetric:
+            yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",))
+        if self.has_groups:
+            yield StoredTensor(f"{module}.weight_g_idx", (inputs,), ("I32", "I64"))
+
+    def found_in(self, module: str, names: Collection[str]) -> IntegerForm | None:
+        """As :meth:`GptqForm.found_in`."""
+        if self.packed and f"{module}.weight_packed" not in names and f"{module}.weight" in names:
+            return None
+        return replace(self, has_groups=f"{module}.weight_g_idx" in names)
+
+    def packed_bytes(self, outputs: int, inputs: int) -> int:
+        """As :meth:`GptqForm.packed_bytes`."""
+        return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=not self.symmetric)
+
+
+@dataclass(frozen=True, slots=True)
+class Float8Form:
+    """8-bit floats (e4m3: Micikevicius et al., arXiv 2209.05433) times a scale."""
+
+    rows: int | None
+    """Outputs that share a scale; None: all."""
+    columns: int | None
+    """Inputs that share a scale; None: all."""
+    scale: str = "weight_scale"
+    """The scale's name below the module; ``weight_scale_inv`` is multiplied all the same."""
+
+    def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
+        """As :meth:`GptqForm.stored`."""
+        yield StoredTensor(f"{module}.weight", (outputs, inputs), ("F8_E4M3",))
+        whole = self.rows is None and self.columns is None
+        scales = () if whole else (_groups(outputs, self.rows), _groups(inputs, self.columns))
+        yield StoredTensor(f"{module}.{self.scale}", scales, SCALE_TYPES)
+
+    def found_in(self, module: str, names: Collection[str]) -> Float8Form | None:
+        """As :meth:`GptqForm.found_in`; the output matrix alone may be plain where nothing says so."""
+        for scale in (self.scale, "weight_scale", "weight_scale_inv"):
+            if f"{module}.{scale}" in names:
+                return replace(self, scale=scale)
+        return None if module.rpartition(".")[2] == "lm_head" else self
+
+    def packed_bytes(self, outputs: int, inputs: int) -> int:
+        """As :meth:`GptqForm.packed_bytes`."""
+        return outputs * inputs + 4 * _groups(outputs, self.rows) * _groups(inputs, self.columns)
+
+
+WeightForm = GptqForm | AwqForm | IntegerForm | Float8Form
 """What a linear layer's weight is in the checkpoint, where it is not the plain one."""
 
 
@@ -76,6 +177,11 @@ def _words(module: str, count: int, bits: int) -> int:
     if count * bits % _WORD:
         raise ValueError(f"{module}: {count} integers of {bits} bits do not fill whole 32-bit integers")
     return count * bits // _WORD
+
+
+def _ceil_words(count: int, bits: int) -> int:
+    """As :func:`_words`, the last of which may be filled in part."""
+    return -(-count * bits // _WORD)
 
 
 def _affine_bytes(bits: int, outputs: int, inputs: int, group_size: int | None, *, zeros: bool) -> int:

@@ -211,7 +211,7 @@ def check_tensors(
     wrong = [
         f"{tensor.name} is {list(tensor.shape)} in {tensor.file.name}, config.json asks for {list(shape)}"
         for tensor, shape in present
-        if tensor.shape != tuple(shape)
+        if tensor.shape != tuple(shape) and not (shape == () and math.prod(tensor.shape) == 1)
     ]
     if wrong:
         problems.append(

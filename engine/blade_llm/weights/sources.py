@@ -203,6 +203,8 @@ def _is_finite(tensor: Tensor) -> bool:
     """Whether the tensor has neither NaN nor infinity; its ends show it in one fast pass."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
+    if tensor.itemsize == 1:  # e4m3 has no infinity, and one NaN of each sign
+        return not bool((tensor.view(torch.uint8) & 0x7F == 0x7F).any())
     return all(bool(end.isfinite()) for end in tensor.aminmax())
 
 
@@ -220,8 +222,8 @@ class DummyWeights:
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
         if config.tensors.quantized:
             raise UnsupportedModelError(
-                "--load_format dummy makes weights that are not quantised: leave it out, or take quantization_config out "
-                "of the model's config.json"
+                "--load_format dummy makes weights that are not quantised: leave it out, or take "
+                "quantization_config out of the model's config.json"
             )
         self._shapes = expected_tensors(config)
         self._device = device

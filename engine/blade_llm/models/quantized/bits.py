@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 WORD_BITS = 32
 
 
-def unpack_rows(words: Tensor, bits: int) -> Tensor:
+def unpack_rows(words: Tensor, bits: int, count: int | None = None) -> Tensor:
     """The integers of ``words`` ([rows, columns] int32), which follow each other down each column without gaps, the
-    lowest bits first: [rows * 32 / bits, columns] uint8."""
+    lowest bits first: [rows * 32 / bits, columns] uint8, or the first ``count`` of them."""
+    return _unpack(words, bits)[:count]
+
+
+def _unpack(words: Tensor, bits: int) -> Tensor:
     words = words.view(torch.int32)
     rows, columns = words.shape
     mask = (1 << bits) - 1
@@ -21,7 +26,7 @@ def unpack_rows(words: Tensor, bits: int) -> Tensor:
             out[:, place] = (words >> (place * bits)) & mask
         return out.flatten(0, 1)
     # Some cross the border of two: of each 32 integers, `bits` words hold all.
-    groups = words.view(-1, bits, columns)
+    groups = F.pad(words, (0, 0, 0, -rows % bits)).view(-1, bits, columns)
     out = torch.empty(len(groups), WORD_BITS, columns, dtype=torch.uint8, device=words.device)
     for place in range(WORD_BITS):
         word, shift = divmod(place * bits, WORD_BITS)

@@ -8,6 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.quantized.awq import read_awq
+from blade_llm.models.quantized.compressed_tensors import read_compressed_tensors
+from blade_llm.models.quantized.float8 import read_fbgemm, read_float8
 from blade_llm.models.quantized.gptq import read_gptq
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.quantized import WeightForm
@@ -18,9 +21,12 @@ FormOf = Callable[[str], WeightForm | None]
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], FormOf]]] = {
     "gptq": read_gptq,
+    "awq": read_awq,
+    "compressed-tensors": read_compressed_tensors,
+    "fp8": read_float8,
+    "fbgemm_fp8": read_fbgemm,
 }
 _KNOWN: Final = ", ".join(_READERS)
-_NEVER_LINEAR: Final = ("embedding", "positions", "token_types")
 
 
 def read_forms(raw: RawConfig) -> FormOf | None:
@@ -35,7 +41,7 @@ def read_forms(raw: RawConfig) -> FormOf | None:
     if not isinstance(found, dict):
         raise ValueError(f"'quantization_config' must be a JSON object, not {found!r}")
     method = found.get("quant_method")
-    if method not in _READERS:
+    if not isinstance(method, str) or method not in _READERS:
         raise UnsupportedModelError(
             f"quantised checkpoints of kind {method!r} ('quantization_config') are not supported; those of {_KNOWN} "
             "are, and the original, or one converted to bf16"

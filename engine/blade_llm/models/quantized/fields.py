@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,3 +37,8 @@ def require_bits(bits: int, allowed: tuple[int, ...], method: str) -> int:
             f"{method} with {bits} bits ('quantization_config') is not supported; {', '.join(map(str, allowed))} are"
         )
     return bits
+
+
+def is_named(module: str, names: Collection[str]) -> bool:
+    """Whether a module is, or is inside of, one of those that are named whole or by a part between dots."""
+    return any(f".{name}." in f".{module}." for name in names)

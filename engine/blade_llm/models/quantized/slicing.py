@@ -10,11 +10,14 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.models.errors import UnsupportedModelError
 
+Weight = QuantizedWeight | Float8Weight
 
-def select_rows(weight: QuantizedWeight, rows: Sequence[int] | None) -> QuantizedWeight:
+
+def select_rows(weight: Weight, rows: Sequence[int] | None) -> Weight:
     """The weight of some outputs, in this order; None: all."""
     if rows is None:
         return weight
@@ -24,26 +27,45 @@ def select_rows(weight: QuantizedWeight, rows: Sequence[int] | None) -> Quantize
             return tensor[rows.start : rows.stop]
         return tensor.index_select(0, torch.tensor(tuple(rows), device=tensor.device))
 
+    if isinstance(weight, Float8Weight):
+        scale_of = some(torch.arange(weight.outputs, device=weight.scales.device) // weight.block[0])
+        return replace(weight, values=some(weight.values), scales=weight.scales[scale_of], block=(1, weight.block[1]))
     zeros = None if weight.zeros is None else some(weight.zeros)
     return replace(weight, integers=some(weight.integers), scales=some(weight.scales), zeros=zeros)
 
 
-def slice_columns(weight: QuantizedWeight, columns: range | None, name: str) -> QuantizedWeight:
+def slice_columns(weight: Weight, columns: range | None, name: str) -> Weight:
     """The weight of some inputs; where they divide groups, of smaller ones with the same scales.
 
     Raises :class:`UnsupportedModelError` for one with act-order, whose groups are no ranges of inputs.
     """
     if columns is None or columns == range(weight.inputs):
         return weight
+    if isinstance(weight, Float8Weight):
+        return _float8_columns(weight, columns)
     integers = weight.integers[:, columns.start : columns.stop]
     if weight.groups == 1:
         return replace(weight, integers=integers, group_size=len(columns), order=None)
     if weight.order is not None:
         raise UnsupportedModelError(f"{name} is quantised with act-order ('desc_act'): ranks cannot divide its inputs")
-    size = math.gcd(weight.group_size, columns.start, len(columns))
-    groups = torch.arange(columns.start, columns.stop, size, device=integers.device) // weight.group_size
+    groups, size = _groups_of(columns, weight.group_size, integers.device)
     zeros = None if weight.zeros is None else weight.zeros[:, groups]
     return replace(weight, integers=integers, scales=weight.scales[:, groups], zeros=zeros, group_size=size)
+
+
+def _float8_columns(weight: Float8Weight, columns: range) -> Float8Weight:
+    values = weight.values[:, columns.start : columns.stop]
+    rows, size = weight.block
+    if size >= weight.inputs:
+        return replace(weight, values=values, block=(rows, len(columns)))
+    groups, size = _groups_of(columns, size, values.device)
+    return replace(weight, values=values, scales=weight.scales[:, groups], block=(rows, size))
+
+
+def _groups_of(columns: range, group_size: int, device: torch.device) -> tuple[Tensor, int]:
+    """The group of each of the equal parts that ``columns`` have of groups, and the size of these parts."""
+    size = math.gcd(group_size, columns.start, len(columns))
+    return torch.arange(columns.start, columns.stop, size, device=device) // group_size, size
 
 
 def stackable(weights: Sequence[object]) -> TypeGuard[Sequence[QuantizedWeight]]:

