@@ -13,7 +13,6 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.quantize.options import QuantizeOptions
-from blade_llm.quantize.source import DTYPES
 from blade_llm.spec.tensors import LinearPart
 from blade_llm.weights.tensor_info import TensorInfo
 
@@ -21,6 +20,8 @@ _REGEX: Final = "re:"
 _LIKELY_GROUPS: Final = (128, 64, 32, 16)
 _TABLES: Final = ("embedding", "positions", "token_types")
 """Places that are looked up in, not multiplied with: no linear layers."""
+_HEAD: Final = "lm_head"
+"""What transformers calls the output matrix's module, also of families whose checkpoints have another name for it."""
 _KEPT: Final = ("head", "classifier.")
 """What places of linear layers begin with that stay as they are."""
 
@@ -35,14 +36,12 @@ class Plan:
     """Linear layers that stay as they are, as ``quantization_config`` names them."""
 
 
-def make_plan(
-    config: ModelConfig, tensors: Mapping[str, TensorInfo], options: QuantizeOptions, head: str = "lm_head"
-) -> Plan:
+def make_plan(config: ModelConfig, tensors: Mapping[str, TensorInfo], options: QuantizeOptions, head: str) -> Plan:
     """What ``options`` do to a checkpoint of ``config`` with these ``tensors``. ``head``: what the family calls the
     module of the output matrix, which may be the embedding table and not in the checkpoint.
 
-    Raises :class:`~blade_llm.models.errors.ModelFilesError` where nothing can be quantised, groups do not divide a
-    layer's inputs, or nothing is called what is to be ignored.
+    Raises :class:`~blade_llm.models.errors.ModelFilesError` for layers that cannot be quantised and are not ignored,
+    groups that do not divide a layer's inputs, and where nothing is called what is to be ignored, or nothing is left.
     """
     found = config.tensors.found_in(tensors)
     linear = {part.module: part for linear in found.linears.values() for part in linear.parts}
@@ -50,13 +49,13 @@ def make_plan(
         part.module: part for place, each in found.linears.items() if not place.startswith(_KEPT) for part in each.parts
     }
     ignored = _ignored(options.ignore, linear)
-    modules = {
-        part.weight.name: module
-        for module, part in inside.items()
-        if module not in ignored and _is_plain(part) and tensors[part.weight.name].dtype in DTYPES
-    }
-    if not modules:
-        raise ModelFilesError(_nothing(inside, ignored))
+    wanted = {module: part for module, part in inside.items() if module not in ignored}
+    if not wanted:
+        raise ModelFilesError("nothing is left to quantise; take something out of --ignore")
+    for module, part in wanted.items():
+        if why := _unfit(part):
+            raise ModelFilesError(f"{module} {why}, which the compressed-tensors format does not have")
+    modules = {part.weight.name: module for module, part in wanted.items()}
     _require_groups(modules, inside, options.group_size)
     tables = {found.tensors[place].name for place in _TABLES if place in found.tensors}
     others = {
@@ -64,7 +63,8 @@ def make_plan(
         for name, info in tensors.items()
         if name.endswith(".weight") and len(info.shape) == 2 and name not in modules and name not in tables
     }
-    return Plan(modules, tuple(sorted(others | {head})))
+    left = linear.keys() - set(modules.values())
+    return Plan(modules, tuple(sorted({*others, *left, head, _HEAD})))
 
 
 def tensor_parallel_problems(
@@ -90,21 +90,11 @@ def tensor_parallel_problems(
     return None
 
 
-def _is_plain(part: LinearPart) -> bool:
-    """Whether the module is a linear layer of its own, [out, in]."""
-    return not part.transposed and part.one_of is None and not part.unit_rows
-
-
-def _nothing(inside: Mapping[str, LinearPart], ignored: set[str]) -> str:
-    parts = [part for module, part in inside.items() if module not in ignored]
-    if any(part.transposed for part in parts):
-        return "the model's linear layers are stored as [in, out], which the compressed-tensors format does not have"
-    if any(part.one_of is not None for part in parts):
-        return (
-            "the checkpoint has one tensor for all experts of a layer, which the compressed-tensors format does not "
-            "have; take one with a tensor for each expert"
-        )
-    return "nothing is left to quantise; take something out of --ignore"
+def _unfit(part: LinearPart) -> str | None:
+    """Why the module is no linear layer of its own with a weight [out, in]."""
+    if part.one_of is not None:
+        return "is one tensor for all experts of a layer"
+    return "is stored as [in, out]" if part.transposed else None
 
 
 def _ignored(patterns: Sequence[str], modules: Mapping[str, LinearPart]) -> set[str]:
