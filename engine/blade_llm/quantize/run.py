@@ -158,7 +158,7 @@ def _write_others(staging: Path, job: Job, done: Mapping[str, Done]) -> Report:
     """All but the weights."""
     report = make_report(job.fingerprint, job.model, job.options, job.layout, done)
     copy_side_files(job.folder, staging)
-    original = staging / CARD_NAME
+    original = job.folder / CARD_NAME
     card = model_card(report, original.read_text(encoding="utf-8", errors="replace") if original.is_file() else "")
     written = {
         CONFIG_NAME: new_config(job.fields, job.options, job.plan),
