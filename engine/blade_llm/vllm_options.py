@@ -132,7 +132,7 @@ _OPTIONS: Final = (
     *_refused(_CONFIG, "hf_overrides", "rope_scaling", "rope_theta", "hf_config_path", off=("{}",)),
     *_refused("generation_config.json of the model's folder is used: edit it", "generation_config", off=("auto",)),
     *_refused("edit the model's generation_config.json", "override_generation_config", off=("{}",)),
-    *_refused("quantised checkpoints are not supported yet; give the original and --quant", "quantization",
+    *_refused("the checkpoint's config.json says how it is quantised: leave it out; --quant quantises others", "quantization",
               off=("none",), short="-q"),
     *_refused("the tokenizer is always needed", "skip_tokenizer_init", switch=True),
     *_refused("give --task", "convert", off=("auto", "none")),

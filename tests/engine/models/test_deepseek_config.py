@@ -94,8 +94,8 @@ def test_what_is_not_computed_is_named(tmp_path: Path, fields: dict[str, Any], r
 
 
 def test_weights_of_8_bits(tmp_path: Path) -> None:
-    """As DeepSeek publishes them: all linear layers but the output matrix, also the one that is multiplied head by head;
-    no router."""
+    """As DeepSeek publishes them: all linear layers but routers and the output matrix, also what is multiplied head by
+    head."""
     tensors = read(tmp_path, {**V3, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})
     expected = tensors.tensors.expected()
     scales = {name: shape for name, shape in expected.items() if name.endswith("weight_scale_inv")}
