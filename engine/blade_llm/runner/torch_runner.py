@@ -29,9 +29,8 @@ from blade_llm.layers.step import KVCache
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import resolve_dtype
-from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError, UnsupportedSettingError
+from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError
 from blade_llm.models.model import Model
-from blade_llm.models.quantized.config import quant_problem
 from blade_llm.parallel.group import RankGroup
 from blade_llm.parallel.link import StageLink, least_of_ranks
 from blade_llm.runner.device import (
@@ -120,9 +119,7 @@ class TorchRunner:
         self.dtype_name = resolve_dtype(
             config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu", quantized=config.quant != "none"
         )
-        if problem := quant_problem(model_config.tensors, config.quant):
-            raise UnsupportedSettingError(problem)
-        require_quantization(config.quant, self.device, self.dtype_name)
+        require_quantization(config.quant, self.device, self.dtype_name, model_config.tensors)
         self.dtype = TORCH_DTYPES[self.dtype_name]
         self.attn_cls = choose_attention(config.attn_cls, self.device)
         if config.enable_custom_allreduce:
