@@ -70,6 +70,25 @@ BLADE_AVX512_BF16 static inline __m512i dot_bytes(__m512i sum, __m512i weights, 
     return _mm512_dpbusd_epi32(sum, weights, broadcast_word(inputs));
 }
 
+// Add one step of ROWS rows, straight from the bytes of a record. ``upper``, ``lower``: halves of the inputs, ``width`` a row.
+template <int ROWS>
+BLADE_AVX512_BF16 static inline void add_bytes(
+    __m512i (&high)[ROWS][2], __m512i (&low)[ROWS][2], const int8_t* upper, const int8_t* lower, int64_t width,
+    const uint8_t* record) {
+#pragma GCC unroll 2
+    for (int tile = 0; tile < 2; ++tile)
+#pragma GCC unroll 8
+        for (int vector = 0; vector < 8; ++vector, record += 64) {
+            const __m512i weights = load_halves(record);
+#pragma GCC unroll 4
+            for (int i = 0; i < ROWS; ++i) {
+                const int64_t at = i * width + vector * 4;
+                high[i][tile] = dot_bytes(high[i][tile], weights, upper + at);
+                low[i][tile] = dot_bytes(low[i][tile], weights, lower + at);
+            }
+        }
+}
+
 // ROWS rows by one panel with VNNI dot products.
 template <int ROWS, bool FETCH>
 BLADE_AVX512_BF16 static void int8_panel(
@@ -79,20 +98,9 @@ BLADE_AVX512_BF16 static void int8_panel(
     const uint8_t* record = job.weight->records + panel * job.weight->panel_bytes();
     const int8_t *upper = inputs.high + row * inputs.width, *lower = inputs.low + row * inputs.width;
     Fetch fetch{record + distance};
-    for (int64_t step = job.weight->steps(); step > 0; --step, upper += STEP, lower += STEP) {
-        if constexpr (FETCH) fetch.lines(record_bytes(Kind::int8) / 64);
-#pragma GCC unroll 2
-        for (int tile = 0; tile < 2; ++tile)
-#pragma GCC unroll 8
-            for (int vector = 0; vector < 8; ++vector, record += 64) {
-                const __m512i weights = load_halves(record);
-#pragma GCC unroll 4
-                for (int i = 0; i < ROWS; ++i) {
-                    const int64_t at = i * inputs.width + vector * 4;
-                    high[i][tile] = dot_bytes(high[i][tile], weights, upper + at);
-                    low[i][tile] = dot_bytes(low[i][tile], weights, lower + at);
-                }
-            }
+    for (int64_t step = job.weight->steps(); step > 0; --step, upper += STEP, lower += STEP, record += VALUE_BYTES_8) {
+        if constexpr (FETCH) fetch.lines(VALUE_BYTES_8 / 64);
+        add_bytes<ROWS>(high, low, upper, lower, inputs.width, record);
     }
     const Epilogue epilogue(*job.weight, panel);
     for (int i = 0; i < ROWS; ++i)
