@@ -1,9 +1,18 @@
-// Scales and zero points of a group of inputs, for the 32 outputs of a panel.
+// What stands for the integers of a weight: levels, and scales and zero points of the groups of a panel.
 #pragma once
 
 #include "layout.h"
 
 namespace blade {
+
+// The 16 levels of nibbles as bytes, 128 too large: the table of a byte permutation. Nothing where there are none.
+template <Kind KIND>
+BLADE_AVX2 static inline __m128i level_bytes(const Weight& weight) {
+    if constexpr (!has_nibbles(KIND)) return _mm_setzero_si128();
+    alignas(16) uint8_t bytes[16];
+    for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(to_float(weight.levels[i]) * level_units(KIND) + 128.0f);
+    return _mm_load_si128(reinterpret_cast<const __m128i*>(bytes));
+}
 
 // How they are stored, known at run time; int4's are known before.
 struct GroupForm {

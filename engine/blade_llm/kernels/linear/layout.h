@@ -39,6 +39,9 @@ constexpr int UNPACKED_RECORD = 2048;
 constexpr bool is_affine(Kind kind) { return kind == Kind::affine4 || kind == Kind::affine8; }
 constexpr bool has_nibbles(Kind kind) { return kind == Kind::int4 || kind == Kind::affine4; }
 
+// Every level of nibbles is a whole number of 1/units: int4's by design, affine4's because they are integers.
+constexpr int level_units(Kind kind) { return kind == Kind::int4 ? 128 : 1; }
+
 constexpr int VALUE_BYTES_4 = 512, VALUE_BYTES_8 = 1024;  // of a record, without scales
 constexpr int INT4_SCALE_BYTES = PANEL * 2;
 
@@ -84,6 +87,8 @@ public:
         return is_affine(KIND) ? group_steps_ : steps_;
     }
 
+    int64_t groups() const { return (steps_ + group_steps() - 1) / group_steps(); }
+
     int64_t group_bytes() const {
         if constexpr (KIND == Kind::int4) return INT4_SCALE_BYTES;
         return is_affine(KIND) ? group_bytes_ : 0;
@@ -118,6 +123,11 @@ struct Job {
 // How far ahead of its reads a kernel that is bound by them fetches weights, in bytes; 0 leaves that to the CPU. What is
 // best depends on the machine, not on the instruction set, so it is measured (measure_prefetch in native.py).
 inline std::atomic<int64_t> prefetch_distance{2048};
+
+// Rows up to which quantised weights are multiplied as integers on AVX-512, where that is known to pay; more are multiplied
+// in bf16 unless integers are faster for any number, which depends on the CPU (measure_integers in native.py).
+constexpr int64_t INTEGER_ROWS_AVX512 = 7, INTEGER_ROWS_AMX = 2;
+inline std::atomic<bool> always_integers{false};
 
 // Aligned memory that a thread keeps between calls.
 template <class T>

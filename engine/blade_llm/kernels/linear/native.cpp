@@ -8,13 +8,12 @@
 #include "pack.h"
 #include "pack_affine.h"
 #include "with_amx.h"
+#include "with_amx_int8.h"
 #include "with_avx2.h"
 #include "with_avx2_integers.h"
 #include "with_dot.h"
-#include "with_dot_nibbles.h"
 #include "with_dot_unpacked.h"
-#include "with_int8.h"
-#include "with_int8_groups.h"
+#include "with_vnni.h"
 
 namespace {
 
@@ -32,16 +31,13 @@ Worker choose_avx2(const Job& job) {
 template <Kind KIND>
 Worker choose(const Job& job) {
     if (isa() < Isa::avx512_bf16) return choose_avx2<KIND>(job);
-    const bool amx = isa() == Isa::amx, any_order = !job.weight->fixed_order;
-    if constexpr (KIND == Kind::int8) {
-        const int most = amx ? INT8_ROWS : INT8_ONLY_DOT_ROWS;
-        const bool integers = any_order && job.rows <= most && job.weight->inputs <= INT8_INPUTS;
-        if (integers) return amx && job.rows > INT8_DOT_ROWS ? multiply_int8_amx : multiply_int8_dot;
-    } else if constexpr (KIND == Kind::affine8) {
-        const int most = amx ? INT8_DOT_ROWS : INT8_ONLY_DOT_ROWS;
-        if (any_order && job.rows <= most && job.weight->inputs <= INT8_INPUTS) return multiply_int8_groups_dot;
-    } else if constexpr (has_nibbles(KIND)) {
-        if (any_order && job.rows <= (amx ? INT4_ROWS_AMX : INT4_ROWS)) return multiply_nibbles_dot<KIND>;
+    const bool amx = isa() == Isa::amx;
+    if constexpr (KIND != Kind::bf16) {
+        const int64_t most = amx ? INTEGER_ROWS_AMX : always_integers ? job.rows : INTEGER_ROWS_AVX512;
+        if (!job.weight->fixed_order && job.weight->inputs <= INTEGER_INPUTS) {
+            if (job.rows <= most) return multiply_vnni<KIND>;
+            if (KIND == Kind::int8 && amx && job.rows <= INT8_AMX_ROWS) return multiply_int8_amx;
+        }
     }
     if (amx) return multiply_amx<KIND>;
     if constexpr (KIND == Kind::bf16) return multiply_bf16_dot;
@@ -97,6 +93,9 @@ BLADE_EXPORT int blade_linear_supported() { return isa() >= Isa::avx2; }
 
 // Bytes; returns the distance before.
 BLADE_EXPORT int64_t blade_linear_set_prefetch(int64_t distance) { return prefetch_distance.exchange(distance); }
+
+// Whether quantised weights are multiplied as integers whatever the number of rows, with AVX-512; returns what it was.
+BLADE_EXPORT int blade_linear_set_always_integers(int always) { return always_integers.exchange(always); }
 
 // Of 32 outputs.
 BLADE_EXPORT int64_t blade_linear_panel_bytes(const Weight* weight) { return weight->panel_bytes(); }

@@ -5,18 +5,6 @@
 
 namespace blade {
 
-// Every level is a whole number of 1/units: of int4 by design, of affine4 because they are integers.
-constexpr int level_units(Kind kind) { return kind == Kind::int4 ? 128 : 1; }
-
-// The 16 levels as bytes, 128 too large, twice: the table of a byte permutation. Nothing for bytes.
-template <Kind KIND>
-BLADE_AVX2 static inline __m256i level_bytes(const Weight& weight) {
-    if constexpr (!has_nibbles(KIND)) return _mm256_setzero_si256();
-    alignas(16) uint8_t bytes[16];
-    for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(to_float(weight.levels[i]) * level_units(KIND) + 128.0f);
-    return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
-}
-
 // Rows 0 to 3 of 32 bytes of nibbles, as 16-bit levels, 128 too large.
 BLADE_AVX2 static inline void level_rows(__m256i nibbles, __m256i levels, __m256i (&rows)[4]) {
     const __m256i nibble = _mm256_set1_epi8(15), byte = _mm256_set1_epi16(255);

@@ -235,7 +235,7 @@ BLADE_AVX2 static void multiply_avx2(const Job& job, int64_t first, int64_t last
     float* x = buffers.widened.get(most_groups * lanes_of(AVX2_ROWS) * width * sizeof(float));
     float* sums = buffers.sums.get(AVX2_PANELS * AVX2_BLOCK_ROWS * PANEL * sizeof(float));
     bf16* unpacked = KIND == Kind::bf16 ? nullptr : buffers.unpacked.get(AVX2_STEPS * UNPACKED_RECORD);
-    const __m256i levels = level_bytes<KIND>(weight);
+    const __m256i levels = _mm256_broadcastsi128_si256(level_bytes<KIND>(weight));
     Rows groups[AVX2_BLOCK_ROWS / AVX2_ROWS];
     for (int64_t block = 0; block < job.rows; block += block_rows) {
         const int64_t rows = std::min(block_rows, job.rows - block), count = (rows + AVX2_ROWS - 1) / AVX2_ROWS;

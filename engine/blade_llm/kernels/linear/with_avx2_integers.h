@@ -202,7 +202,7 @@ template <Kind KIND>
 BLADE_AVX2 static void multiply_integers_avx2(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
     IntegerInputs inputs;
     to_integers<KIND>(job, buffers, inputs);
-    const __m256i levels = level_bytes<KIND>(*job.weight);
+    const __m256i levels = _mm256_broadcastsi128_si256(level_bytes<KIND>(*job.weight));
     const GroupForm form(*job.weight);
     for (int64_t panel = first; panel < last; ++panel) {
         int64_t row = 0;
