@@ -29,6 +29,7 @@
 namespace blade {
 
 enum class Kind : int32_t { bf16 = 0, int8 = 1, int4 = 2, affine4 = 3, affine8 = 4 };
+constexpr int KINDS = 5;
 enum class ScaleType : int32_t { bf16 = 0, fp16 = 1, fp32 = 2 };
 
 constexpr int PANEL = 32;       // outputs
@@ -121,8 +122,10 @@ struct Job {
 };
 
 // How far ahead of its reads a kernel that is bound by them fetches weights, in bytes; 0 leaves that to the CPU. What is
-// best depends on the machine, not on the instruction set, so it is measured (measure_prefetch in native.py).
-inline std::atomic<int64_t> prefetch_distance{2048};
+// best depends on the machine, not on the instruction set, so it is measured for each kind (measure_prefetch in native.py).
+inline std::atomic<int64_t> prefetch_distances[KINDS] = {2048, 2048, 2048, 2048, 2048};
+
+inline int64_t prefetch_distance(Kind kind) { return prefetch_distances[static_cast<int>(kind)]; }
 
 // Rows up to which quantised weights are multiplied as integers on AVX-512, where that is known to pay; more are multiplied
 // in bf16 unless integers are faster for any number, which depends on the CPU (measure_integers in native.py).

@@ -92,7 +92,9 @@ constexpr int64_t FREE_ROWS = 4;
 BLADE_EXPORT int blade_linear_supported() { return isa() >= Isa::avx2; }
 
 // Bytes; returns the distance before.
-BLADE_EXPORT int64_t blade_linear_set_prefetch(int64_t distance) { return prefetch_distance.exchange(distance); }
+BLADE_EXPORT int64_t blade_linear_set_prefetch(int kind, int64_t distance) {
+    return prefetch_distances[kind].exchange(distance);
+}
 
 // Whether quantised weights are multiplied as integers whatever the number of rows, with AVX-512; returns what it was.
 BLADE_EXPORT int blade_linear_set_always_integers(int always) { return always_integers.exchange(always); }

@@ -30,6 +30,8 @@ PREFETCH_DISTANCES: Final = (0, 256, 512, 1024, 2048, 8192)
 """Bytes; 0 leaves it to the CPU's own prefetchers."""
 
 _arena = HugePageArena()
+_kinds: set[Kind] = set()
+"""What this process has packed, or read packed."""
 
 
 class _Weight(ctypes.Structure):
@@ -102,6 +104,7 @@ class NativeLinear:
         library = _functions()
         assert library is not None
         self.outputs, self.inputs, self.form, self.deterministic = outputs, inputs, form, deterministic
+        _kinds.add(form.kind)
         self._weight = _weight(form, deterministic, outputs, inputs)
         self.address = ctypes.addressof(self._weight)
         self._multiply = library.blade_linear
@@ -144,6 +147,11 @@ class NativeLinear:
         y = torch.empty((rows, self.outputs), dtype=torch.bfloat16)
         self._multiply(self.address, x.data_ptr(), rows, x.stride(0), y.data_ptr())
         return y
+
+
+def kinds_in_use() -> list[Kind]:
+    """The kinds of weights that this process multiplies with these kernels."""
+    return sorted(_kinds)
 
 
 def is_available() -> bool:
@@ -263,27 +271,60 @@ def measure_prefetch(kind: Kind, rounds: int = 12) -> int:
         layer = _pack([torch.zeros(outputs, inputs).bfloat16()], None, FORMS[kind], False, HugePageArena())
     row = torch.zeros(1, 1024, dtype=torch.bfloat16)
     best = dict.fromkeys(PREFETCH_DISTANCES, float("inf"))
-    before = functions.blade_linear_set_prefetch(0)
+    before = functions.blade_linear_set_prefetch(KINDS[kind], 0)
     for _ in range(rounds):
         for distance in best:
-            functions.blade_linear_set_prefetch(distance)
+            functions.blade_linear_set_prefetch(KINDS[kind], distance)
             start = time.perf_counter()
             layer(row)
             best[distance] = min(best[distance], time.perf_counter() - start)
-    functions.blade_linear_set_prefetch(before)
+    functions.blade_linear_set_prefetch(KINDS[kind], before)
     return min(best, key=best.__getitem__)
 
 
-def set_prefetch(distance: int) -> None:
-    """Fetch weights ``distance`` bytes ahead."""
+def set_prefetch(kind: Kind, distance: int) -> None:
+    """Fetch weights of ``kind`` ``distance`` bytes ahead."""
     functions = _functions()
     assert functions is not None
-    functions.blade_linear_set_prefetch(distance)
+    functions.blade_linear_set_prefetch(KINDS[kind], distance)
 
 
 def prefetch_matters(kind: Kind) -> bool:
     """Whether the kernels in use fetch at a distance that is measured: all do but the one for AMX and bf16."""
     return _functions() is not None and (kind != "none" or native.isa() != "amx")
+
+
+def measure_integers(rounds: int = 12) -> bool:
+    """Whether many rows by quantised weights are faster as integers than in bf16: a matter of the CPU's dot products.
+
+    By much or not at all, so that a tenth of a second is enough. 8 bits count for 4, which gain more.
+    """
+    functions = _functions()
+    assert functions is not None
+    layer = _pack([torch.zeros(512, 1024).bfloat16()], None, FORMS["int8"], False, HugePageArena())
+    rows = torch.ones(32, 1024, dtype=torch.bfloat16)
+    best = {0: float("inf"), 1: float("inf")}
+    before = functions.blade_linear_set_always_integers(0)
+    for _ in range(rounds):
+        for always in best:
+            functions.blade_linear_set_always_integers(always)
+            start = time.perf_counter()
+            layer(rows)
+            best[always] = min(best[always], time.perf_counter() - start)
+    functions.blade_linear_set_always_integers(before)
+    return best[1] < best[0]
+
+
+def set_always_integers(always: bool) -> None:
+    """Multiply quantised weights as integers whatever the number of rows, where :func:`integers_matter`."""
+    functions = _functions()
+    assert functions is not None
+    functions.blade_linear_set_always_integers(always)
+
+
+def integers_matter() -> bool:
+    """Whether a quantised weight of this process has the choice between integers and bf16 for many rows."""
+    return _functions() is not None and native.isa() == "avx512_bf16" and bool(_kinds - {"none"})
 
 
 @cache
@@ -299,7 +340,7 @@ def _functions() -> ctypes.CDLL | None:
         packer.restype = None
     library.blade_linear.argtypes = (pointer, pointer, number, number, pointer)
     library.blade_linear.restype = None
-    library.blade_linear_set_prefetch.argtypes = (number,)
+    library.blade_linear_set_prefetch.argtypes = (ctypes.c_int, number)
     library.blade_linear_set_prefetch.restype = number
     return library
 

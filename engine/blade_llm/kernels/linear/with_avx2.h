@@ -171,7 +171,7 @@ BLADE_AVX2 static void widen_rows(const bf16* x, int64_t x_stride, int64_t count
 
 // A group of rows by panels of bf16, as memory brings them.
 BLADE_AVX2 static void few_rows(const Weight& weight, int64_t first, int64_t last, Rows rows) {
-    const int64_t all_steps = weight.steps(), distance = prefetch_distance;
+    const int64_t all_steps = weight.steps(), distance = prefetch_distance(Kind::bf16);
     const float* x = rows.x;
     for (int64_t panel = first; panel < last; ++panel, rows.y += PANEL, rows.x = x) {
         const bf16* tiles = reinterpret_cast<const bf16*>(weight.records + panel * weight.panel_bytes());

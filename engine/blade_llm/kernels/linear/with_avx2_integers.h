@@ -146,7 +146,7 @@ BLADE_AVX2 static void integer_panel(
         for (auto& vector : total) vector = _mm256_setzero_ps();
     const Panel<KIND> records(*job.weight, panel);
     const Chunks chunks = inputs.chunks;
-    const int64_t distance = prefetch_distance, group_bytes = records.group_bytes();
+    const int64_t distance = prefetch_distance(KIND), group_bytes = records.group_bytes();
     const uint8_t* record = records.record(0);
     const int16_t* x = inputs.values + row * inputs.width;
     const int32_t* offsets = inputs.offsets + row * chunks.count;

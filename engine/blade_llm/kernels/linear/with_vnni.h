@@ -53,27 +53,19 @@ BLADE_AVX512_BF16 static void sum_input_groups(const Job& job, const Halves& inp
         }
 }
 
-BLADE_AVX512_BF16 static inline __m512i dot_bytes(__m512i sum, __m512i weights, const int8_t* inputs) {
-    return _mm512_dpbusd_epi32(sum, weights, broadcast_word(inputs));
-}
-
-// Add one step of ROWS rows, straight from the bytes of a record. ``upper``, ``lower``: halves of the inputs, ``width`` a row.
+// Add the products of four inputs of ROWS rows, ``at`` bytes from the first, and both tiles' weights.
 template <int ROWS>
-BLADE_AVX512_BF16 static inline void add_bytes(
+BLADE_AVX512_BF16 static inline void add_four(
     __m512i (&high)[ROWS][2], __m512i (&low)[ROWS][2], const int8_t* upper, const int8_t* lower, int64_t width,
-    const uint8_t* record) {
-#pragma GCC unroll 2
-    for (int tile = 0; tile < 2; ++tile)
-#pragma GCC unroll 8
-        for (int vector = 0; vector < 8; ++vector, record += 64) {
-            const __m512i weights = load_halves(record);
+    __m512i first, __m512i second) {
 #pragma GCC unroll 4
-            for (int i = 0; i < ROWS; ++i) {
-                const int64_t at = i * width + vector * 4;
-                high[i][tile] = dot_bytes(high[i][tile], weights, upper + at);
-                low[i][tile] = dot_bytes(low[i][tile], weights, lower + at);
-            }
-        }
+    for (int i = 0; i < ROWS; ++i) {
+        const __m512i above = broadcast_word(upper + i * width), below = broadcast_word(lower + i * width);
+        high[i][0] = _mm512_dpbusd_epi32(high[i][0], first, above);
+        high[i][1] = _mm512_dpbusd_epi32(high[i][1], second, above);
+        low[i][0] = _mm512_dpbusd_epi32(low[i][0], first, below);
+        low[i][1] = _mm512_dpbusd_epi32(low[i][1], second, below);
+    }
 }
 
 // The bytes of 64 nibbles: integers of affine4, levels of int4.
@@ -84,30 +76,25 @@ BLADE_AVX512_BF16 static inline __m512i nibble_bytes(__m512i values, __m512i lev
     return nibbles;
 }
 
-// Add one step of ROWS rows, as add_bytes() does, straight from the nibbles of a record.
+// Add one step of ROWS rows straight from a record. ``upper``, ``lower``: halves of the inputs, ``width`` a row.
 template <Kind KIND, int ROWS>
-BLADE_AVX512_BF16 static inline void add_nibbles(
+BLADE_AVX512_BF16 static inline void add_record(
     __m512i (&high)[ROWS][2], __m512i (&low)[ROWS][2], const int8_t* upper, const int8_t* lower, int64_t width,
     const uint8_t* record, __m512i levels) {
-#pragma GCC unroll 4
-    for (int vector = 0; vector < 4; ++vector) {
-        const __m512i packed[2] = {load_halves(record + vector * 64), load_halves(record + 256 + vector * 64)};
+    constexpr int vectors = value_bytes(KIND) / 128;  // of a tile
+#pragma GCC unroll 8
+    for (int vector = 0; vector < vectors; ++vector, record += 64) {
+        const __m512i first = load_halves(record), second = load_halves(record + vectors * 64);
+        if constexpr (has_nibbles(KIND)) {
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-            __m512i weights[2];
-#pragma GCC unroll 2
-            for (int tile = 0; tile < 2; ++tile)
-                weights[tile] = nibble_bytes<KIND>(_mm512_srli_epi16(packed[tile], 4 * half), levels);
-#pragma GCC unroll 4
-            for (int i = 0; i < ROWS; ++i) {
-                const int64_t at = i * width + vector * 8 + half * 4;
-                const __m512i above = broadcast_word(upper + at), below = broadcast_word(lower + at);
-#pragma GCC unroll 2
-                for (int tile = 0; tile < 2; ++tile) {
-                    high[i][tile] = _mm512_dpbusd_epi32(high[i][tile], weights[tile], above);
-                    low[i][tile] = _mm512_dpbusd_epi32(low[i][tile], weights[tile], below);
-                }
-            }
+            for (int half = 0; half < 8; half += 4, upper += 4, lower += 4)
+                add_four<ROWS>(
+                    high, low, upper, lower, width, nibble_bytes<KIND>(_mm512_srli_epi16(first, half), levels),
+                    nibble_bytes<KIND>(_mm512_srli_epi16(second, half), levels));
+        } else {
+            add_four<ROWS>(high, low, upper, lower, width, first, second);
+            upper += 4;
+            lower += 4;
         }
     }
 }
@@ -134,8 +121,7 @@ BLADE_AVX512_BF16 static void groups_panel(
         Fetch fetch{record + distance};
         for (; step < end; ++step, record += value_bytes(KIND), upper += STEP, lower += STEP) {
             if constexpr (FETCH) fetch.lines(value_bytes(KIND) / 64);
-            if constexpr (has_nibbles(KIND)) add_nibbles<KIND, ROWS>(high, low, upper, lower, inputs.width, record, levels);
-            else add_bytes<ROWS>(high, low, upper, lower, inputs.width, record);
+            add_record<KIND, ROWS>(high, low, upper, lower, inputs.width, record, levels);
         }
         if constexpr (FETCH) fetch.lines((group_bytes + 63) / 64);
 #pragma GCC unroll 2
@@ -187,7 +173,7 @@ BLADE_AVX512_BF16 static void multiply_vnni(const Job& job, int64_t first, int64
     const int64_t rows = std::min<int64_t>(job.rows, INTEGER_BLOCK), groups = Panel<KIND>(*job.weight, 0).groups();
     int8_t* bytes = buffers.bytes.get(2 * rows * job.weight->steps() * STEP);
     InputSums* sums = reinterpret_cast<InputSums*>(buffers.sums.get(rows * groups * sizeof(InputSums)));
-    const int64_t distance = prefetch_distance;
+    const int64_t distance = prefetch_distance(KIND);
     for (int64_t row = 0; row < job.rows; row += INTEGER_BLOCK) {
         const Job block{job.weight, job.x + row * job.x_stride, std::min<int64_t>(INTEGER_BLOCK, job.rows - row),
                         job.x_stride, job.y + row * job.y_stride, job.y_stride};
