@@ -65,15 +65,18 @@ void arrange_inputs(const Weight& weight, const bf16* from, bf16* to) {
     memset(to + weight.inputs, 0, (weight.steps() * STEP - weight.inputs) * sizeof(bf16));
 }
 
-// The inputs as kernels take them: copied where the weight has an order of its own or no whole steps, once for all
-// panels. ``x_stride`` follows.
-const bf16* arranged_inputs(const Weight& weight, const bf16* x, int64_t rows, int64_t& x_stride) {
+// The inputs as kernels take them: copied where a weight has an order of its own or no whole steps, once for all panels.
+// ``weight_of`` a row; all weights have the same inputs. ``x_stride`` follows.
+template <class WeightOf>
+const bf16* arranged_inputs(
+    const WeightOf& weight_of, bool has_order, const bf16* x, int64_t rows, int64_t& x_stride) {
     constexpr int64_t few = 1 << 16;  // inputs: copied before a second thread is awake
-    const int64_t padded = weight.steps() * STEP, stride = x_stride;
-    if (padded == weight.inputs && !weight.order) return x;
+    const Weight& any = weight_of(0);
+    const int64_t padded = any.steps() * STEP, stride = x_stride;
+    if (padded == any.inputs && !has_order) return x;
     bf16* copy = buffers.inputs.get(rows * padded * sizeof(bf16));
 #pragma omp parallel for schedule(static) if (rows * padded > few)
-    for (int64_t row = 0; row < rows; ++row) arrange_inputs(weight, x + row * stride, copy + row * padded);
+    for (int64_t row = 0; row < rows; ++row) arrange_inputs(weight_of(row), x + row * stride, copy + row * padded);
     x_stride = padded;
     return copy;
 }
@@ -121,7 +124,7 @@ BLADE_EXPORT void blade_linear_pack_integers(const Weight* weight, const Integer
 BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows, int64_t x_stride, bf16* y) {
     if (rows == 0) return;
     const int64_t panels = weight->panels();
-    x = arranged_inputs(*weight, x, rows, x_stride);
+    x = arranged_inputs([=](int64_t) -> const Weight& { return *weight; }, weight->order, x, rows, x_stride);
     const Job job{weight, x, rows, x_stride, y, weight->outputs};
     const Worker worker = choose(job);
     const bool share = worth_sharing(panels, panels * weight->panel_bytes(), rows);
@@ -133,7 +136,7 @@ BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows
     }
 }
 
-// Several weights of one form and order, each for its own rows: those of group g are [starts[g], starts[g + 1]). ``x``: [rows,
+// Several weights of one shape, each for its own rows: those of group g are [starts[g], starts[g + 1]). ``x``: [rows,
 // inputs] bf16, rows ``x_stride`` apart; ``y``: [rows, outputs] bf16, contiguous. Weights without rows are not touched.
 // Threads share the panels of all groups together, by what these cost.
 BLADE_EXPORT void blade_grouped_linear(
@@ -142,7 +145,11 @@ BLADE_EXPORT void blade_grouped_linear(
     if (rows == 0) return;
     const Weight& shape = *weights[0];
     const int64_t panels = shape.panels();
-    x = arranged_inputs(shape, x, rows, x_stride);
+    const bool has_order = std::any_of(weights, weights + groups, [](const Weight* each) { return each->order; });
+    const auto weight_of = [=](int64_t row) -> const Weight& {
+        return *weights[std::upper_bound(starts + 1, starts + groups, row) - starts - 1];
+    };
+    x = arranged_inputs(weight_of, has_order, x, rows, x_stride);
     const auto panel_cost = [&](int64_t group) {
         const int64_t count = starts[group + 1] - starts[group];
         return count ? std::max(count, FREE_ROWS) : 0;
