@@ -93,21 +93,26 @@ Quantize = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Tensor] | None]
 """Of a module and its weight: the tensors in its place and the weight that they stand for; None: it stays."""
 
 
-def save_quantized(
-    folder: Path, family: str, config: Mapping[str, Any], quantize: Quantize, *, name: str = "", **overrides: Any
-) -> Any:
-    """Save a random model whose linear layers inside of blocks went through ``quantize``; transformers' own model of
-    the numbers that they stand for, in fp32.
+def save_quantized(folder: Path, family: str, config: Mapping[str, Any], quantize: Quantize, **overrides: Any) -> Any:
+    """Save a random model as :func:`quantize_folder` does, from one in ``folder / "plain"``, which is then of the
+    numbers that are stored; transformers' own model of these, in fp32."""
+    save_model(folder / "plain", family, torch.float16, **overrides)
+    quantize_folder(folder / "plain", folder, config, quantize)
+    return load_reference(folder / "plain")
+
+
+def quantize_folder(plain: Path, folder: Path, config: Mapping[str, Any], quantize: Quantize) -> None:
+    """Write ``folder``: the model in ``plain`` whose linear layers, but for routers, went through ``quantize``; in
+    ``plain`` they become fp32, of the numbers that are stored.
 
     ``config``: the ``quantization_config``.
     """
-    plain = folder / "plain"
-    save_model(plain, family, torch.float16, **overrides)
     tensors = load_file(plain / "model.safetensors")
     stored: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
         module = key.removesuffix(".weight")
-        linear = key.endswith(".weight") and tensor.dim() == 2 and "embed" not in key
+        others = ("embed_tokens.weight", "gate.weight")
+        linear = key.endswith(".weight") and tensor.dim() == 2 and not key.endswith(others)
         made = quantize(module, tensor) if linear else None
         if made is None:
             stored[key] = tensor
@@ -117,9 +122,9 @@ def save_quantized(
     values = {key: tensor.float() for key, tensor in tensors.items()}
     save_file(values, plain / "model.safetensors", {"format": "pt"})
     fields = json.loads((plain / "config.json").read_text())
+    folder.mkdir(exist_ok=True)
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps({**fields, "quantization_config": dict(config)}))
-    return load_reference(plain)
 
 
 def read_linears(folder: Path) -> dict[str, torch.Tensor]:
@@ -143,6 +148,7 @@ def gptq(
     version: int = 1,
     groups: bool = True,
     head: bool = False,
+    seed: int = 0,
 ) -> tuple[dict[str, Any], Quantize]:
     """``quantization_config`` and how weights are quantised; ``groups``: with ``g_idx``."""
 
@@ -150,7 +156,7 @@ def gptq(
         if module == "lm_head" and not head:
             return None
         size = weight.shape[1] if group_size == -1 else group_size
-        rounded = round_weight(weight, bits, size, symmetric=symmetric, shuffled=act_order)
+        rounded = round_weight(weight, bits, size, symmetric=symmetric, shuffled=act_order, seed=seed)
         return gptq_tensors(module, rounded, version=version, groups=groups), rounded.weight()
 
     config: dict[str, Any] = {

@@ -46,6 +46,11 @@ class GptqForm:
     has_groups: bool = False
     """Whether the checkpoint has ``g_idx``."""
 
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        return f"GPTQ, {self.bits} bits"
+
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """The tensors in place of ``module.weight`` [outputs, inputs]. Raises ``ValueError`` for impossible sizes."""
         groups = _groups(inputs, self.group_size)
@@ -75,6 +80,11 @@ class AwqForm:
     """As in :class:`GptqForm`."""
 
     bits: ClassVar[int] = 4
+
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        return f"AWQ, {self.bits} bits"
 
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
@@ -106,6 +116,11 @@ class IntegerForm:
     symmetric: bool
     has_groups: bool = False
     """Whether the checkpoint has ``weight_g_idx``: groups are not consecutive inputs."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        return f"compressed-tensors, {self.bits} bits"
 
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
@@ -145,6 +160,11 @@ class Float8Form:
     scale: str = "weight_scale"
     """The scale's name below the module; ``weight_scale_inv`` is multiplied all the same."""
 
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        return "FP8"
+
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
         yield StoredTensor(f"{module}.weight", (outputs, inputs), ("F8_E4M3",))
@@ -152,12 +172,12 @@ class Float8Form:
         scales = () if whole else (_groups(outputs, self.rows), _groups(inputs, self.columns))
         yield StoredTensor(f"{module}.{self.scale}", scales, SCALE_TYPES)
 
-    def found_in(self, module: str, names: Collection[str]) -> Float8Form | None:
-        """As :meth:`GptqForm.found_in`; the output matrix alone may be plain where nothing says so."""
+    def found_in(self, module: str, names: Collection[str]) -> Float8Form:
+        """As :meth:`GptqForm.found_in`: only the configuration says which weights were left as they are."""
         for scale in (self.scale, "weight_scale", "weight_scale_inv"):
             if f"{module}.{scale}" in names:
                 return replace(self, scale=scale)
-        return None if module.rpartition(".")[2] == "lm_head" else self
+        return self
 
     def packed_bytes(self, outputs: int, inputs: int) -> int:
         """As :meth:`GptqForm.packed_bytes`."""

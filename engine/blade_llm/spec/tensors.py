@@ -267,11 +267,33 @@ class TensorMap:
 
     @property
     def linear_size(self) -> int:
-        """Elements of all linear layers' weights."""
-        return sum(linear.size for linear in self.linears.values())
+        """Elements of all linear layers' weights that are kept as floats."""
+        kept = (part for place, part in self._linear_parts() if part.form is None or _becomes_plain(place))
+        return sum(part.wanted * part.wanted_inputs for part in kept)
+
+    @property
+    def quantized_bytes(self) -> int:
+        """Estimate of the bytes that the weights take which are kept quantised as the checkpoint has them."""
+        kept = (part for place, part in self._linear_parts() if not _becomes_plain(place))
+        return sum(part.form.packed_bytes(part.wanted, part.wanted_inputs) for part in kept if part.form is not None)
+
+    def linear_parts(self) -> Iterator[LinearPart]:
+        """The parts of all linear layers."""
+        for _, part in self._linear_parts():
+            yield part
+
+    def _linear_parts(self) -> Iterator[tuple[str, LinearPart]]:
+        for place, linear in self.linears.items():
+            for part in linear.parts:
+                yield place, part
 
     @property
     def other_size(self) -> int:
         """Elements of everything else."""
         biases = sum(part.wanted for linear in self.linears.values() if linear.bias for part in linear.parts)
         return biases + sum(part.size for part in self.tensors.values())
+
+
+def _becomes_plain(place: str) -> bool:
+    """Whether a quantised weight becomes floats when it is loaded: those of experts do."""
+    return ".mlp.experts." in place or ".mlp.shared." in place

@@ -59,6 +59,13 @@ def require_plain(raw: RawConfig, what: str) -> None:
         )
 
 
+def quant_problem(tensors: TensorMap, quant: str) -> str | None:
+    """Why ``--quant`` does not go with the checkpoint, and what to do; None where it does."""
+    if quant == "none" or not tensors.quantized:
+        return None
+    return f"--quant {quant}: the checkpoint's weights are quantised already ('quantization_config'); leave it out"
+
+
 def with_forms(tensors: TensorMap, forms: FormOf) -> TensorMap:
     """``tensors`` with the forms of all linear layers.
 

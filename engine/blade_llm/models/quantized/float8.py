@@ -22,7 +22,8 @@ class _Float8(msgspec.Struct, frozen=True):
 
 
 def read_float8(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]:
-    """The form of each module: in blocks where these are given, else with one scale a weight.
+    """The form of each module: in blocks where these are given, else with one scale a weight. The output
+    matrix is plain.
 
     Raises :class:`UnsupportedModelError` for another format than e4m3, ``ValueError`` for senseless fields.
     """
@@ -45,5 +46,5 @@ def read_fbgemm(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]
 
 
 def _outside_of(config: _Float8, form: Float8Form) -> Callable[[str], Float8Form | None]:
-    excluded = (*config.modules_to_not_convert, *config.ignored_layers)
+    excluded = ("lm_head", *config.modules_to_not_convert, *config.ignored_layers)
     return lambda module: None if is_named(module, excluded) else form

@@ -43,11 +43,11 @@ def slice_columns(weight: Weight, columns: range | None, name: str) -> Weight:
         return weight
     if isinstance(weight, Float8Weight):
         return _float8_columns(weight, columns)
-    integers = weight.integers[:, columns.start : columns.stop]
-    if weight.groups == 1:
-        return replace(weight, integers=integers, group_size=len(columns), order=None)
     if weight.order is not None:
         raise UnsupportedModelError(f"{name} is quantised with act-order ('desc_act'): ranks cannot divide its inputs")
+    integers = weight.integers[:, columns.start : columns.stop]
+    if weight.groups == 1:
+        return replace(weight, integers=integers, group_size=len(columns))
     groups, size = _groups_of(columns, weight.group_size, integers.device)
     zeros = None if weight.zeros is None else weight.zeros[:, groups]
     return replace(weight, integers=integers, scales=weight.scales[:, groups], zeros=zeros, group_size=size)

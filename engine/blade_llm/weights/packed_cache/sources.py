@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.linear import pack
-from blade_llm.kernels.linear.native import KINDS, PANEL, NativeLinear, Parts, pack_stacked
+from blade_llm.kernels.linear.native import FORMS, PANEL, NativeLinear, Parts, pack_stacked
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.spec.slices import Slice
@@ -118,7 +118,7 @@ class WritingSource:
             self._placed.append(linear)
             self._linears.append(
                 StoredLinear(
-                    names, bias_names, linear.kind, linear.deterministic, linear.outputs, linear.inputs, *spans
+                    names, bias_names, linear.form, linear.deterministic, linear.outputs, linear.inputs, *spans
                 )
             )
         return linear
@@ -173,7 +173,7 @@ class ReadingSource:
         self._source, self._file, self._dtype = source, file, dtype
         self._handed = _Handed()
         linears, tensors = file.directory.linears, file.directory.tensors
-        self._linears = {(each.weight, each.bias, each.kind, each.deterministic): each for each in linears}
+        self._linears = {(each.weight, each.bias, each.form, each.deterministic): each for each in linears}
         self._tensors = {each.names: each for each in tensors}
         self._shapes: dict[Names, tuple[int, ...]] = {}
         for each in linears:
@@ -216,7 +216,7 @@ class ReadingSource:
         names, bias_names = self._handed.names(weight), self._handed.names(bias)
         stored = None
         if names is not None and bias_names is not None:
-            stored = self._linears.get((names, bias_names, KINDS[quant], deterministic))
+            stored = self._linears.get((names, bias_names, FORMS[quant], deterministic))
         if stored is None:
             if _without_data([weight, bias]):
                 raise StalePackedFileError(f"no packed weight of {names} and {bias_names}")
@@ -226,8 +226,9 @@ class ReadingSource:
             piece(stored.records),
             piece(stored.scales).view(torch.float32),
             piece(stored.bias_values).view(torch.float32),
+            piece(stored.order).view(torch.int32),
         )
-        return NativeLinear(stored.outputs, stored.inputs, stored.kind, stored.deterministic, parts)
+        return NativeLinear(stored.outputs, stored.inputs, stored.form, stored.deterministic, parts)
 
     def finish(self) -> None:
         """The model is complete. Raises :class:`StalePackedFileError` when it keeps a tensor without data."""
