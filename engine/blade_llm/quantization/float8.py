@@ -22,17 +22,18 @@ Float8Scaling = Literal["tensor", "channel", "block"]
 
 
 class Float8(NamedTuple):
-    """``values * scales`` with each scale spread over what it covers."""
+    """``values * scales``, block by block."""
 
     values: Tensor
     """[out, in] float8_e4m3fn."""
     scales: Tensor
-    """fp32: [1, 1] for the tensor, [out, 1] for outputs, [blocks of out, blocks of in] for blocks; those at the
-    weight's lower and right edge may be smaller."""
+    """[blocks of outputs, blocks of inputs] fp32."""
+    block: tuple[int, int]
+    """Outputs and inputs that share a scale; the last ones may be fewer."""
 
     def dequantize(self) -> Tensor:
         """[out, in] fp32."""
-        return self.values.float() * _spread(self.scales, self.values.shape)
+        return self.values.float() * _spread(self.scales, self.block, self.values.shape)
 
 
 def quantize_float8(weight: Tensor, scaling: Float8Scaling) -> Float8:
@@ -40,15 +41,12 @@ def quantize_float8(weight: Tensor, scaling: Float8Scaling) -> Float8:
 
     Raises ValueError for weights that are not finite."""
     check_weight(weight)
-    magnitudes = weight.float().abs()
-    if scaling == "tensor":
-        most = magnitudes.amax().view(1, 1)
-    elif scaling == "channel":
-        most = magnitudes.amax(1, keepdim=True)
-    else:
-        most = F.max_pool2d(F.pad(magnitudes, _to_blocks(weight.shape))[None, None], BLOCK)[0, 0]
+    outputs, inputs = weight.shape
+    block = {"tensor": (outputs, inputs), "channel": (1, inputs), "block": (BLOCK, BLOCK)}[scaling]
+    padded = F.pad(weight.abs(), (0, -inputs % block[1], 0, -outputs % block[0]))
+    most = padded.reshape(-(-outputs // block[0]), block[0], -1, block[1]).amax((1, 3))
     scales = scales_to(most, FP8_MOST)
-    return Float8(as_float8(weight.float() / _spread(scales, weight.shape)), scales)
+    return Float8(as_float8(weight.float() / _spread(scales, block, weight.shape)), scales, block)
 
 
 def scales_to(most: Tensor, largest: float) -> Tensor:
@@ -62,11 +60,5 @@ def as_float8(x: Tensor) -> Tensor:
     return x.clamp(-FP8_MOST, FP8_MOST).to(FP8)
 
 
-def _to_blocks(shape: torch.Size) -> tuple[int, int, int, int]:
-    return 0, -shape[1] % BLOCK, 0, -shape[0] % BLOCK
-
-
-def _spread(scales: Tensor, shape: torch.Size) -> Tensor:
-    if scales.shape[1] == 1 and scales.shape[0] in (1, shape[0]):
-        return scales
-    return scales.repeat_interleave(BLOCK, 0)[: shape[0]].repeat_interleave(BLOCK, 1)[:, : shape[1]]
+def _spread(scales: Tensor, block: tuple[int, int], shape: torch.Size) -> Tensor:
+    return scales.repeat_interleave(block[0], 0)[: shape[0]].repeat_interleave(block[1], 1)[:, : shape[1]]

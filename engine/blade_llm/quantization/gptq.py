@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from blade_llm.quantization.inverse_factor import LEAST_DAMPING, inverse_factor
 
 BLOCK = 128
 """Columns after which the rest of the matrix is corrected, by one product of matrices (§3.3, step 2)."""
-ROWS = 4096
+ROWS = 2048
 """Outputs quantised at a time. They do not depend on each other, so this bounds memory and nothing else."""
 
 
@@ -62,7 +63,7 @@ def gptq(
     """Quantise ``weight`` ([out, in], any float) so that its outputs for the calibration's inputs change little.
 
     ``hessian``: of the inputs. ``search``: finds the ranges of groups. Layers that share their input are best given
-    as one weight, one above the other: the Hessian is factorised once.
+    as one weight, one above the other, and the result to :func:`split`: the Hessian is factorised once.
 
     The weight of an input that calibration never used is rounded to nearest (the authors' code sets it to zero), for
     other texts may use it. Raises ValueError for weights that are not finite, groups that do not divide the inputs and
@@ -89,6 +90,22 @@ def gptq(
         unused=factor.unused,
         notes=factor.notes,
     )
+
+
+def split(weight: QuantizedWeight, outputs: Sequence[int]) -> list[QuantizedWeight]:
+    """The layers that ``weight`` has one above the other, of so many ``outputs`` each.
+
+    Raises ValueError where these are not all.
+    """
+    if sum(outputs) != weight.outputs:
+        raise ValueError(f"layers of {list(outputs)} outputs are not those of a weight of {weight.outputs}")
+    layers, first = [], 0
+    for count in outputs:
+        rows = slice(first, first + count)
+        zeros = None if weight.zeros is None else weight.zeros[rows]
+        layers.append(replace(weight, integers=weight.integers[rows], scales=weight.scales[rows], zeros=zeros))
+        first += count
+    return layers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

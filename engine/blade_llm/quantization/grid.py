@@ -93,7 +93,7 @@ class Grid:
         Raises ValueError where a scale overflows the grid's scale type.
         """
         low, high = ranges
-        scales = torch.maximum(-low, high) / (self.most / 2) if self.symmetric else high / self.most - low / self.most
+        scales = torch.maximum(-low, high) / (self.most / 2) if self.symmetric else (high - low) / self.most
         limits = torch.finfo(self.scale_dtype)
         scales = scales.where(scales > 0, torch.ones_like(scales)).clamp_min(limits.smallest_normal)
         if scales.numel() and float(scales.max()) > limits.max:

@@ -15,6 +15,8 @@ from blade_llm.quantization.checks import check_per_input, checked_rows
 
 BUFFERED_ROWS = 1024
 """Tokens that are summed up at once. Few of them would cost as much time for reading and writing the matrix."""
+BAND = 512
+"""Rows of the matrix that are summed up at once, from the diagonal on: what lies below it is equal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,11 +95,15 @@ class HessianAccumulator:
             )
         self._flush()
         matrix = (self._sum / self.tokens).float()
+        for end in range(BAND, self.inputs, BAND):
+            matrix[end:, end - BAND : end] = matrix[end - BAND : end, end:].T
         if not torch.isfinite(matrix).all():
             raise ValueError("squares of calibration activations overflow fp32: the model's outputs cannot be trusted")
         return Hessian(matrix, self.tokens)
 
     def _flush(self) -> None:
         rows = self._buffer[: self._buffered]
-        self._sum.addmm_(rows.T, rows)
+        for start in range(0, self.inputs, BAND):
+            band = slice(start, start + BAND)
+            self._sum[band, start:].addmm_(rows[:, band].T, rows[:, start:])
         self._buffered = 0

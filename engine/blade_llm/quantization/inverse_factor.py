@@ -12,6 +12,10 @@ from blade_llm.quantization.hessian import Hessian
 
 LEAST_DAMPING = 0.01
 """Tried first where the damping asked for leaves the Hessian singular, then ten times as much, and so on."""
+_COLUMNS = 256
+"""Columns inverted at a time."""
+_CHUNK = 1 << 20
+"""Values moved at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +43,7 @@ def inverse_factor(hessian: Hessian, damping: float = LEAST_DAMPING, order: Tens
     more, and ``notes`` say so. Raises ValueError for a damping that is negative or not finite.
 
     With the matrix turned upside down as ``L L'``, the factor is ``L``'s inverse turned back: one Cholesky
-    factorisation instead of two and an inverse, with less rounding.
+    factorisation instead of two and an inverse, with less rounding. At most three matrices exist, ``hessian`` included.
     """
     if not math.isfinite(damping) or damping < 0:
         raise ValueError(f"a damping of {damping}: choose a share of the mean of the diagonal, such as {LEAST_DAMPING}")
@@ -69,9 +73,32 @@ def inverse_factor(hessian: Hessian, damping: float = LEAST_DAMPING, order: Tens
         damping = max(damping * 10, LEAST_DAMPING)
     if damping != asked:
         notes.append(f"the Hessian is singular with a damping of {asked:g}: raised to {damping:g}")
-    identity = torch.eye(inputs, device=lower.device)
-    upper = torch.linalg.solve_triangular(lower, identity, upper=False).flip(0, 1)
-    return InverseFactor(upper, damping, unused, tuple(notes))
+    _invert_triangular(lower)
+    by_columns = lower.mT.contiguous()  # as LAPACK leaves it: no copy
+    _reverse(by_columns.view(-1))
+    return InverseFactor(by_columns.mT, damping, unused, tuple(notes))
+
+
+def _invert_triangular(lower: Tensor) -> None:
+    """Replace ``lower``, a lower triangular matrix, by its inverse, from the last columns to the first."""
+    size = len(lower)
+    for start in reversed(range(0, size, _COLUMNS)):
+        end = min(start + _COLUMNS, size)
+        corner = lower[start:end, start:end]
+        corner.copy_(torch.linalg.solve_triangular(corner, torch.eye(end - start, device=lower.device), upper=False))
+        below = lower[end:, start:end]
+        below.copy_(lower[end:, end:] @ (below @ corner).neg_())
+
+
+def _reverse(values: Tensor) -> None:
+    """Reverse ``values`` ([n]) in place: of a contiguous matrix, both rows and columns."""
+    count = len(values)
+    for start in range(0, count // 2, _CHUNK):
+        end = min(start + _CHUNK, count // 2)
+        first, last = values[start:end], values[count - end : count - start]
+        kept = first.flip(0)
+        first.copy_(last.flip(0))
+        last.copy_(kept)
 
 
 def _mean_of_used(diagonal: Tensor, unused: Tensor) -> float:

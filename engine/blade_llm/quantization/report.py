@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from blade_llm.kernels.linear.quantized import QuantizedWeight
@@ -33,11 +31,14 @@ def layer_error(weight: Tensor, quantized: QuantizedWeight | Tensor, hessian: He
     other = quantized.dequantize() if isinstance(quantized, QuantizedWeight) else quantized
     if other.shape != weight.shape:
         raise ValueError(f"a weight of {list(weight.shape)} became one of {list(other.shape)}")
-    wrong, all_of = squared(other.float() - weight.float()), squared(weight)
-    if hessian is None:
-        return LayerError(_ratio(wrong, all_of), None)
-    outputs = _ratio(output_energy(other.float() - weight.float(), hessian), output_energy(weight, hessian))
-    return LayerError(_ratio(wrong, all_of), outputs)
+    wrong, all_of = [0.0, 0.0], [0.0, 0.0]  # of weights and of outputs
+    for start in range(0, len(weight), _ROWS):
+        rows = weight[start : start + _ROWS].float()
+        off = other[start : start + _ROWS].float() - rows
+        for sums, part in ((wrong, off), (all_of, rows)):
+            sums[0] += float(part.square().sum(1).double().sum())
+            sums[1] += 0.0 if hessian is None else output_energy(part, hessian)
+    return LayerError(_ratio(wrong[0], all_of[0]), None if hessian is None else _ratio(wrong[1], all_of[1]))
 
 
 def output_energy(weight: Tensor, hessian: Hessian) -> float:
@@ -48,11 +49,6 @@ def output_energy(weight: Tensor, hessian: Hessian) -> float:
         rows = weight[start : start + _ROWS].float()
         total += float((rows @ matrix).mul_(rows).sum(1).double().sum())
     return max(total, 0.0)
-
-
-def squared(weight: Tensor) -> float:
-    """The sum of squares."""
-    return math.fsum(float(part.float().square().sum(1).double().sum()) for part in torch.split(weight, _ROWS))
 
 
 def _ratio(wrong: float, all_of: float) -> float:

@@ -20,7 +20,7 @@ class SmoothedGptq:
     """Layers that share an input, one above the other, smoothed and quantised."""
 
     result: GptqResult
-    """For inputs divided by the scales."""
+    """To be taken apart by :func:`blade_llm.quantization.gptq.split`. For inputs divided by the scales."""
     scales: Tensor
     """[in] fp32."""
 

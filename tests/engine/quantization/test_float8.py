@@ -30,6 +30,7 @@ def test_values_are_the_nearest_numbers_to_the_scaled_weight(scaling: Float8Scal
     found = quantize_float8(weight, scaling)
     numbers = e4m3_numbers()
     assert found.values.dtype == torch.float8_e4m3fn
+    assert found.block == {"tensor": shape, "channel": (1, shape[1]), "block": (128, 128)}[scaling]
     for row in range(0, shape[0], 37):
         for column in range(0, shape[1], 41):
             rows = {"tensor": slice(None), "channel": slice(row, row + 1)}.get(

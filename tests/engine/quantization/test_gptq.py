@@ -10,8 +10,9 @@ from engine_support.layer_inputs import correlated, normal, with_outliers
 from torch import Tensor
 
 from blade_llm.quantization import gptq as gptq_module
+from blade_llm.quantization import inverse_factor as inverse_factor_module
 from blade_llm.quantization.clipping import least_weight_error
-from blade_llm.quantization.gptq import GptqOptions, gptq
+from blade_llm.quantization.gptq import GptqOptions, gptq, split
 from blade_llm.quantization.grid import Grid
 from blade_llm.quantization.hessian import Hessian
 from blade_llm.quantization.inverse_factor import inverse_factor
@@ -156,6 +157,20 @@ def test_outputs_do_not_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) ->
     assert parts.loss == pytest.approx(whole.loss, rel=1e-2)
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_layers_that_share_their_input_are_quantised_as_one(symmetric: bool) -> None:
+    layers = [normal(12, 32), normal(3, 32, seed=1), normal(5, 32, seed=2)]
+    hessian, grid = Hessian.of(with_outliers(correlated(100, 32), [9], 5.0)), Grid(4, 8, symmetric)
+    together = gptq(torch.cat(layers), hessian, grid, GptqOptions(act_order=True)).weight
+    for layer, part in zip(layers, split(together, [12, 3, 5]), strict=True):
+        alone = gptq(layer, hessian, grid, GptqOptions(act_order=True)).weight
+        differ = (part.dequantize() - alone.dequantize()).abs() > 1e-4
+        assert part.integers.shape == layer.shape
+        assert int(differ.any(1).sum()) <= 1
+    with pytest.raises(ValueError, match=r"layers of \[12, 3\] outputs are not those of a weight of 20"):
+        split(together, [12, 3])
+
+
 @pytest.mark.parametrize("static_groups", [False, True])
 def test_ranges_can_be_searched(static_groups: bool) -> None:
     weight, x = normal(64, 64) * (1 + 3 * (normal(64, 64, seed=1).abs() > 2)), correlated(300, 64)
@@ -176,7 +191,9 @@ def test_scales_are_stored_in_the_type_of_the_grid() -> None:
 
 
 @pytest.mark.parametrize("order", [None, torch.tensor([3, 0, 7, 1, 2, 6, 5, 4])])
-def test_inverse_factor(order: Tensor | None) -> None:
+def test_inverse_factor(order: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inverse_factor_module, "_COLUMNS", 3)
+    monkeypatch.setattr(inverse_factor_module, "_CHUNK", 5)
     x = correlated(50, 8)
     upper = inverse_factor(Hessian.of(x), 0.1, order).upper.double()
     inverse = damped(x, 0.1).inverse()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from engine_support.layer_inputs import correlated, normal, with_outliers
 
+from blade_llm.quantization import hessian as hessian_module
 from blade_llm.quantization.hessian import BUFFERED_ROWS, Hessian, HessianAccumulator
 from blade_llm.quantization.input_statistics import InputStatistics, InputStatisticsAccumulator
 from blade_llm.quantization.report import LayerError, layer_error
@@ -58,6 +59,15 @@ def test_sum_in_fp32_stays_precise_over_many_batches() -> None:
         accumulator.add(x)
     exact = x.double().T @ x.double() / len(x)
     assert float(((accumulator.finish().matrix - exact) / exact).abs().max()) < 1e-5
+
+
+def test_half_of_the_matrix_is_computed_and_the_rest_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hessian_module, "BAND", 5)
+    for inputs in (4, 5, 12, 15):
+        x = correlated(30, inputs)
+        matrix = Hessian.of(x).matrix
+        torch.testing.assert_close(matrix, x.T @ x / 30)
+        assert torch.equal(matrix, matrix.T)
 
 
 def test_scaled_and_blocks() -> None:
