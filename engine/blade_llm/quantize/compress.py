@@ -14,7 +14,6 @@ from blade_llm.quantization.checks import check_weight
 from blade_llm.quantization.float8 import FP8, FP8_MOST, as_float8, scales_to
 from blade_llm.quantization.grid import Grid
 from blade_llm.quantization.minmax import minmax
-from blade_llm.quantization.report import squared
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.packing import pack_columns, pack_rows
 
@@ -55,7 +54,7 @@ def compress(weight: Tensor, options: QuantizeOptions) -> Compressed:
 def _float8(weight: Tensor) -> Compressed:
     check_weight(weight)
     values, scales = torch.empty(weight.shape, dtype=FP8), torch.empty(len(weight), 1, dtype=weight.dtype)
-    smallest, wrong = torch.finfo(weight.dtype).smallest_normal, 0.0
+    smallest, error = torch.finfo(weight.dtype).smallest_normal, _Error()
     for start in range(0, len(weight), _ROWS):
         rows = slice(start, start + _ROWS)
         block = weight[rows].float()
@@ -63,18 +62,34 @@ def _float8(weight: Tensor) -> Compressed:
         scales[rows] = scales_to(block.abs().amax(1, keepdim=True), FP8_MOST).clamp_min(smallest)
         scale = scales[rows].float()
         values[rows] = as_float8(block / scale)
-        wrong += squared(values[rows].float() * scale - block)
-    return Compressed({"weight": values, "weight_scale": scales}, _relative(wrong, weight))
+        error.add(block, values[rows].float() * scale)
+    return Compressed({"weight": values, "weight_scale": scales}, error.relative)
 
 
 def _integer_error(weight: Tensor, quantized: QuantizedWeight) -> float:
-    wrong = 0.0
+    error = _Error()
     for start in range(0, len(weight), _ROWS):
-        last = min(start + _ROWS, len(weight))
-        wrong += squared(quantized.dequantize_columns(start, last) - weight[start:last].float())
-    return _relative(wrong, weight)
+        block = weight[start : start + _ROWS].float()
+        error.add(block, quantized.dequantize_columns(start, start + len(block)))
+    return error.relative
 
 
-def _relative(wrong: float, weight: Tensor) -> float:
-    whole = squared(weight)
-    return math.sqrt(wrong / whole) if whole else 0.0
+class _Error:
+    """Squares of weights and of what they are wrong by, rows by rows."""
+
+    def __init__(self) -> None:
+        self._wrong = self._whole = 0.0
+
+    def add(self, block: Tensor, found: Tensor) -> None:
+        """Rows in fp32, and what they became."""
+        self._wrong += _squared(found - block)
+        self._whole += _squared(block)
+
+    @property
+    def relative(self) -> float:
+        """As :attr:`Compressed.error`; that of zeros is 0."""
+        return math.sqrt(self._wrong / self._whole) if self._whole else 0.0
+
+
+def _squared(block: Tensor) -> float:
+    return float(block.square().sum(1).double().sum())

@@ -16,7 +16,7 @@ _NAMES: Final = ("quantization_config", "compression_config")
 def quantization_config(options: QuantizeOptions, plan: Plan) -> dict[str, Any]:
     """The ``quantization_config``: every linear layer but those to be ignored."""
     strategy = "channel" if options.group_size is None else "group"
-    weights = {
+    weights: dict[str, Any] = {
         "num_bits": options.bits,
         "type": "float" if options.dtype == "fp8" else "int",
         "symmetric": options.symmetric,

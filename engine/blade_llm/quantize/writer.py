@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,7 +61,7 @@ class _File:
 
     def write(self, data: Bytes | bytes, offset: int) -> int:
         """Returns the offset behind the data."""
-        view = memoryview(data)
+        view = memoryview(data.data if isinstance(data, np.ndarray) else data)
         while view:
             written = os.pwrite(self._descriptor, view, offset)
             view, offset = view[written:], offset + written
