@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
@@ -45,6 +46,9 @@ class Numbered:
         return torch.cat([self.tensor(name) for name in names])
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
         return make()
 
 

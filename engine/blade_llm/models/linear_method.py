@@ -48,13 +48,15 @@ class CheckpointWeights:
         self._options = options or LinearOptions()
 
     def create(self, parameters: Parameters, linear: LinearMap) -> Linear:
-        bias = parameters.read(linear.biases) if linear.bias else None
         if linear.quantized:
-            return Linear.of_packed(self._pack_quantized(parameters, linear, bias))
+            keys = [part.key for part in (*linear.weights, *linear.biases)]
+            return Linear.of_packed(parameters.source.packed(keys, lambda: self._pack_quantized(parameters, linear)))
+        bias = parameters.read(linear.biases) if linear.bias else None
         return Linear(parameters.read(linear.weights), bias, self._options)
 
-    def _pack_quantized(self, parameters: Parameters, linear: LinearMap, bias: Tensor | None) -> PackedLinear:
+    def _pack_quantized(self, parameters: Parameters, linear: LinearMap) -> PackedLinear:
         """One weight where all parts are quantised alike, else one for each part."""
+        bias = parameters.read(linear.biases) if linear.bias else None
         options, dtype = self._options, parameters.source.dtype
         weights = [part if part.form is None else parameters.quantized(part) for part in linear.weights]
         if stackable(weights):

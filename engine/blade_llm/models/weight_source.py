@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.spec.slices import Slice
 
 
@@ -30,3 +31,6 @@ class WeightSource(Protocol):
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         """What ``make`` makes of tensors of this source; ``keys`` say which and how."""
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
+        """The layer that ``make`` packs of quantised weights of this source; ``keys`` say which and how."""

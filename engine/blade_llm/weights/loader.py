@@ -50,11 +50,10 @@ def load_model(
 
     ``quant``: of all linear layers; the embedding table stays as it is. ``deterministic``: their results for a token do
     not depend on the batch. ``packed_cache``: the folder where packed weights are kept, and the most bytes of it;
-    those of transformers' modules, and of checkpoints that are quantised, are not. ``wrap``: makes of the linear
-    method, and the tensor map in use, one whose layers do more. ``target``: the model that a head drafts for.
-    ``group``: the ranks that compute the model together, of which ``config`` is this one's
-    (:func:`blade_llm.models.sharding.shard_model`), or of a head the whole one. ``link``: to the stages before and
-    after, where ``config`` is that of a stage.
+    those of transformers' modules are not. ``wrap``: makes of the linear method, and the tensor map in use, one whose
+    layers do more. ``target``: the model that a head drafts for. ``group``: the ranks that compute the model together,
+    of which ``config`` is this one's (:func:`blade_llm.models.sharding.shard_model`), or of a head the whole one.
+    ``link``: to the stages before and after, where ``config`` is that of a stage.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
@@ -83,10 +82,10 @@ def load_model(
     weights = SafetensorsWeights(model_dir, config, device, dtype)
     tensors = config.tensors.found_in(weights.names)
     _log_forms(tensors)
-    kept = not isinstance(config.decoder, ModulesSpec) and not tensors.quantized
-    if packed_cache is None or not kept or not can_be_kept(device, dtype):
+    if packed_cache is None or isinstance(config.decoder, ModulesSpec) or not can_be_kept(device, dtype):
         return build(weights, tensors, pack)
-    settings = (repr(config), quant, str(deterministic))
+    forms = [f"{part.module} {part.form}" for part in tensors.linear_parts() if part.form is not None]
+    settings = (repr(config), quant, str(deterministic), *forms)
     return load_with_packed(*packed_cache, settings, weights, lambda source, packer: build(source, tensors, packer))
 
 

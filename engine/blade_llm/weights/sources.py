@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.native.memory import huge_pages
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
@@ -109,6 +110,9 @@ class SafetensorsWeights:
         return whole
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
         return make()
 
     def parts(self, names: Sequence[str]) -> list[Tensor]:
@@ -242,6 +246,9 @@ class DummyWeights:
         return whole if block is None else _cut(whole, block).clone(memory_format=torch.contiguous_format)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
         return make()
 
     def _random(self, name: str, dtype: torch.dtype | None) -> Tensor:

@@ -128,7 +128,8 @@ def test_products(make: Callable[[], Any], deterministic: bool, dtype: torch.dty
         expected = x.double() @ weight.dequantize().double().T + bias.double()
         y = linear(x)
         assert y.dtype == dtype
-        torch.testing.assert_close(y.double(), expected, rtol=1e-5 if dtype == torch.float32 else 2**-8, atol=1e-4)
+        error = (y.double() - expected).norm() / expected.norm()
+        assert error < (1e-6 if dtype == torch.float32 else 4e-3)  # bf16 rounds by 2**-9
         if deterministic:
             assert torch.equal(linear(x[-1:]), y[-1:])
 

@@ -11,6 +11,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ from blade_llm.weights.packed_cache.folder import Writing
 logger = logging.getLogger(__name__)
 
 Names = tuple[str, ...]
+_QUANTIZED: Final = ("quantized",)
+"""What the names of a layer begin with whose weight the checkpoint has quantised; its biases are among them."""
 
 
 class StalePackedFileError(Exception):
@@ -109,19 +112,26 @@ class WritingSource:
         if linear is None:
             linear = pack(weight, bias, quant, deterministic=deterministic)
         if isinstance(linear, NativeLinear) and names and bias_names is not None and not self._failed:
-            try:
-                spans, parts = zip(*(self._writing.writer.add(part) for part in linear.parts), strict=True)
-            except OSError as error:
-                self._give_up(str(error))
-                return linear
-            linear.place(Parts(*parts))
-            self._placed.append(linear)
-            self._linears.append(
-                StoredLinear(
-                    names, bias_names, linear.form, linear.deterministic, linear.outputs, linear.inputs, *spans
-                )
-            )
+            self._write(linear, names, bias_names)
         return linear
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
+        linear = make()
+        if isinstance(linear, NativeLinear) and not self._failed:
+            self._write(linear, (*_QUANTIZED, *keys), ())
+        return linear
+
+    def _write(self, linear: NativeLinear, names: Names, bias_names: Names) -> None:
+        try:
+            spans, parts = zip(*(self._writing.writer.add(part) for part in linear.parts), strict=True)
+        except OSError as error:
+            self._give_up(str(error))
+            return
+        linear.place(Parts(*parts))
+        self._placed.append(linear)
+        self._linears.append(
+            StoredLinear(names, bias_names, linear.form, linear.deterministic, linear.outputs, linear.inputs, *spans)
+        )
 
     def finish(self) -> threading.Thread | None:
         """The model is complete: keep what it keeps, and complete the file in a thread (it waits for the disk).
@@ -174,6 +184,7 @@ class ReadingSource:
         self._handed = _Handed()
         linears, tensors = file.directory.linears, file.directory.tensors
         self._linears = {(each.weight, each.bias, each.form, each.deterministic): each for each in linears}
+        self._quantized = {each.weight: each for each in linears if each.weight[:1] == _QUANTIZED}
         self._tensors = {each.names: each for each in tensors}
         self._shapes: dict[Names, tuple[int, ...]] = {}
         for each in linears:
@@ -221,6 +232,13 @@ class ReadingSource:
             if _without_data([weight, bias]):
                 raise StalePackedFileError(f"no packed weight of {names} and {bias_names}")
             return pack(weight, bias, quant, deterministic=deterministic)
+        return self._read(stored)
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
+        stored = self._quantized.get((*_QUANTIZED, *keys))
+        return make() if stored is None else self._read(stored)
+
+    def _read(self, stored: StoredLinear) -> NativeLinear:
         piece = self._file.piece
         parts = Parts(
             piece(stored.records),
