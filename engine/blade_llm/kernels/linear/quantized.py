@@ -93,8 +93,8 @@ class QuantizedWeight:
         if self.group_size >= self.inputs:
             return weight.sub_(self.middle if zeros is None else zeros).mul_(scales)
         whole = self.inputs // self.group_size * self.group_size
-        groups = weight[:, :whole].unflatten(1, (-1, self.group_size))
-        count = groups.shape[1]
+        count = whole // self.group_size
+        groups = weight[:, :whole].view(len(weight), count, self.group_size)
         groups.sub_(self.middle if zeros is None else zeros[:, :count, None]).mul_(scales[:, :count, None])
         if whole < self.inputs:
             weight[:, whole:].sub_(self.middle if zeros is None else zeros[:, count:]).mul_(scales[:, count:])
