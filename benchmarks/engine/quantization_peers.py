@@ -296,7 +296,7 @@ def _of_groups(wrong: Tensor, hessian: Hessian) -> float:
 
 
 def _versions() -> dict[str, str]:
-    known = {"torch": torch.__version__}
+    known = {"torch": str(torch.__version__)}
     for name in ("compressed-tensors", "llmcompressor"):
         try:
             known[name] = importlib.metadata.version(name)

@@ -35,7 +35,7 @@ def test_least_weight_error_is_that_of_a_loop(grid: Grid) -> None:
     ranges = least_weight_error(weight, grid, shrink=0.8, points=20)
     size = grid.group_of(48)
     for row in range(6):
-        for index, group in enumerate(weight[row].split(size)):  # type: ignore[no-untyped-call]
+        for index, group in enumerate(torch.split(weight[row], size)):
             low, high = min(0.0, float(group.min())), max(0.0, float(group.max()))
             factors = [1 - step / 20 for step in range(16)]
             errors = [
