@@ -28,7 +28,7 @@ _MODEL: Final = (
         name="tensor_parallel_size",
         aliases=("-tp",),
         kind=positive,
-        help="ranks that the folder was split for, or that will serve the result: groups must not cross their borders",
+        help="ranks that the folder was split for, or that will serve the result, which is one whole checkpoint",
     ),
     Flag(
         name="max_shard_size",

@@ -11,7 +11,6 @@ from typing import Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.spec.tensors import LinearPart
 from blade_llm.weights.tensor_info import TensorInfo
@@ -65,29 +64,6 @@ def make_plan(config: ModelConfig, tensors: Mapping[str, TensorInfo], options: Q
     }
     left = linear.keys() - set(modules.values())
     return Plan(modules, tuple(sorted({*others, *left, head, _HEAD})))
-
-
-def tensor_parallel_problems(
-    config: ModelConfig, tensors: Mapping[str, TensorInfo], plan: Plan, options: QuantizeOptions, size: int
-) -> str | None:
-    """What keeps ``size`` ranks from dividing the quantised model among them: a border inside of a group of inputs."""
-    if problem := tensor_parallel_problem(config, size):
-        return problem
-    quantized = set(plan.modules.values())
-    group = options.group_size
-    if group is None:
-        return None
-    for rank in range(size):
-        found = shard_model(config, rank, size).tensors.found_in(tensors)
-        for part in (part for linear in found.linears.values() for part in linear.parts):
-            columns = part.columns
-            if columns is not None and part.module in quantized and (columns.start % group or columns.stop % group):
-                share = part.inputs // size
-                return (
-                    f"--block_size {group} does not divide the {share} inputs that each of {size} ranks has of "
-                    f"{part.module}; {_advice(share)}"
-                )
-    return None
 
 
 def _unfit(part: LinearPart) -> str | None:

@@ -19,12 +19,13 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.families.registry import family_of
 from blade_llm.models.implementation import read_model_config, through_transformers
 from blade_llm.models.raw_config import RawConfig
+from blade_llm.models.sharding import tensor_parallel_problem
 from blade_llm.quantize.config import new_config, require_unquantized
 from blade_llm.quantize.journal import JOURNAL_NAME, Done, Journal, read_journal
 from blade_llm.quantize.layout import Layout, make_layout
 from blade_llm.quantize.model_card import CARD_NAME, model_card
 from blade_llm.quantize.options import QuantizeOptions
-from blade_llm.quantize.plan import Plan, make_plan, tensor_parallel_problems
+from blade_llm.quantize.plan import Plan, make_plan
 from blade_llm.quantize.report import FORMAT, REPORT_NAME, Report, make_report
 from blade_llm.quantize.source import TensorReader
 from blade_llm.quantize.writer import write_weights
@@ -77,8 +78,11 @@ def prepare(
             f"{folder}: {config.architecture} is served through transformers' modules, whose quantised checkpoints the "
             "server does not load; only models with layers of this engine can be quantised"
         )
-    if is_split(folder) and tensor_parallel_size is not None:
-        require_size(folder, read_split(folder), tensor_parallel_size)
+    if tensor_parallel_size is not None:
+        if problem := tensor_parallel_problem(config, tensor_parallel_size):
+            raise ModelFilesError(f"{folder}: {problem}")
+        if is_split(folder):
+            require_size(folder, read_split(folder), tensor_parallel_size)
     reader = TensorReader(folder)
     if any(file.suffix == ".gguf" for file in reader.checkpoint.files):
         raise ModelFilesError(f"{folder}: GGUF files are not quantised here; take the model's safetensors files")
@@ -86,10 +90,6 @@ def prepare(
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
     tensors = reader.checkpoint.tensors
     plan = make_plan(config, tensors, options, _head(config, fields))
-    if tensor_parallel_size is not None and (
-        problem := tensor_parallel_problems(config, tensors, plan, options, tensor_parallel_size)
-    ):
-        raise ModelFilesError(f"{folder}: {problem}")
     layout = make_layout(tensors, plan, options, max_shard_bytes)
     sources = [source_file(file) for file in reader.checkpoint.files]
     parts = (FORMAT, model, options, max_shard_bytes, fields, sources, str(torch.__version__))

@@ -111,7 +111,6 @@ def test_what_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         (["--ignore", "re:("], "--ignore re:(: not a regular expression"),
         (["--ignore", "*"], "nothing is left to quantise"),
         (["-tp", "3"], "--tensor_parallel_size 3 does not divide"),
-        ([*BLOCKS, "-tp", "2"], "--block_size 32 does not divide the 48 inputs that each of 2 ranks has of"),
     ]
     for arguments, message in cases:
         assert message in refused([*common, *arguments], capsys), arguments
@@ -126,10 +125,6 @@ def test_what_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (full / "notes").exists()
     assert {file.name for file in tmp_path.iterdir() if not file.name.startswith(".")} == {"full", "file"}
     assert not list(tmp_path.rglob("*.safetensors"))
-
-
-def test_groups_that_end_where_ranks_do(model: Path, tmp_path: Path) -> None:
-    assert quantize(model, tmp_path / "small", "--bit=4", "--block_wise_quant", "--block_size=16", "-tp", "2") == 0
 
 
 def test_what_is_quantised_already(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from engine_support.quantize_runs import (
     with_weights,
 )
 from engine_support.runner_driver import Driver, prompt_of
+from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, load_reference, reference_greedy, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -195,6 +196,16 @@ def test_a_split_folder_becomes_one_whole_quantised_checkpoint(tmp_path: Path, f
     assert one.keys() == other.keys()
     assert all(torch.equal(other[name], tensor) for name, tensor in one.items())
     assert not [file for file in (tmp_path / "other").rglob("*") if "blade_split" in file.name]
+
+
+def test_ranks_compute_what_one_does(tmp_path: Path) -> None:
+    """Also where a group of inputs is divided: ranks have 48 of 96."""
+    save_model(tmp_path / "whole", "llama", **SIZES)
+    assert quantize(tmp_path / "whole", tmp_path / "small", *BLOCKS, "-tp", "2") == 0
+    plain = with_weights(tmp_path / "whole", tmp_path / "plain", stored_linears(tmp_path / "small"))
+    prompt = prompt_of(40)
+    driver = Driver(thread_ranks(tmp_path / "small", 2))
+    assert driver.generate(0, prompt, 16) == reference_greedy(load_reference(plain), prompt, 16)
 
 
 def test_tensors_that_no_part_of_the_model_takes_are_copied(tmp_path: Path) -> None:
