@@ -169,7 +169,7 @@ def _write_others(staging: Path, job: Job, done: Mapping[str, Done]) -> Report:
         written[INDEX_NAME] = index
     for name, content in written.items():
         (staging / name).write_bytes(content)
-    for file in staging.iterdir():
+    for file in staging.rglob("*"):
         if file.is_file():
             _sync(file)
     return report
