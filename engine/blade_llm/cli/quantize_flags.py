@@ -75,7 +75,6 @@ _METHOD: Final = (
     Flag(
         name="ignore",
         many=True,
-        default=[],
         metavar="NAME",
         help="linear layers to leave as they are: names, names with *, or re: and a regular expression",
     ),
@@ -127,5 +126,5 @@ def options_of(flags: Mapping[str, Any]) -> QuantizeOptions:
         dtype=flags["quant_dtype"],
         group_size=size if block_wise else None,
         symmetric=not flags["asymmetric"],
-        ignore=tuple(flags["ignore"]),
+        ignore=tuple(flags["ignore"] or ()),
     )
