@@ -102,7 +102,7 @@ def save_quantized(folder: Path, family: str, config: Mapping[str, Any], quantiz
 
 
 def quantize_folder(plain: Path, folder: Path, config: Mapping[str, Any], quantize: Quantize) -> None:
-    """Write ``folder``: the model in ``plain`` whose linear layers, but for routers, went through ``quantize``; in
+    """Write ``folder``: the model in ``plain`` whose linear layers, but for routers and what is before a head for multi-token prediction, went through ``quantize``; in
     ``plain`` they become fp32, of the numbers that are stored.
 
     ``config``: the ``quantization_config``.
@@ -111,7 +111,7 @@ def quantize_folder(plain: Path, folder: Path, config: Mapping[str, Any], quanti
     stored: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
         module = key.removesuffix(".weight")
-        others = ("embed_tokens.weight", "gate.weight")
+        others = ("embed_tokens.weight", "gate.weight", "eh_proj.weight", "mtp.fc.weight")
         linear = key.endswith(".weight") and tensor.dim() == 2 and not key.endswith(others)
         made = quantize(module, tensor) if linear else None
         if made is None:

@@ -13,10 +13,12 @@ from engine_support.compressed_tensors import compressed
 from engine_support.families import ROWS, save_row
 from engine_support.family_proof import SCENARIOS, Comparison
 from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
+from engine_support.heads import save_with_mtp
 from engine_support.quantized_checkpoints import SIZES, awq, float8, gptq, quantize_folder, save_quantized
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, load_reference, reference_logits
+from safetensors.torch import load_file
 
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.config import SpeculativeConfig
@@ -126,6 +128,25 @@ def test_draft_tokens_and_all_that_a_request_can_set(model: tuple[Path, Any]) ->
     drafted = run(core_for(config, build_runner(config), step_seconds=free_drafts()), requests, stagger=1)
     for name, result in drafted.items():
         check_equal(result, plain[name])
+
+
+@pytest.mark.parametrize("row", ["qwen3", "deepseek-v3"])
+def test_layers_for_multi_token_prediction(row: str, tmp_path: Path) -> None:
+    """They are quantised as the others, and draft the same tokens."""
+    save_with_mtp(tmp_path / "plain", row)
+    quantize_folder(tmp_path / "plain", tmp_path / "quantised", *float8((16, 16)))
+    scales = [name for name in load_file(tmp_path / "quantised" / "model.safetensors") if name.endswith("scale_inv")]
+    assert any(name.startswith(("mtp.layers.0.", "model.layers.3.")) for name in scales)
+    found = []
+    for folder in (tmp_path / "plain", tmp_path / "quantised"):
+        config = engine_config(folder, speculative=SpeculativeConfig(method="mtp", gamma=3), max_model_len=256)
+        core = core_for(config, build_runner(config), step_seconds=free_drafts())
+        tokens = {name: result.tokens for name, result in run(core, requests_of(4), stagger=1).items()}
+        counts = core.state(epoch="", sequence=0, draining=False).speculation
+        assert counts is not None
+        found.append((tokens, counts.accepted_tokens))
+    assert found[0] == found[1]
+    assert found[0][1] > 0
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "mixtral", "qwen3-moe"])
