@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from engine_support.families import ROWS, in_one_tensor, save_row
+from engine_support.heads import MTP_ROWS, save_with_mtp
 from engine_support.quantize_runs import (
     BLOCKS,
     FORMS,
@@ -28,8 +29,12 @@ from torch import Tensor
 
 from blade_llm.check.model import check_model
 from blade_llm.cli.split import main as split_main
+from blade_llm.models.heads.mtp import find_mtp
+from blade_llm.models.implementation import read_model_config
+from blade_llm.models.tensors import expected_tensors
 from blade_llm.quantize.report import REPORT_NAME
 from blade_llm.runner import build_runner
+from blade_llm.weights.checkpoint import check_weights, open_checkpoint
 
 
 def rounded(weight: Tensor, form: str) -> Tensor:
@@ -206,6 +211,21 @@ def test_ranks_compute_what_one_does(tmp_path: Path) -> None:
     prompt = prompt_of(40)
     driver = Driver(thread_ranks(tmp_path / "small", 2))
     assert driver.generate(0, prompt, 16) == reference_greedy(load_reference(plain), prompt, 16)
+
+
+@pytest.mark.parametrize("name", MTP_ROWS)
+def test_a_layer_for_multi_token_prediction_stays_and_is_found(tmp_path: Path, name: str) -> None:
+    save_with_mtp(tmp_path / "whole", name)
+    assert quantize(tmp_path / "whole", tmp_path / "small") == 0
+    heads = [find_mtp(folder, read_model_config(folder)) for folder in (tmp_path / "whole", tmp_path / "small")]
+    assert heads[0] is not None
+    assert heads[1] is not None
+    assert not check_weights(open_checkpoint(tmp_path / "small"), heads[1])
+    before, after = tensors_of(tmp_path / "whole"), tensors_of(tmp_path / "small")
+    main = expected_tensors(read_model_config(tmp_path / "whole"), before)
+    own = expected_tensors(heads[0], before).keys() - main.keys()
+    assert len(own) > 8
+    assert all(torch.equal(before[tensor], after[tensor]) for tensor in own)
 
 
 def test_tensors_that_no_part_of_the_model_takes_are_copied(tmp_path: Path) -> None:
