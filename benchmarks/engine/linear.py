@@ -19,7 +19,9 @@ from torch import Tensor
 from benchmarks.figures import QUICK, Figure, report
 from blade_llm.kernels import native
 from blade_llm.kernels.linear import pack
+from blade_llm.kernels.linear.native import pack_quantized
 from blade_llm.kernels.linear.packed import Quantization
+from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.kernels.linear.torch import OneDnnLinear
 from blade_llm.weights.sources import NOISE_LENGTH
 
@@ -28,6 +30,8 @@ HEAD = (151936, 896)
 LAYERS = 6 if QUICK else 24
 """QUICK computes a quarter of the model and multiplies by four."""
 ROWS = (1, 4, 16, 64, 256) if QUICK else (1, 4, 16, 64, 256, 1024)
+GROUP_SIZE = 64
+"""Inputs that share a scale and a zero point in ``affine4`` and ``affine8``, as GPTQ and AWQ checkpoints have them."""
 SECONDS = 2.0 if QUICK else 8.0
 """Measuring time of each number of rows."""
 TARGETS = {1: 1.3, 4: 1.3, 16: 1.1, 64: 1.0, 256: 1.0, 1024: 1.0}
@@ -60,7 +64,20 @@ def candidates(matrices: list[Tensor]) -> dict[str, tuple[list[Product], int]]:
         packed = [linear for weight in matrices if (linear := pack(weight, None, quant)) is not None]
         print(f"packed {quant} in {time.perf_counter() - start:.1f} s", flush=True)
         result["bf16" if quant == "none" else quant] = (list(packed), sum(linear.nbytes for linear in packed))
+    for bits in (4, 8):
+        affine = [linear for weight in matrices if (linear := pack_quantized(affine_weight(weight, bits), None, False))]
+        result[f"affine{bits}"] = (list(affine), sum(linear.nbytes for linear in affine))
     return result
+
+
+def affine_weight(weight: Tensor, bits: int) -> QuantizedWeight:
+    """``weight`` rounded to even levels between the least and the largest of each group."""
+    groups = weight.float().unflatten(1, (-1, GROUP_SIZE))
+    least, most = groups.amin(2, keepdim=True), groups.amax(2, keepdim=True)
+    scales = ((most - least) / (2**bits - 1)).half()
+    zeros = (-least / scales).round()
+    integers = (groups / scales + zeros).round().clamp_(0, 2**bits - 1)
+    return QuantizedWeight(bits, integers.flatten(1).byte(), scales[..., 0], zeros[..., 0].byte(), GROUP_SIZE)
 
 
 def fastest_steps(layers: dict[str, list[Product]], matrices: list[Tensor], rows: int) -> dict[str, float]:
@@ -92,17 +109,21 @@ def main() -> int:
     figures = []
     for rows in ROWS:
         seconds = fastest_steps(layers, matrices, rows)
+        before = len(figures)
         for name, step in seconds.items():
             rate, unit = (
                 (compared[name][1] / step / 1e9, "GB/s") if rows <= 64 else (flops * rows / step / 1e12, "TFLOP/s")
             )
             figures.append(Figure(f"linear_{name}_{rows}_ms", step * 24 / LAYERS * 1e3, "ms"))
             figures.append(Figure(f"linear_{name}_{rows}_rate", rate, unit))
-        for name in ("bf16", "int8", "int4"):
+        for name in ("bf16", "int8", "int4", "affine4", "affine8"):
             ratio = seconds["onednn"] / seconds[name]
             goal = (">=", TARGETS[rows]) if name == "bf16" and native.isa() == "amx" else ("", 0.0)
             figures.append(Figure(f"linear_{name}_{rows}_vs_onednn", ratio, "x", *goal))
-        print(*figures[-13:], sep="\n", flush=True)
+        for bits in (4, 8):
+            ratio = seconds[f"int{bits}"] / seconds[f"affine{bits}"]
+            figures.append(Figure(f"linear_affine{bits}_{rows}_vs_int{bits}", ratio, "x"))
+        print(*figures[before:], sep="\n", flush=True)
     return report("engine_linear", figures)
 
 

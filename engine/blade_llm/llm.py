@@ -26,14 +26,13 @@ from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.tensors import expected_tensors
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.speculative_options import draft_tokenizer_folder, require_same_tokens, speculative_of
 from blade_llm.text.chat_template import load_chat_template
 from blade_llm.text.output_text import OutputText
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.vllm_options import engine_fields
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.checkpoint import check_weights, open_checkpoint
 
 _log: Final = logging.getLogger(__name__)
 Prompt = str | Sequence[int]
@@ -133,7 +132,7 @@ class LLM:
         if config.get("load_format", "auto") == "auto":
             ranks, experts = config.get("tensor_parallel_size", 1), config.get("enable_expert_parallel", False)
             checkpoint = open_checkpoint(folder, ranks, expert_parallel=experts)
-            if problems := check_tensors(checkpoint, expected_tensors(model_config, checkpoint.tensors)):
+            if problems := check_weights(checkpoint, model_config):
                 raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
         self.tokenizer = Tokenizer(Path(tokenizer_dir or folder), tokenizer_special_tokens)
         self.tokenizer.require_within(model_config.vocab_size)

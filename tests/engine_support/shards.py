@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
@@ -22,6 +23,13 @@ class Numbered:
 
     def __init__(self, tensors: TensorMap) -> None:
         self.shapes = tensors.expected()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64
+
+    def stored(self, name: str) -> Tensor:
+        return self.tensor(name)
 
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         shape = self.shapes[name]
@@ -38,6 +46,9 @@ class Numbered:
         return torch.cat([self.tensor(name) for name in names])
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
         return make()
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from blade_llm.config import SpeculativeConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.tensors import expected_tensors
 from blade_llm.runner.draft_config import read_draft
 from blade_llm.speculative_options import require_same_tokens
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.tokenizer import Tokenizer
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+from blade_llm.weights.checkpoint import check_weights, open_checkpoint
 
 
 def draft_problems(
@@ -34,7 +33,7 @@ def draft_problems(
             return [], []
         folder, draft = found
         weights = open_checkpoint(folder)
-        wrong = check_tensors(weights, expected_tensors(draft, weights.tensors), draft.tensors.indices)
+        wrong = check_weights(weights, draft)
         problems = [f"{folder}: {problem}" for problem in wrong]
         if speculative.method == "draft":
             texts = Path(tokenizer_dir or folder)

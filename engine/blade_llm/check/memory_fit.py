@@ -25,6 +25,7 @@ from blade_llm.models.dtypes import DTypeName, resolve_dtype
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import layer_activation_bytes, weight_bytes
+from blade_llm.models.quantized.config import quant_problem
 from blade_llm.models.sharding import (
     expert_parallel_problem,
     pipeline_parallel_problem,
@@ -69,6 +70,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
         experts = config.enable_expert_parallel
         problem = tensor_parallel_problem(model, config.tensor_parallel_size, expert_parallel=experts)
         problem = problem or (expert_parallel_problem(model) if experts else None)
+        problem = problem or quant_problem(model.tensors, config.quant)
         if problem := problem or pipeline_parallel_problem(model, config.pipeline_parallel_size):
             raise UnsupportedSettingError(f"{config.model_dir}: {problem}")
         found = _find_gpu(config.ranks_per_node) if limit is None and gpu is None else gpu

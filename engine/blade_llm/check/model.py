@@ -23,7 +23,7 @@ from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.branching import branching_problem
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.tool_parsers import NO_PARSER
-from blade_llm.weights.checkpoint import check_tensors, open_checkpoint, unused_tensors
+from blade_llm.weights.checkpoint import check_weights, open_checkpoint, unused_tensors
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_model"
@@ -94,7 +94,7 @@ def check_model(
     try:
         weights = open_checkpoint(model_dir, tensor_parallel_size, expert_parallel=enable_expert_parallel)
         expected = expected_tensors(config, weights.tensors)
-        problems += [f"{model_dir}: {problem}" for problem in check_tensors(weights, expected)]
+        problems += [f"{model_dir}: {problem}" for problem in check_weights(weights, config)]
     except ModelFilesError as error:
         problems.append(str(error))
     try:

@@ -274,8 +274,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
     """Find the model and check its files, as the engine process will; in milliseconds and with better messages."""
     from blade_llm.hub.resolve import resolve_model
     from blade_llm.models.implementation import read_model_config
-    from blade_llm.models.tensors import expected_tensors
-    from blade_llm.weights.checkpoint import check_tensors, open_checkpoint
+    from blade_llm.weights.checkpoint import check_weights, open_checkpoint
 
     with download_progress() as progress:
         folder = resolve_model(flags["model"], revision=flags["revision"], progress=progress)
@@ -283,7 +282,7 @@ def _find_model(flags: Mapping[str, Any]) -> tuple[Path, ModelConfig]:
     if flags["load_format"] == "auto":
         experts = flags["enable_expert_parallel"]
         checkpoint = open_checkpoint(folder, flags["tensor_parallel_size"], expert_parallel=experts)
-        if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors)):
+        if problems := check_weights(checkpoint, config):
             raise StartError(f"{folder}: {'; '.join(problems)}")
     requested = flags["max_model_len"]
     if requested is not None and requested > config.max_position_embeddings:

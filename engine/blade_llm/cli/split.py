@@ -8,14 +8,13 @@ from __future__ import annotations
 import errno
 import logging
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from blade_llm.cli.byte_progress import byte_progress
 from blade_llm.cli.flags import Flag, FlagParser, boolean, byte_size, positive
-from blade_llm.cli.progress import SECONDS_PER_LINE, download_progress
+from blade_llm.cli.progress import download_progress
 from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.config import ModelConfig
@@ -23,14 +22,12 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.heads.mtp import find_mtp
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import expert_parallel_problem, tensor_parallel_problem
-from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.shard import Shard
-from blade_llm.weights.checkpoint import Checkpoint, check_tensors, open_checkpoint, open_rank
+from blade_llm.weights.checkpoint import Checkpoint, check_weights, open_checkpoint, open_rank
 from blade_llm.weights.split.divide import make_split, write_split
 from blade_llm.weights.split.join import write_joined
 from blade_llm.weights.split.manifest import is_split, read_split, require_size
 from blade_llm.weights.split.plan import plan_parts
-from blade_llm.weights.split.writer import Progress
 
 _FLAGS: Final = (
     Flag(
@@ -121,7 +118,7 @@ def _split(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
     head = _head(folder, config, checkpoint)
     parts = plan_parts(config, checkpoint.tensors, size, head, expert_parallel=expert_parallel)
     split = make_split(parts, checkpoint.tensors, checkpoint.files, size, expert_parallel=expert_parallel)
-    with _progress("splitting") as start:
+    with byte_progress("splitting") as start:
         write_split(folder, split, checkpoint.tensors, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
 
 
@@ -130,7 +127,12 @@ def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
     checkpoint = open_checkpoint(folder)
     if any(file.suffix == ".gguf" for file in checkpoint.files):
         raise ModelFilesError(f"{folder}: GGUF files cannot be split; take the model's safetensors files")
-    if problems := check_tensors(checkpoint, expected_tensors(config, checkpoint.tensors), config.tensors.indices):
+    if config.tensors.quantized:
+        raise ModelFilesError(
+            f"{folder}: quantised checkpoints cannot be split; give the folder as it is with "
+            "--tensor_parallel_size: each rank takes its part of it"
+        )
+    if problems := check_weights(checkpoint, config):
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
     return checkpoint
 
@@ -138,7 +140,7 @@ def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
 def _head(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig | None:
     """The model's layer for multi-token prediction, where the checkpoint has all of it."""
     head = find_mtp(folder, config)
-    if head is None or check_tensors(checkpoint, expected_tensors(head, checkpoint.tensors), head.tensors.indices):
+    if head is None or check_weights(checkpoint, head):
         return None
     return head
 
@@ -152,43 +154,8 @@ def _join(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
         require_size(folder, split, flags["tensor_parallel_size"])
     experts = split.enable_expert_parallel
     ranks = [open_rank(folder, Shard(rank, size, experts)).tensors for rank in range(size)]
-    with _progress("joining") as start:
+    with byte_progress("joining") as start:
         write_joined(folder, split, ranks, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
-
-
-@contextmanager
-def _progress(verb: str) -> Iterator[Callable[[int], Progress]]:
-    """What shows the bytes that are done on stderr: a bar on a terminal, a line every few seconds in a log."""
-    if not sys.stderr.isatty():
-        yield lambda total: _lines(verb, total)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bar(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
-
-        def start(total: int) -> Progress:
-            task = bar.add_task(verb, total=total)
-            return lambda file, nbytes: bar.update(task, advance=nbytes, description=f"{verb} {file}")
-
-        yield start
-
-
-def _lines(verb: str, total: int) -> Progress:
-    done, last = 0, time.monotonic()
-
-    def show(file: str, nbytes: int) -> None:
-        nonlocal done, last
-        done += nbytes
-        if time.monotonic() - last < SECONDS_PER_LINE:
-            return
-        last = time.monotonic()
-        share = min(100, 100 * done / max(1, total))
-        print(f"{verb} {done} of {total} bytes ({share:.0f} %), {file}", file=sys.stderr, flush=True)
-
-    return show
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from blade_llm.kernels.linear import linear, pack
-from blade_llm.kernels.linear.packed import Packer, Quantization
+from blade_llm.kernels.linear.packed import PackedLinear, Packer, Quantization
 from blade_llm.kernels.lora import FactorTable, add_lora
 from blade_llm.layers.step import StepMetadata
 
@@ -41,6 +41,14 @@ class Linear:
         else:
             self.weight, self.bias = weight, bias
             self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
+
+    @classmethod
+    def of_packed(cls, packed: PackedLinear) -> Linear:
+        """The layer of a weight that is packed already, bias included."""
+        made = cls.__new__(cls)
+        made.packed, made.weight, made.bias, made.adapters = packed, None, None, None
+        made.nbytes = packed.nbytes
+        return made
 
     def __call__(self, x: Tensor, step: StepMetadata | None = None) -> Tensor:
         """[tokens, in] to [tokens, out]. ``step``: whose tokens they are; None outside of the layers."""

@@ -18,6 +18,7 @@ from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
+from blade_llm.models.quantized.config import read_forms, with_forms
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
@@ -107,17 +108,6 @@ class ModelConfig:
         return self.decoder.max_positions
 
 
-def require_plain_weights(raw: RawConfig) -> None:
-    """Raises :class:`UnsupportedModelError` for a quantised checkpoint."""
-    if found := raw.get("quantization_config"):
-        method = found.get("quant_method") if isinstance(found, dict) else None
-        kind = f" of kind {method!r}" if method else ""
-        raise UnsupportedModelError(
-            f"quantised checkpoints{kind} ('quantization_config') are not supported yet; use the original, or one "
-            "converted to bf16"
-        )
-
-
 Description = tuple[DecoderSpec | ModulesSpec, TensorMap, KVSpec]
 """What a model computes, where its tensors are, and what the KV cache holds."""
 Describe = Callable[[str, RawConfig, Task], Description]
@@ -127,7 +117,7 @@ Describe = Callable[[str, RawConfig, Task], Description]
 def describe_family(architecture: str, raw: RawConfig, task: Task) -> Description:
     """As the registered family of ``architecture`` reads it. Raises as :func:`load_model_config` does."""
     family = family_of(architecture, task)
-    require_plain_weights(raw)
+    forms = read_forms(raw)
     decoder = _with_scaled_length(family.decoder(raw))
     if task != "generate":
         decoder = replace(decoder, head=False)
@@ -142,7 +132,8 @@ def describe_family(architecture: str, raw: RawConfig, task: Task) -> Descriptio
     first = attentions[0]
     latent = first.latent_dim if isinstance(first, LatentAttentionSpec) else 0
     kv = KVSpec(0 if decoder.bidirectional else len(decoder.layers), first.num_kv_heads, first.head_dim, latent)
-    return decoder, tensor_map(decoder, family.names_of(raw)), kv
+    tensors = tensor_map(decoder, family.names_of(raw))
+    return decoder, tensors if forms is None else with_forms(tensors, forms), kv
 
 
 def load_model_config(model_dir: Path, task: Task = "generate", describe: Describe = describe_family) -> ModelConfig:

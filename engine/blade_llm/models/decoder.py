@@ -17,7 +17,7 @@ from blade_llm.layers.vocabulary import embed, gather_logits
 from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.fused import fuse_layers
-from blade_llm.models.linear_method import LinearMethod, PlainWeights
+from blade_llm.models.linear_method import CheckpointWeights, LinearMethod
 from blade_llm.models.parameters import Parameters
 from blade_llm.parallel.group import RankGroup
 from blade_llm.parallel.link import StageLink, receive_tensor, send_tensor
@@ -44,7 +44,7 @@ class Decoder:
         layers together, each with its own ``spec`` and tensors (:mod:`blade_llm.models.sharding`).
         ``link``: to the stages before and after, where ``spec`` does not have all layers."""
         assert (link is None) == (spec.begins and spec.ends)
-        method = method or PlainWeights()
+        method = method or CheckpointWeights()
         self.spec = spec
         self.group, self._link = group, link
         self._embedding: Tensor | None = None

@@ -11,7 +11,7 @@ from blade_llm.layers.mlp import MLP
 from blade_llm.layers.step import StepMetadata
 from blade_llm.models.classifier import Classifier
 from blade_llm.models.decoder_layer import build_norm
-from blade_llm.models.linear_method import LinearMethod, PlainWeights
+from blade_llm.models.linear_method import CheckpointWeights, LinearMethod
 from blade_llm.models.parameters import Parameters
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.mlp import MLPSpec
@@ -54,7 +54,7 @@ class Encoder:
     """No operator computes whole layers of an encoder."""
 
     def __init__(self, spec: DecoderSpec, parameters: Parameters, method: LinearMethod | None = None) -> None:
-        method = method or PlainWeights()
+        method = method or CheckpointWeights()
         self.spec = spec
         self.embedding = parameters.tensor("embedding")
         self.positions: Tensor | None = None

@@ -6,9 +6,15 @@ from typing import Protocol
 
 from torch import Tensor
 
+from blade_llm.kernels.linear import pack_quantized
+from blade_llm.kernels.linear.affine import StackedLinear
+from blade_llm.kernels.linear.float8 import Float8Weight
+from blade_llm.kernels.linear.packed import PackedLinear
+from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.layers.linear import Linear, LinearOptions
 from blade_llm.layers.moe import MoE, MoEWeights
 from blade_llm.models.parameters import Parameters
+from blade_llm.models.quantized.slicing import stack, stackable
 from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.tensors import LinearMap
 
@@ -35,15 +41,37 @@ class LinearMethod(Protocol):
         """A layer without bias on a weight that something else has loaded, [out, in]."""
 
 
-class PlainWeights:
-    """Reads the weights as they are and packs or quantises them here."""
+class CheckpointWeights:
+    """Reads the weights and packs them; plain ones may be quantised here, those that are already stay as they are."""
 
     def __init__(self, options: LinearOptions | None = None) -> None:
         self._options = options or LinearOptions()
 
     def create(self, parameters: Parameters, linear: LinearMap) -> Linear:
+        if linear.quantized:
+            keys = [part.key for part in (*linear.weights, *linear.biases)]
+            return Linear.of_packed(parameters.source.packed(keys, lambda: self._pack_quantized(parameters, linear)))
         bias = parameters.read(linear.biases) if linear.bias else None
         return Linear(parameters.read(linear.weights), bias, self._options)
+
+    def _pack_quantized(self, parameters: Parameters, linear: LinearMap) -> PackedLinear:
+        """One weight where all parts are quantised alike, else one for each part."""
+        bias = parameters.read(linear.biases) if linear.bias else None
+        options, dtype = self._options, parameters.source.dtype
+        weights = [part if part.form is None else parameters.quantized(part) for part in linear.weights]
+        if stackable(weights):
+            return pack_quantized(stack(weights), bias, deterministic=options.deterministic, dtype=dtype)
+        parts: list[PackedLinear] = []
+        first = 0
+        for weight, part in zip(weights, linear.weights, strict=True):
+            own = None if bias is None else bias[first : first + part.wanted_shape[0]]
+            first += part.wanted_shape[0]
+            if isinstance(weight, QuantizedWeight | Float8Weight):
+                parts.append(pack_quantized(weight, own, deterministic=options.deterministic, dtype=dtype))
+            else:
+                plain = Linear(parameters.read((part,)), own, options)
+                parts.append(plain)
+        return StackedLinear(parts)
 
     @property
     def deterministic(self) -> bool:

@@ -20,13 +20,15 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> 
     """Estimate of the weights' bytes on CPU, where the output matrix is packed beside the table it is tied to; of a
     rank's configuration, the rank's own.
 
-    ``quant``: ``none``, ``int8`` or ``int4``, of all matrices but the embedding table.
+    ``quant``: ``none``, ``int8`` or ``int4``, of all matrices but the embedding table. Those that the checkpoint has
+    quantised are counted as they are kept.
     """
     tensors = config.tensors
     matrices = tensors.linear_size
     if config.decoder.head and config.decoder.tied and config.ends:
         matrices += _vocabulary_rows(config) * config.hidden_size
-    return tensors.other_size * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
+    floats = tensors.other_size * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
+    return floats + tensors.quantized_bytes
 
 
 def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens: int, max_num_seqs: int) -> int:

@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.linear.float8 import Float8Weight
+from blade_llm.kernels.linear.quantized import QuantizedWeight
+from blade_llm.models.quantized.reading import read_quantized
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.spec.slices import contiguous_runs
 from blade_llm.spec.tensors import LinearMap, TensorMap, TensorPart
@@ -45,7 +48,15 @@ class Parameters:
         part = self.map.tensors[place]
         return self.source.made([f"{part.key} {form}"], lambda: make(self._piece(part)))
 
+    def quantized(self, part: TensorPart) -> QuantizedWeight | Float8Weight:
+        """The part of a weight that the checkpoint has quantised. Raises
+        :class:`~blade_llm.models.errors.ModelFilesError` for tensors that contradict each other."""
+        return read_quantized(self.source, part)
+
     def _piece(self, part: TensorPart) -> Tensor:
+        if part.form is not None:
+            weight = self.quantized(part).dequantize()
+            return weight.to(torch.float32 if part.float32 else self.source.dtype)
         runs: tuple[range | None, ...] = (None,)
         order: tuple[int, ...] | None = None
         if part.rows is not None:

@@ -13,7 +13,9 @@ from blade_llm.kernels.linear import native as native_linear
 from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import UnsupportedSettingError
+from blade_llm.models.quantized.config import quant_problem
 from blade_llm.runner.startup.host_memory import huge_pages_available
+from blade_llm.spec.tensors import TensorMap
 
 AttentionClass = Literal["ragged_flash", "paged"]
 
@@ -85,12 +87,18 @@ def enable_triton_mla(latent: bool, attention: AttentionClass, device: torch.dev
     return "multi-head latent attention is computed by Triton kernels"
 
 
-def require_quantization(quant: Quantization, device: torch.device, dtype: DTypeName) -> None:
+def require_quantization(
+    quant: Quantization, device: torch.device, dtype: DTypeName, tensors: TensorMap | None = None
+) -> None:
     """Refuse ``--quant`` where only the reference would compute it, unless the environment asks for the reference.
 
+    ``tensors``: of the model's checkpoint.
+
     Raises:
-        UnsupportedSettingError: there is no kernel for this device and type.
+        UnsupportedSettingError: there is no kernel for this device and type, or the checkpoint is quantised already.
     """
+    if tensors is not None and (problem := quant_problem(tensors, quant)):
+        raise UnsupportedSettingError(problem)
     if quant == "none" or torch_only() or _quantizes(device, dtype):
         return
     if device.type == "cuda":

@@ -54,7 +54,7 @@ from blade_llm.runner.lora.adapters import RunnerAdapters, targets_of
 from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
 from blade_llm.runner.prompt_outputs import PromptOutputResults, compute_prompt_outputs
-from blade_llm.runner.startup.autotune import autotune_prefetch, autotune_threads
+from blade_llm.runner.startup.autotune import autotune_linear, autotune_threads
 from blade_llm.runner.startup.gpu_profile import capture_all, out_of_memory, profile_gpu
 from blade_llm.runner.startup.host_memory import give_back_free_memory
 from blade_llm.runner.startup.kernels import warm_all
@@ -119,7 +119,7 @@ class TorchRunner:
         self.dtype_name = resolve_dtype(
             config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu", quantized=config.quant != "none"
         )
-        require_quantization(config.quant, self.device, self.dtype_name)
+        require_quantization(config.quant, self.device, self.dtype_name, model_config.tensors)
         self.dtype = TORCH_DTYPES[self.dtype_name]
         self.attn_cls = choose_attention(config.attn_cls, self.device)
         if config.enable_custom_allreduce:
@@ -227,7 +227,7 @@ class TorchRunner:
         with torch.inference_mode():
             warm_up(self)
             if self.device.type == "cpu":
-                autotune_prefetch(self)
+                autotune_linear(self)
                 if requested_threads(self.config.num_threads) is None and self.config.num_ranks == 1:
                     autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from blade_llm.spec.quantized import StoredTensor, WeightForm
 from blade_llm.spec.slices import Slice
 
 
@@ -36,11 +37,13 @@ class TensorPart:
     """No weights, but indices: int64."""
     columns: range | None = None
     """Which columns are wanted (counted after ``transposed``), contiguous; None for all."""
+    form: WeightForm | None = None
+    """How the checkpoint has it where it is a quantised weight, ``module.weight`` by name; None: as it is."""
 
     @property
     def plain(self) -> bool:
         """Whether the tensor is wanted as it is in the checkpoint."""
-        changed = self.transposed or self.unit_rows or self.float32
+        changed = self.transposed or self.unit_rows or self.float32 or self.form is not None
         return self.rows is None and self.columns is None and self.index is None and not changed
 
     @property
@@ -50,7 +53,20 @@ class TensorPart:
             return self.name
         few = self.rows is None or isinstance(self.rows, range)
         rows = str(self.rows) if few else hashlib.sha256(array("q", self.rows or ())).hexdigest()
-        return f"{self.name} {self.index} {rows} {self.columns} {self.transposed} {self.unit_rows} {self.float32}"
+        form = "" if self.form is None else f" {self.form}"
+        return f"{self.name} {self.index} {rows} {self.columns} {self.transposed} {self.unit_rows} {self.float32}{form}"
+
+    @property
+    def module(self) -> str:
+        """The layer whose weight this is."""
+        return self.name.removesuffix(".weight")
+
+    def stored(self) -> Iterator[StoredTensor]:
+        """What the checkpoint must have for it. Raises ``ValueError`` where its form is impossible for its size."""
+        if self.form is not None:
+            yield from self.form.stored(self.module, *self.shape)
+        else:
+            yield StoredTensor(self.name, self.shape, ("I64",) if self.integers else ())
 
     @property
     def wanted_shape(self) -> tuple[int, ...]:
@@ -96,17 +112,21 @@ class LinearPart:
     """Which of how many layers, where one tensor named ``module`` holds the weights of all."""
     columns: range | None = None
     """Which inputs are wanted, as in :class:`TensorPart`; of the bias nothing is left out for them."""
+    form: WeightForm | None = None
+    """As in :class:`TensorPart`."""
 
     @property
     def weight(self) -> TensorPart:
-        """The plain weight."""
+        """The weight."""
         shape: tuple[int, ...] = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
         index: int | None = None
         name = f"{self.module}.weight"
         if self.one_of is not None:
             index, count = self.one_of
             name, shape = self.module, (count, *shape)
-        return TensorPart(name, shape, self.rows, self.transposed, self.unit_rows, index, columns=self.columns)
+        return TensorPart(
+            name, shape, self.rows, self.transposed, self.unit_rows, index, columns=self.columns, form=self.form
+        )
 
     @property
     def bias(self) -> TensorPart:
@@ -133,13 +153,18 @@ class LinearMap:
 
     @property
     def weights(self) -> tuple[TensorPart, ...]:
-        """The plain weights of all parts."""
+        """The weights of all parts."""
         return tuple(part.weight for part in self.parts)
 
     @property
     def biases(self) -> tuple[TensorPart, ...]:
         """The plain biases of all parts; none without bias."""
         return tuple(part.bias for part in self.parts) if self.bias else ()
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the checkpoint has any part in another form than the plain one."""
+        return any(part.form is not None for part in self.parts)
 
     @property
     def size(self) -> int:
@@ -178,7 +203,7 @@ class TensorMap:
 
     def found_in(self, names: Collection[str]) -> TensorMap:
         """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has one of its
-        tensors, without the optional prefix if none has it."""
+        tensors, without the optional prefix if none has it, with plain weights where it has those."""
         prefix = self.optional_prefix
         if self.variant is not None:
             other = TensorMap()
@@ -187,7 +212,7 @@ class TensorMap:
             linears, tensors = {**self.linears, **other.linears}, {**self.tensors, **other.tensors}
             return TensorMap(linears, tensors, prefix, self.skipped, partial=self.partial).found_in(names)
         if not prefix or any(name.startswith(prefix) for name in names):
-            return self
+            return self._with_forms_of(names)
         linears = {
             place: replace(
                 linear, parts=tuple(replace(part, module=part.module.removeprefix(prefix)) for part in linear.parts)
@@ -196,7 +221,29 @@ class TensorMap:
         }
         tensors = {place: replace(part, name=part.name.removeprefix(prefix)) for place, part in self.tensors.items()}
         skipped = tuple(name.removeprefix(prefix) for name in self.skipped)
-        return TensorMap(linears, tensors, skipped=skipped, partial=self.partial)
+        return TensorMap(linears, tensors, skipped=skipped, partial=self.partial)._with_forms_of(names)
+
+    def _with_forms_of(self, names: Collection[str]) -> TensorMap:
+        """The map with each quantised weight in the form that it has in a checkpoint with tensors of these names."""
+        if not self.quantized:
+            return self
+
+        def part_of(part: LinearPart) -> LinearPart:
+            return part if part.form is None else replace(part, form=part.form.found_in(part.module, names))
+
+        def tensor_of(part: TensorPart) -> TensorPart:
+            return part if part.form is None else replace(part, form=part.form.found_in(part.module, names))
+
+        linears = {
+            place: replace(linear, parts=tuple(part_of(part) for part in linear.parts))
+            for place, linear in self.linears.items()
+        }
+        return replace(self, linears=linears, tensors={place: tensor_of(part) for place, part in self.tensors.items()})
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the checkpoint has any weight in another form than the plain one."""
+        return any(part.form is not None for part in self.parts())
 
     def parts(self) -> Iterator[TensorPart]:
         """All that is wanted of the checkpoint."""
@@ -206,20 +253,47 @@ class TensorMap:
 
     def expected(self) -> dict[str, tuple[int, ...]]:
         """Names and whole shapes of the checkpoint's tensors that the model needs something of."""
-        return {part.name: part.shape for part in self.parts()}
+        return {tensor.name: tensor.shape for tensor in self.stored()}
+
+    def stored(self) -> Iterator[StoredTensor]:
+        """What the checkpoint must have."""
+        for part in self.parts():
+            yield from part.stored()
 
     @property
-    def indices(self) -> frozenset[str]:
-        """Names of tensors of integers."""
-        return frozenset(part.name for part in self.tensors.values() if part.integers)
+    def types(self) -> dict[str, tuple[str, ...]]:
+        """Names of tensors that are no plain weights, with the types that they may have."""
+        return {tensor.name: tensor.types for tensor in self.stored() if tensor.types}
 
     @property
     def linear_size(self) -> int:
-        """Elements of all linear layers' weights."""
-        return sum(linear.size for linear in self.linears.values())
+        """Elements of all linear layers' weights that are kept as floats."""
+        kept = (part for place, part in self._linear_parts() if part.form is None or _becomes_plain(place))
+        return sum(part.wanted * part.wanted_inputs for part in kept)
+
+    @property
+    def quantized_bytes(self) -> int:
+        """Estimate of the bytes that the weights take which are kept quantised as the checkpoint has them."""
+        kept = (part for place, part in self._linear_parts() if not _becomes_plain(place))
+        return sum(part.form.packed_bytes(part.wanted, part.wanted_inputs) for part in kept if part.form is not None)
+
+    def linear_parts(self) -> Iterator[LinearPart]:
+        """The parts of all linear layers."""
+        for _, part in self._linear_parts():
+            yield part
+
+    def _linear_parts(self) -> Iterator[tuple[str, LinearPart]]:
+        for place, linear in self.linears.items():
+            for part in linear.parts:
+                yield place, part
 
     @property
     def other_size(self) -> int:
         """Elements of everything else."""
         biases = sum(part.wanted for linear in self.linears.values() if linear.bias for part in linear.parts)
         return biases + sum(part.size for part in self.tensors.values())
+
+
+def _becomes_plain(place: str) -> bool:
+    """Whether a quantised weight becomes floats when it is loaded: those of experts do."""
+    return ".mlp.experts." in place or ".mlp.shared." in place

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.tensors import expected_tensors, expected_types
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
@@ -183,14 +185,21 @@ def read_tensor_headers(file: Path) -> dict[str, TensorInfo]:
         raise ModelFilesError(f"{file} cannot be read: {error.strerror}") from error
 
 
+def check_weights(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
+    """What keeps ``checkpoint`` from being that of ``config``, as :func:`check_tensors`; empty when it is."""
+    names = checkpoint.names
+    return check_tensors(checkpoint, expected_tensors(config, names), expected_types(config, names))
+
+
 def check_tensors(
-    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], indices: Collection[str] = ()
+    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], types: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[str]:
     """What keeps ``checkpoint`` from being the model whose tensors are ``expected``; empty when it is.
 
-    Names missing tensors, wrong shapes and types that are not plain weights, or not int64 where they are ``indices``.
-    Tensors beyond ``expected`` are fine.
+    Names missing tensors, wrong shapes and types that are not plain weights, or not those of ``types``. Tensors beyond
+    ``expected`` are fine.
     """
+    types = types or {}
     problems: list[str] = []
     missing = [name for name in expected if name not in checkpoint.tensors]
     if missing:
@@ -202,7 +211,7 @@ def check_tensors(
     wrong = [
         f"{tensor.name} is {list(tensor.shape)} in {tensor.file.name}, config.json asks for {list(shape)}"
         for tensor, shape in present
-        if tensor.shape != tuple(shape)
+        if tensor.shape != tuple(shape) and not (shape == () and math.prod(tensor.shape) == 1)
     ]
     if wrong:
         problems.append(
@@ -212,16 +221,20 @@ def check_tensors(
     odd = [
         f"{tensor.name} is {tensor.dtype} in {tensor.file.name}"
         for tensor, _ in present
-        if tensor.dtype not in WEIGHT_DTYPES and tensor.name not in indices
+        if tensor.dtype not in WEIGHT_DTYPES and tensor.name not in types
     ]
     problems += [
-        f"{tensor.name} is {tensor.dtype} in {tensor.file.name}: these are indices, I64"
+        f"{tensor.name} is {tensor.dtype} in {tensor.file.name}: {_called(types[tensor.name])}"
         for tensor, _ in present
-        if tensor.name in indices and tensor.dtype != "I64"
+        if tensor.name in types and tensor.dtype not in types[tensor.name]
     ]
     if odd:
         problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
     return problems
+
+
+def _called(types: tuple[str, ...]) -> str:
+    return "these are indices, I64" if types == ("I64",) else f"it must be {' or '.join(types)}"
 
 
 def unused_tensors(

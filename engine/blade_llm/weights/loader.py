@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -15,7 +16,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.encoder import Encoder
 from blade_llm.models.heads.head import Eagle3Head, MTPHead
-from blade_llm.models.linear_method import LinearMethod, PlainWeights
+from blade_llm.models.linear_method import CheckpointWeights, LinearMethod
 from blade_llm.models.model import Model
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.weight_source import WeightSource
@@ -25,6 +26,8 @@ from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.packed_cache.loading import can_be_kept, load_with_packed
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
+
+logger = logging.getLogger(__name__)
 
 
 def load_model(
@@ -57,7 +60,7 @@ def load_model(
     """
 
     def build(source: WeightSource, tensors: TensorMap, packer: Packer) -> Model:
-        method: LinearMethod = PlainWeights(LinearOptions(quant, deterministic, packer))
+        method: LinearMethod = CheckpointWeights(LinearOptions(quant, deterministic, packer))
         if wrap is not None:
             method = wrap(method, tensors)
         if isinstance(config.decoder, ModulesSpec):
@@ -78,7 +81,20 @@ def load_model(
         return build(DummyWeights(config, device, dtype), config.tensors, pack)
     weights = SafetensorsWeights(model_dir, config, device, dtype)
     tensors = config.tensors.found_in(weights.names)
+    _log_forms(tensors)
     if packed_cache is None or isinstance(config.decoder, ModulesSpec) or not can_be_kept(device, dtype):
         return build(weights, tensors, pack)
-    settings = (repr(config), quant, str(deterministic))
+    forms = [f"{part.module} {part.form}" for part in tensors.linear_parts() if part.form is not None]
+    settings = (repr(config), quant, str(deterministic), *forms)
     return load_with_packed(*packed_cache, settings, weights, lambda source, packer: build(source, tensors, packer))
+
+
+def _log_forms(tensors: TensorMap) -> None:
+    """Say what is computed of weights that the checkpoint has quantised."""
+    parts = [part for part in tensors.linear_parts() if part.form is not None]
+    if not parts:
+        return
+    kinds = sorted({part.form.label for part in parts if part.form is not None})
+    logger.info(
+        "%d linear layers are quantised in the checkpoint (%s); activations are not", len(parts), ", ".join(kinds)
+    )

@@ -19,13 +19,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.native.memory import huge_pages
 from blade_llm.models.config import ModelConfig
-from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
-from blade_llm.weights.checkpoint import check_tensors, open_rank, unused_tensors
+from blade_llm.weights.checkpoint import check_weights, open_rank, unused_tensors
 from blade_llm.weights.gguf.index import GgufFile
 from blade_llm.weights.mapped_pages import MappedPages
 
@@ -52,8 +53,7 @@ class SafetensorsWeights:
         self._kept: list[tuple[Path, Tensor]] = []
         self._checkpoint = open_rank(model_dir, config.shard or Shard(0, 1))
         expected = expected_tensors(config, self.names)
-        problems = check_tensors(self._checkpoint, expected, config.tensors.indices)
-        if problems:
+        if problems := check_weights(self._checkpoint, config):
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
         unused = unused_tensors(self._checkpoint, expected, config.tensors.skipped)
         if unused and not config.tensors.partial:
@@ -69,6 +69,10 @@ class SafetensorsWeights:
         for file, tensor in self._kept:
             self._pages.note(file, tensor.data_ptr(), tensor.nbytes)
         self._pages.release()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
 
     @property
     def names(self) -> Collection[str]:
@@ -91,6 +95,10 @@ class SafetensorsWeights:
                 self._kept.append((self._checkpoint.tensors[name].file, kept))
         return tensor
 
+    def stored(self, name: str) -> Tensor:
+        self._pages.release()
+        return self._mapped(name, self._checkpoint.stored_block(name))
+
     def stacked(self, names: list[str]) -> Tensor:
         if len(names) == 1:
             return self.tensor(names[0])
@@ -102,6 +110,9 @@ class SafetensorsWeights:
         return whole
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
         return make()
 
     def parts(self, names: Sequence[str]) -> list[Tensor]:
@@ -196,6 +207,8 @@ def _is_finite(tensor: Tensor) -> bool:
     """Whether the tensor has neither NaN nor infinity; its ends show it in one fast pass."""
     if not tensor.is_floating_point() or not tensor.numel():
         return True
+    if tensor.itemsize == 1:  # e4m3 has no infinity, and one NaN of each sign
+        return not bool((tensor.view(torch.uint8) & 0x7F == 0x7F).any())
     return all(bool(end.isfinite()) for end in tensor.aminmax())
 
 
@@ -211,6 +224,11 @@ class DummyWeights:
     """
 
     def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+        if config.tensors.quantized:
+            raise UnsupportedModelError(
+                "--load_format dummy makes weights that are not quantised: leave it out, or take "
+                "quantization_config out of the model's config.json"
+            )
         self._shapes = expected_tensors(config)
         self._device = device
         self._dtype = dtype
@@ -219,11 +237,18 @@ class DummyWeights:
         noise = torch.empty(min(longest, NOISE_LENGTH), device=device)
         self._noise = noise.normal_(0.0, 0.02, generator=generator).to(dtype)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         whole = self._random(name, dtype)
         return whole if block is None else _cut(whole, block).clone(memory_format=torch.contiguous_format)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
         return make()
 
     def _random(self, name: str, dtype: torch.dtype | None) -> Tensor:
@@ -238,6 +263,9 @@ class DummyWeights:
             flat[position : position + count] = self._noise[offset : offset + count]
             offset, position = 0, position + count
         return tensor
+
+    def stored(self, name: str) -> Tensor:
+        return self._random(name, None)
 
     def stacked(self, names: list[str]) -> Tensor:
         parts = [self.tensor(name) for name in names]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from engine_support.adapters import targets_of, write_adapter
+from engine_support.affine_weights import rounded_weight
 from engine_support.families import ROWS, save_row
 from engine_support.native_isa import ISAS, limited_to, needs_native
 from engine_support.runner_driver import Driver
@@ -82,6 +84,29 @@ def test_the_bits_are_those_of_the_layers_one_by_one(folder: Path, isa: str, opt
     assert len(together) == len(apart)
     for one, other in zip(together, apart, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("isa", BUILT_FOR)
+def test_affine_weights_with_orders_of_their_own(folder: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As GPTQ checkpoints have them, 4 bits and 8; experts too."""
+    bits = count(start=4, step=4)
+
+    def pack_affine(weight: torch.Tensor, bias: torch.Tensor | None, quant: str, deterministic: bool) -> object:
+        rounded = rounded_weight(weight, bits=next(bits) % 8 or 8, ordered=True)
+        return native_linear.pack_quantized(rounded, bias, deterministic)
+
+    with limited_to(isa):
+        plain = steps(runner_of(folder))
+        monkeypatch.setattr(native_linear, "pack", pack_affine)
+        runner = runner_of(folder)
+        assert runner.model.fused is not None
+        together = steps(runner)
+        bits = count(start=4, step=4)
+        runner = runner_of(folder)
+        runner.model.fused = None
+        apart = steps(runner)
+    assert all(map(torch.equal, together, apart))
+    assert not all(map(torch.equal, together, plain)), "the weights are not those that were rounded"
 
 
 @pytest.mark.parametrize("quant", ["none", "int8"])

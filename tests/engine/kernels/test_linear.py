@@ -216,6 +216,6 @@ def test_prefetch_distance_is_measured_and_changes_no_result(quant: Quantization
     for rows in (1, 3, 8, 20):
         x, results = random(rows, 512, seed=9), []
         for distance in (best, *native_linear.PREFETCH_DISTANCES):
-            native_linear.set_prefetch(distance)
+            native_linear.set_prefetch(quant, distance)
             results.append(packed(x))
         assert all(torch.equal(result, results[0]) for result in results)

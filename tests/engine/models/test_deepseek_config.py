@@ -73,8 +73,7 @@ def test_the_published_sizes(
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({**V3, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-         "quantised checkpoints of kind 'fp8' ('quantization_config') are not supported yet"),
+        ({**V3, "quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "FP8's 'fmt' 'e5m2' is not supported"),
         ({**V3, "topk_method": "group_limited_greedy"}, "'topk_method' 'group_limited_greedy' is not supported"),
         ({**V3, "scoring_func": "softmax"}, "'scoring_func' 'softmax' is not supported; 'sigmoid' is"),
         ({**V3, "hidden_act": "gelu"}, "experts with activation 'gelu'"),
@@ -92,6 +91,18 @@ def test_the_published_sizes(
 )  # fmt: skip
 def test_what_is_not_computed_is_named(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
     assert reason in refused(tmp_path, fields)
+
+
+def test_weights_of_8_bits(tmp_path: Path) -> None:
+    """As DeepSeek publishes them: all linear layers but routers and the output matrix, also what is multiplied head by
+    head."""
+    tensors = read(tmp_path, {**V3, "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})
+    expected = tensors.tensors.expected()
+    scales = {name: shape for name, shape in expected.items() if name.endswith("weight_scale_inv")}
+    assert scales["model.layers.0.self_attn.kv_b_proj.weight_scale_inv"] == (256, 4)
+    assert scales["model.layers.3.mlp.experts.255.down_proj.weight_scale_inv"] == (56, 16)
+    assert not [name for name in scales if "lm_head" in name or "mlp.gate." in name]
+    assert len(scales) == sum(len(linear.parts) for linear in tensors.tensors.linears.values()) - 1 + 61
 
 
 def test_layers_for_multi_token_prediction_have_no_place(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def assert_equal(found: Decoder, expected: Decoder) -> None:
     assert torch.equal(found.embedding, expected.embedding)
     assert torch.equal(found.norm.weight, expected.norm.weight)
     for one, other in zip(linears(found), linears(expected), strict=True):
-        assert (one.outputs, one.inputs, one.kind) == (other.outputs, other.inputs, other.kind)
+        assert (one.outputs, one.inputs, one.form) == (other.outputs, other.inputs, other.form)
         assert one.deterministic == other.deterministic
         for part, wanted in zip(one.parts, other.parts, strict=True):
             assert torch.equal(part, wanted)

@@ -14,11 +14,15 @@ int4
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, bfloat16
+from torch import dtype as DType
 
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.linear import torch as _reference
+from blade_llm.kernels.linear.affine import AffineLinear
+from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
+from blade_llm.kernels.linear.quantized import QuantizedWeight
 
 INT4_LEVELS = _reference.INT4_LEVELS
 GROUP = _reference.GROUP
@@ -45,6 +49,28 @@ def pack(
         if packed is not None:
             return packed
     return _reference.pack(weight, bias, quant, deterministic)
+
+
+def pack_quantized(
+    weight: QuantizedWeight | Float8Weight, bias: Tensor | None = None, *, deterministic: bool = False, dtype: DType
+) -> PackedLinear:
+    """Pack a weight that a checkpoint has quantised, with ``bias`` ([out]); neither is kept. Its numbers stay the same.
+
+    ``deterministic``: as in :func:`pack`. ``dtype``: of the activations.
+    """
+    on_gpu = weight.scales.device.type == "cuda"
+    reference: PackedLinear
+    if isinstance(weight, Float8Weight):
+        reference = Float8Linear(weight, bias)
+        return _reference.fixed_rows(reference, on_gpu=on_gpu) if deterministic else reference
+    if dtype == bfloat16 and not on_gpu and backend_of(weight.integers) == "native":
+        from blade_llm.kernels.linear import native
+
+        packed = native.pack_quantized(weight, bias, deterministic)
+        if packed is not None:
+            return packed
+    reference = AffineLinear(weight, bias)
+    return _reference.fixed_rows(reference, on_gpu=on_gpu) if deterministic else reference
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,7 +12,14 @@
 //   int4  2 tiles of 4 vectors of 64 bytes; a vector holds four rows, row i in the i-th
 //         nibbles of its words; then a bf16 scale for each of the 32 outputs: a group is
 //         the 32 inputs of the step                                                           576 bytes
+//   affine4, affine8: values as in int4 and int8, which are integers 0 to 15 or 255. A group
+//         is any number of steps, the last one of a panel may be shorter; behind its
+//         records there is a scale for each of the 32 outputs (bf16, fp16 or fp32, as it
+//         was stored), and, where there are zero points, how far each lies above the middle
+//         (8 or 128), one int8 an output                                          512 or 1024 bytes
 #pragma once
+
+#include <algorithm>
 
 #include <atomic>
 #include <cstdlib>
@@ -21,14 +28,27 @@
 
 namespace blade {
 
-enum class Kind : int32_t { bf16 = 0, int8 = 1, int4 = 2 };
+enum class Kind : int32_t { bf16 = 0, int8 = 1, int4 = 2, affine4 = 3, affine8 = 4 };
+constexpr int KINDS = 5;
+enum class ScaleType : int32_t { bf16 = 0, fp16 = 1, fp32 = 2 };
 
 constexpr int PANEL = 32;       // outputs
 constexpr int STEP = 32;        // inputs
 constexpr int TILE_WORDS = 512;  // bf16 values in a tile
 constexpr int UNPACKED_RECORD = 2048;
 
-constexpr int record_bytes(Kind kind) { return kind == Kind::bf16 ? 2048 : kind == Kind::int8 ? 1024 : 576; }
+constexpr bool is_affine(Kind kind) { return kind == Kind::affine4 || kind == Kind::affine8; }
+constexpr bool has_nibbles(Kind kind) { return kind == Kind::int4 || kind == Kind::affine4; }
+
+// Every level of nibbles is a whole number of 1/units: int4's by design, affine4's because they are integers.
+constexpr int level_units(Kind kind) { return kind == Kind::int4 ? 128 : 1; }
+
+constexpr int VALUE_BYTES_4 = 512, VALUE_BYTES_8 = 1024;  // of a record, without scales
+constexpr int INT4_SCALE_BYTES = PANEL * 2;
+
+constexpr int value_bytes(Kind kind) {
+    return kind == Kind::bf16 ? UNPACKED_RECORD : has_nibbles(kind) ? VALUE_BYTES_4 : VALUE_BYTES_8;
+}
 
 // As _Weight in native.py.
 struct Weight {
@@ -38,25 +58,79 @@ struct Weight {
     uint8_t* records;
     float* scales;       // int8: [padded outputs]
     const float* bias;   // [padded outputs], or null
-    const bf16* levels;  // int4: [32], the 16 levels twice, all multiples of 1/128
+    const bf16* levels;  // int4, affine4: [32], the 16 levels twice; int4's are multiples of 1/128
+    int64_t group_steps;  // int4: 1; affine: of every group but the last
+    ScaleType scale_type;  // of affine
+    int32_t has_zeros;     // affine: zero points, else they are in the middle
+    const int32_t* order;  // [inputs]: the input that each column of the weight multiplies; null: they are the same
 
     int64_t panels() const { return (outputs + PANEL - 1) / PANEL; }
     int64_t steps() const { return (inputs + STEP - 1) / STEP; }
-    int64_t panel_bytes() const { return steps() * record_bytes(kind); }
+    int64_t groups() const { return group_steps ? (steps() + group_steps - 1) / group_steps : 0; }
+    int64_t scale_bytes() const { return PANEL * (scale_type == ScaleType::fp32 ? 4 : 2); }
+    // What follows the values of a group.
+    int64_t group_bytes() const { return is_affine(kind) ? scale_bytes() + has_zeros * PANEL : INT4_SCALE_BYTES; }
+    int64_t panel_bytes() const { return steps() * value_bytes(kind) + groups() * group_bytes(); }
+};
+
+// The records of a panel.
+template <Kind KIND>
+class Panel {
+public:
+    Panel(const Weight& weight, int64_t panel)
+        : records_(weight.records + panel * weight.panel_bytes()),
+          steps_(weight.steps()),
+          group_steps_(weight.group_steps),
+          group_bytes_(weight.group_bytes()) {}
+
+    int64_t group_steps() const {
+        if constexpr (KIND == Kind::int4) return 1;
+        return is_affine(KIND) ? group_steps_ : steps_;
+    }
+
+    int64_t groups() const { return (steps_ + group_steps() - 1) / group_steps(); }
+
+    int64_t group_bytes() const {
+        if constexpr (KIND == Kind::int4) return INT4_SCALE_BYTES;
+        return is_affine(KIND) ? group_bytes_ : 0;
+    }
+
+    const uint8_t* record(int64_t step) const {
+        if constexpr (KIND != Kind::int4 && !is_affine(KIND)) return records_ + step * value_bytes(KIND);
+        return records_ + step * value_bytes(KIND) + step / group_steps() * group_bytes();
+    }
+
+    // Of the group that step ``step`` belongs to; null where scales are elsewhere.
+    const uint8_t* scales(int64_t step) const {
+        if constexpr (KIND != Kind::int4 && !is_affine(KIND)) return nullptr;
+        const int64_t group = step / group_steps();
+        return records_ + std::min((group + 1) * group_steps(), steps_) * value_bytes(KIND) + group * group_bytes();
+    }
+
+private:
+    const uint8_t* records_;
+    int64_t steps_, group_steps_, group_bytes_;
 };
 
 // One multiplication: y[rows, outputs] = x[rows, inputs] W^T + bias.
 struct Job {
     const Weight* weight;
-    const bf16* x;  // padded to whole steps
+    const bf16* x;  // in the weight's order, padded to whole steps
     int64_t rows, x_stride;
     bf16* y;
     int64_t y_stride;
 };
 
 // How far ahead of its reads a kernel that is bound by them fetches weights, in bytes; 0 leaves that to the CPU. What is
-// best depends on the machine, not on the instruction set, so it is measured (measure_prefetch in native.py).
-inline std::atomic<int64_t> prefetch_distance{2048};
+// best depends on the machine, not on the instruction set, so it is measured for each kind (measure_prefetch in native.py).
+inline std::atomic<int64_t> prefetch_distances[KINDS] = {2048, 2048, 2048, 2048, 2048};
+
+inline int64_t prefetch_distance(Kind kind) { return prefetch_distances[static_cast<int>(kind)]; }
+
+// Rows up to which quantised weights are multiplied as integers on AVX-512, where that is known to pay; more are multiplied
+// in bf16 unless integers are faster for any number, which depends on the CPU (measure_integers in native.py).
+constexpr int64_t INTEGER_ROWS_AVX512 = 7, INTEGER_ROWS_AMX = 2;
+inline std::atomic<bool> always_integers{false};
 
 // Aligned memory that a thread keeps between calls.
 template <class T>

@@ -6,13 +6,14 @@
 #include "layout.h"
 #include "operators.h"
 #include "pack.h"
+#include "pack_affine.h"
 #include "with_amx.h"
+#include "with_amx_int8.h"
 #include "with_avx2.h"
 #include "with_avx2_integers.h"
 #include "with_dot.h"
-#include "with_dot_int4.h"
 #include "with_dot_unpacked.h"
-#include "with_int8.h"
+#include "with_vnni.h"
 
 namespace {
 
@@ -30,13 +31,13 @@ Worker choose_avx2(const Job& job) {
 template <Kind KIND>
 Worker choose(const Job& job) {
     if (isa() < Isa::avx512_bf16) return choose_avx2<KIND>(job);
-    const bool amx = isa() == Isa::amx, any_order = !job.weight->fixed_order;
-    if constexpr (KIND == Kind::int8) {
-        const int most = amx ? INT8_ROWS : INT8_ONLY_DOT_ROWS;
-        const bool integers = any_order && job.rows <= most && job.weight->inputs <= INT8_INPUTS;
-        if (integers) return amx && job.rows > INT8_DOT_ROWS ? multiply_int8_amx : multiply_int8_dot;
-    } else if constexpr (KIND == Kind::int4) {
-        if (any_order && job.rows <= (amx ? INT4_ROWS_AMX : INT4_ROWS)) return multiply_int4_dot;
+    const bool amx = isa() == Isa::amx;
+    if constexpr (KIND != Kind::bf16) {
+        const int64_t most = amx ? INTEGER_ROWS_AMX : always_integers ? job.rows : INTEGER_ROWS_AVX512;
+        if (!job.weight->fixed_order && job.weight->inputs <= INTEGER_INPUTS) {
+            if (job.rows <= most) return multiply_vnni<KIND>;
+            if (KIND == Kind::int8 && amx && job.rows <= INT8_AMX_ROWS) return multiply_int8_amx;
+        }
     }
     if (amx) return multiply_amx<KIND>;
     if constexpr (KIND == Kind::bf16) return multiply_bf16_dot;
@@ -47,21 +48,35 @@ Worker choose(const Job& job) {
     switch (job.weight->kind) {
         case Kind::int8: return choose<Kind::int8>(job);
         case Kind::int4: return choose<Kind::int4>(job);
+        case Kind::affine4: return choose<Kind::affine4>(job);
+        case Kind::affine8: return choose<Kind::affine8>(job);
         default: return choose<Kind::bf16>(job);
     }
 }
 
 thread_local Buffers buffers;
 
-// The inputs, filled up with zeros to whole steps where the weight's are no multiple of one. ``x_stride`` follows.
-const bf16* padded_inputs(const Weight& weight, const bf16* x, int64_t rows, int64_t& x_stride) {
-    const int64_t padded = weight.steps() * STEP;
-    if (padded == weight.inputs) return x;
+// A row of inputs in the weight's order, filled up with zeros to whole steps.
+void arrange_inputs(const Weight& weight, const bf16* from, bf16* to) {
+    if (weight.order)
+        for (int64_t i = 0; i < weight.inputs; ++i) to[i] = from[weight.order[i]];
+    else
+        memcpy(to, from, weight.inputs * sizeof(bf16));
+    memset(to + weight.inputs, 0, (weight.steps() * STEP - weight.inputs) * sizeof(bf16));
+}
+
+// The inputs as kernels take them: copied where a weight has an order of its own or no whole steps, once for all panels.
+// ``weight_of`` a row; all weights have the same inputs. ``x_stride`` follows.
+template <class WeightOf>
+const bf16* arranged_inputs(
+    const WeightOf& weight_of, bool has_order, const bf16* x, int64_t rows, int64_t& x_stride) {
+    constexpr int64_t few = 1 << 16;  // inputs: copied before a second thread is awake
+    const Weight& any = weight_of(0);
+    const int64_t padded = any.steps() * STEP, stride = x_stride;
+    if (padded == any.inputs && !has_order) return x;
     bf16* copy = buffers.inputs.get(rows * padded * sizeof(bf16));
-    for (int64_t row = 0; row < rows; ++row) {
-        memcpy(copy + row * padded, x + row * x_stride, weight.inputs * sizeof(bf16));
-        memset(copy + row * padded + weight.inputs, 0, (padded - weight.inputs) * sizeof(bf16));
-    }
+#pragma omp parallel for schedule(static) if (rows * padded > few)
+    for (int64_t row = 0; row < rows; ++row) arrange_inputs(weight_of(row), x + row * stride, copy + row * padded);
     x_stride = padded;
     return copy;
 }
@@ -80,9 +95,15 @@ constexpr int64_t FREE_ROWS = 4;
 BLADE_EXPORT int blade_linear_supported() { return isa() >= Isa::avx2; }
 
 // Bytes; returns the distance before.
-BLADE_EXPORT int64_t blade_linear_set_prefetch(int64_t distance) { return prefetch_distance.exchange(distance); }
+BLADE_EXPORT int64_t blade_linear_set_prefetch(int kind, int64_t distance) {
+    return prefetch_distances[kind].exchange(distance);
+}
 
-BLADE_EXPORT int64_t blade_linear_record_bytes(int kind) { return record_bytes(static_cast<Kind>(kind)); }
+// Whether quantised weights are multiplied as integers whatever the number of rows, with AVX-512; returns what it was.
+BLADE_EXPORT int blade_linear_set_always_integers(int always) { return always_integers.exchange(always); }
+
+// Of 32 outputs.
+BLADE_EXPORT int64_t blade_linear_panel_bytes(const Weight* weight) { return weight->panel_bytes(); }
 
 // ``source``: [outputs, inputs] bf16, contiguous.
 BLADE_EXPORT void blade_linear_pack(const Weight* weight, const bf16* source) {
@@ -92,11 +113,18 @@ BLADE_EXPORT void blade_linear_pack(const Weight* weight, const bf16* source) {
     for (int64_t panel = 0; panel < panels; ++panel) pack(*weight, source, panel);
 }
 
+// The same of a weight that is quantised already.
+BLADE_EXPORT void blade_linear_pack_integers(const Weight* weight, const Integers* source) {
+    const int64_t panels = weight->panels();
+#pragma omp parallel for schedule(static)
+    for (int64_t panel = 0; panel < panels; ++panel) pack_affine_panel(*weight, *source, panel);
+}
+
 // ``x``: [rows, inputs] bf16, rows ``x_stride`` apart; ``y``: [rows, outputs] bf16, contiguous.
 BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows, int64_t x_stride, bf16* y) {
     if (rows == 0) return;
     const int64_t panels = weight->panels();
-    x = padded_inputs(*weight, x, rows, x_stride);
+    x = arranged_inputs([=](int64_t) -> const Weight& { return *weight; }, weight->order, x, rows, x_stride);
     const Job job{weight, x, rows, x_stride, y, weight->outputs};
     const Worker worker = choose(job);
     const bool share = worth_sharing(panels, panels * weight->panel_bytes(), rows);
@@ -117,7 +145,11 @@ BLADE_EXPORT void blade_grouped_linear(
     if (rows == 0) return;
     const Weight& shape = *weights[0];
     const int64_t panels = shape.panels();
-    x = padded_inputs(shape, x, rows, x_stride);
+    const bool has_order = std::any_of(weights, weights + groups, [](const Weight* each) { return each->order; });
+    const auto weight_of = [=](int64_t row) -> const Weight& {
+        return *weights[std::upper_bound(starts + 1, starts + groups, row) - starts - 1];
+    };
+    x = arranged_inputs(weight_of, has_order, x, rows, x_stride);
     const auto panel_cost = [&](int64_t group) {
         const int64_t count = starts[group + 1] - starts[group];
         return count ? std::max(count, FREE_ROWS) : 0;

@@ -6,17 +6,23 @@ import ctypes
 import time
 from collections.abc import Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from blade_llm.kernels import native
 from blade_llm.kernels.linear.packed import Quantization
+from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.kernels.linear.torch import INT4_LEVELS
 from blade_llm.kernels.native.memory import HugePageArena
 
-KINDS: Final = {"none": 0, "int8": 1, "int4": 2}
+Kind = Literal[Quantization, "affine4", "affine8"]
+KINDS: Final[dict[Kind, int]] = {"none": 0, "int8": 1, "int4": 2, "affine4": 3, "affine8": 4}
+"""As in ``layout.h``."""
+MIDDLES: Final[dict[Kind, int]] = {"affine4": 8, "affine8": 128}
+"""The integer that stands for zero where a weight has no zero points."""
+SCALE_TYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 PANEL: Final = 32
 """Outputs are packed in groups of this many; inputs, too."""
 
@@ -24,6 +30,8 @@ PREFETCH_DISTANCES: Final = (0, 256, 512, 1024, 2048, 8192)
 """Bytes; 0 leaves it to the CPU's own prefetchers."""
 
 _arena = HugePageArena()
+_kinds: set[Kind] = set()
+"""What this process has packed, or read packed."""
 
 
 class _Weight(ctypes.Structure):
@@ -38,7 +46,40 @@ class _Weight(ctypes.Structure):
         ("scales", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("levels", ctypes.c_void_p),
+        ("group_steps", ctypes.c_int64),
+        ("scale_type", ctypes.c_int32),
+        ("has_zeros", ctypes.c_int32),
+        ("order", ctypes.c_void_p),
     )
+
+
+class _Integers(ctypes.Structure):
+    """As ``Integers`` in ``pack_affine.h``."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("zeros", ctypes.c_void_p),
+        ("shift", ctypes.c_int32),
+    )
+
+
+class Form(NamedTuple):
+    """What the bytes of a packed weight mean."""
+
+    kind: Kind
+    group_steps: int = 0
+    """Times 32 inputs share a scale, where that is stored beside them; the last group may have fewer."""
+    scale_type: int = 0
+    """Of :data:`SCALE_TYPES`, for affine kinds."""
+    has_zeros: bool = False
+
+
+FORMS: Final[dict[Quantization, Form]] = {
+    "none": Form("none"),
+    "int8": Form("int8"),
+    "int4": Form("int4", group_steps=1),
+}
 
 
 class Parts(NamedTuple):
@@ -50,18 +91,21 @@ class Parts(NamedTuple):
     """int8: [padded outputs] fp32."""
     bias: Tensor
     """[padded outputs] fp32."""
+    order: Tensor
+    """[inputs] int32: the input that each column of the weight multiplies (act-order)."""
 
 
 class NativeLinear:
     """A weight packed for the native kernels."""
 
-    __slots__ = ("_multiply", "_weight", "address", "deterministic", "inputs", "kind", "nbytes", "outputs", "parts")
+    __slots__ = ("_multiply", "_weight", "address", "deterministic", "form", "inputs", "nbytes", "outputs", "parts")
 
-    def __init__(self, outputs: int, inputs: int, kind: int, deterministic: bool, parts: Parts) -> None:
+    def __init__(self, outputs: int, inputs: int, form: Form, deterministic: bool, parts: Parts) -> None:
         library = _functions()
         assert library is not None
-        self.outputs, self.inputs, self.kind, self.deterministic = outputs, inputs, kind, deterministic
-        self._weight = _Weight(kind, deterministic, outputs, inputs, levels=_levels().data_ptr())
+        self.outputs, self.inputs, self.form, self.deterministic = outputs, inputs, form, deterministic
+        _kinds.add(form.kind)
+        self._weight = _weight(form, deterministic, outputs, inputs)
         self.address = ctypes.addressof(self._weight)
         self._multiply = library.blade_linear
         self.nbytes = sum(tensor.nbytes for tensor in parts)
@@ -73,24 +117,26 @@ class NativeLinear:
         self._weight.records = parts.records.data_ptr()
         self._weight.scales = parts.scales.data_ptr()
         self._weight.bias = parts.bias.data_ptr() if parts.bias.numel() else None
+        self._weight.order = parts.order.data_ptr() if parts.order.numel() else None
 
     def pack_rows(self, first: int, count: int, source: int) -> None:
         """Pack ``count`` outputs from address ``source`` into the records from output ``first`` on, the first of its
         panel."""
         library = _functions()
         assert library is not None
-        record_bytes = int(library.blade_linear_record_bytes(self.kind))
-        records = first // PANEL * -(-self.inputs // PANEL) * record_bytes
-        part = _Weight(
-            self.kind,
-            self.deterministic,
-            count,
-            self.inputs,
-            self.parts.records.data_ptr() + records,
-            self.parts.scales.data_ptr() + first * self.parts.scales.itemsize,
-            levels=_levels().data_ptr(),
-        )
+        part = _weight(self.form, self.deterministic, count, self.inputs)
+        panel_bytes = int(library.blade_linear_panel_bytes(ctypes.addressof(part)))
+        part.records = self.parts.records.data_ptr() + first // PANEL * panel_bytes
+        part.scales = self.parts.scales.data_ptr() + first * self.parts.scales.itemsize
         library.blade_linear_pack(ctypes.addressof(part), source)
+
+    def pack_integers(self, values: Tensor, scales: Tensor, zeros: Tensor | None, shift: int) -> None:
+        """Pack [outputs, inputs] uint8 with what ``Integers`` of ``pack_affine.h`` has besides, all contiguous."""
+        library = _functions()
+        assert library is not None
+        zeros_address = None if zeros is None else zeros.data_ptr()
+        source = _Integers(values.data_ptr(), scales.data_ptr(), zeros_address, shift)
+        library.blade_linear_pack_integers(self.address, ctypes.addressof(source))
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[1] != self.inputs or x.dtype != torch.bfloat16:
@@ -103,6 +149,11 @@ class NativeLinear:
         return y
 
 
+def kinds_in_use() -> list[Kind]:
+    """The kinds of weights that this process multiplies with these kernels."""
+    return sorted(_kinds)
+
+
 def is_available() -> bool:
     """Whether this CPU has the kernels."""
     return _functions() is not None
@@ -112,7 +163,49 @@ def pack(weight: Tensor, bias: Tensor | None, quant: Quantization, deterministic
     """As :func:`blade_llm.kernels.linear.pack`; None where these kernels cannot take it."""
     if weight.dtype != torch.bfloat16 or _functions() is None:
         return None
-    return _pack([weight], bias, KINDS[quant], deterministic, _arena)
+    return _pack([weight], bias, FORMS[quant], deterministic, _arena)
+
+
+def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: bool) -> NativeLinear | None:
+    """As :func:`blade_llm.kernels.linear.pack_quantized`, for inputs in bf16; None where these kernels cannot take it:
+    groups must be whole rows or multiples of 32 inputs, and tensors in the CPU's memory.
+
+    Integers and scales are kept as they are. Few rows are multiplied with exactly these; for many, a weight is made
+    bf16 in between, rounded once.
+
+    Raises ``ValueError`` for integers that have more bits than they should, or an order that is no permutation.
+    """
+    whole_rows = weight.group_size >= weight.inputs
+    if _functions() is None or weight.integers.device.type != "cpu" or (weight.group_size % PANEL and not whole_rows):
+        return None
+    if not weight.integers.numel():
+        return None
+    least, most = (int(each) for each in torch.aminmax(weight.integers))
+    if most >> weight.bits:
+        raise ValueError(f"integers of {weight.bits} bits reach {most}")
+    order = torch.empty(0, dtype=torch.int32)
+    if weight.order is not None:
+        if not torch.equal(weight.order.sort().values, torch.arange(weight.inputs)):
+            raise ValueError(f"the order of inputs must have each of 0 to {weight.inputs - 1} once")
+        order = weight.order.int()
+    kind: Kind = "affine4" if weight.bits <= 4 else "affine8"
+    zeros = None
+    if weight.zeros is not None:
+        above = weight.zeros.short() - MIDDLES[kind]
+        if int(above.max()) > 127:
+            return None
+        zeros = above.to(torch.int8).contiguous()
+    shift = MIDDLES[kind] - weight.middle if zeros is None else 0
+    group_steps = -(-min(weight.group_size, weight.inputs) // PANEL)
+    form = Form(kind, group_steps, SCALE_TYPES[weight.scales.dtype], zeros is not None)
+    scales = weight.scales
+    if kind == "affine8" and whole_rows and zeros is None and least + shift > 0:  # -128 is what int8's kernels lack
+        form, scales = FORMS["int8"], weight.scales.float()
+    linear = _empty(weight.outputs, weight.inputs, form, bias, deterministic, order, _arena)
+    if form.kind == "int8":
+        linear.parts.scales[: weight.outputs] = scales[:, 0]
+    linear.pack_integers(weight.integers.contiguous(), scales.contiguous(), zeros, shift)
+    return linear
 
 
 def pack_stacked(
@@ -122,23 +215,37 @@ def pack_stacked(
     fill panels."""
     if _functions() is None or any(each.dtype != torch.bfloat16 or len(each) % PANEL for each in weights):
         return None
-    return _pack(weights, bias, KINDS[quant], deterministic, _arena)
+    return _pack(weights, bias, FORMS[quant], deterministic, _arena)
 
 
-def _pack(
-    weights: Sequence[Tensor], bias: Tensor | None, kind: int, deterministic: bool, arena: HugePageArena
+def _empty(
+    outputs: int,
+    inputs: int,
+    form: Form,
+    bias: Tensor | None,
+    deterministic: bool,
+    order: Tensor,
+    arena: HugePageArena,
 ) -> NativeLinear:
-    """``weights``: [out, in] bf16, all but the last of whole panels; ``bias``: [all out]; ``arena``: for the result."""
+    """A layer of which the records are to be written; ``bias``: [out]; ``arena``: for them."""
     library = _functions()
     assert library is not None
-    outputs, inputs = sum(map(len, weights)), weights[0].shape[1]
-    panels, steps = -(-outputs // PANEL), -(-inputs // PANEL)
-    records = arena.empty(panels * steps * int(library.blade_linear_record_bytes(kind)))
-    scales = torch.zeros(panels * PANEL if kind == KINDS["int8"] else 0)
+    panels = -(-outputs // PANEL)
+    weight = _weight(form, deterministic, outputs, inputs)
+    records = arena.empty(panels * int(library.blade_linear_panel_bytes(ctypes.addressof(weight))))
+    scales = torch.zeros(panels * PANEL if form.kind == "int8" else 0)
     padded_bias = torch.zeros(panels * PANEL if bias is not None else 0)
     if bias is not None:
         padded_bias[:outputs] = bias
-    linear = NativeLinear(outputs, inputs, kind, deterministic, Parts(records, scales, padded_bias))
+    return NativeLinear(outputs, inputs, form, deterministic, Parts(records, scales, padded_bias, order))
+
+
+def _pack(
+    weights: Sequence[Tensor], bias: Tensor | None, form: Form, deterministic: bool, arena: HugePageArena
+) -> NativeLinear:
+    """``weights``: [out, in] bf16, all but the last of whole panels; ``bias``: [all out]."""
+    outputs, inputs = sum(map(len, weights)), weights[0].shape[1]
+    linear = _empty(outputs, inputs, form, bias, deterministic, torch.empty(0, dtype=torch.int32), arena)
     first = 0
     for weight in weights:
         source = weight.contiguous()
@@ -147,7 +254,7 @@ def _pack(
     return linear
 
 
-def measure_prefetch(quant: Quantization, rounds: int = 12) -> int:
+def measure_prefetch(kind: Kind, rounds: int = 12) -> int:
     """The distance of :data:`PREFETCH_DISTANCES` with which a single row is multiplied fastest.
 
     The distances take turns and the fastest of ``rounds`` counts: a quarter of a second in all. The weight is larger
@@ -155,31 +262,69 @@ def measure_prefetch(quant: Quantization, rounds: int = 12) -> int:
     """
     functions = _functions()
     assert functions is not None
-    weight = torch.zeros(32_768 if quant == "none" else 65_536, 1024, dtype=torch.bfloat16)
-    layer = _pack([weight], None, KINDS[quant], False, HugePageArena())  # goes with it
+    outputs, inputs = 32_768 if kind == "none" else 65_536, 1024
+    if kind in ("affine4", "affine8"):
+        form = Form(kind, group_steps=2, has_zeros=True)
+        layer = _empty(outputs, inputs, form, None, False, torch.empty(0, dtype=torch.int32), HugePageArena())
+        layer.parts.records.zero_()
+    else:
+        layer = _pack([torch.zeros(outputs, inputs).bfloat16()], None, FORMS[kind], False, HugePageArena())
     row = torch.zeros(1, 1024, dtype=torch.bfloat16)
     best = dict.fromkeys(PREFETCH_DISTANCES, float("inf"))
-    before = functions.blade_linear_set_prefetch(0)
+    before = functions.blade_linear_set_prefetch(KINDS[kind], 0)
     for _ in range(rounds):
         for distance in best:
-            functions.blade_linear_set_prefetch(distance)
+            functions.blade_linear_set_prefetch(KINDS[kind], distance)
             start = time.perf_counter()
             layer(row)
             best[distance] = min(best[distance], time.perf_counter() - start)
-    functions.blade_linear_set_prefetch(before)
+    functions.blade_linear_set_prefetch(KINDS[kind], before)
     return min(best, key=best.__getitem__)
 
 
-def set_prefetch(distance: int) -> None:
-    """Fetch weights ``distance`` bytes ahead."""
+def set_prefetch(kind: Kind, distance: int) -> None:
+    """Fetch weights of ``kind`` ``distance`` bytes ahead."""
     functions = _functions()
     assert functions is not None
-    functions.blade_linear_set_prefetch(distance)
+    functions.blade_linear_set_prefetch(KINDS[kind], distance)
 
 
-def prefetch_matters(quant: Quantization) -> bool:
+def prefetch_matters(kind: Kind) -> bool:
     """Whether the kernels in use fetch at a distance that is measured: all do but the one for AMX and bf16."""
-    return _functions() is not None and (quant != "none" or native.isa() != "amx")
+    return _functions() is not None and (kind != "none" or native.isa() != "amx")
+
+
+def measure_integers(rounds: int = 12) -> bool:
+    """Whether many rows by quantised weights are faster as integers than in bf16: a matter of the CPU's dot products.
+
+    By much or not at all, so that a tenth of a second is enough. 8 bits count for 4, which gain more.
+    """
+    functions = _functions()
+    assert functions is not None
+    layer = _pack([torch.zeros(512, 1024).bfloat16()], None, FORMS["int8"], False, HugePageArena())
+    rows = torch.ones(32, 1024, dtype=torch.bfloat16)
+    best = {0: float("inf"), 1: float("inf")}
+    before = functions.blade_linear_set_always_integers(0)
+    for _ in range(rounds):
+        for always in best:
+            functions.blade_linear_set_always_integers(always)
+            start = time.perf_counter()
+            layer(rows)
+            best[always] = min(best[always], time.perf_counter() - start)
+    functions.blade_linear_set_always_integers(before)
+    return best[1] < best[0]
+
+
+def set_always_integers(always: bool) -> None:
+    """Multiply quantised weights as integers whatever the number of rows, where :func:`integers_matter`."""
+    functions = _functions()
+    assert functions is not None
+    functions.blade_linear_set_always_integers(always)
+
+
+def integers_matter() -> bool:
+    """Whether a quantised weight of this process has the choice between integers and bf16 for many rows."""
+    return _functions() is not None and native.isa() == "avx512_bf16" and bool(_kinds - {"none"})
 
 
 @cache
@@ -188,17 +333,34 @@ def _functions() -> ctypes.CDLL | None:
     if library is None or not library.blade_linear_supported():
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.blade_linear_record_bytes.argtypes = (ctypes.c_int,)
-    library.blade_linear_record_bytes.restype = number
-    library.blade_linear_pack.argtypes = (pointer, pointer)
-    library.blade_linear_pack.restype = None
+    library.blade_linear_panel_bytes.argtypes = (pointer,)
+    library.blade_linear_panel_bytes.restype = number
+    for packer in (library.blade_linear_pack, library.blade_linear_pack_integers):
+        packer.argtypes = (pointer, pointer)
+        packer.restype = None
     library.blade_linear.argtypes = (pointer, pointer, number, number, pointer)
     library.blade_linear.restype = None
-    library.blade_linear_set_prefetch.argtypes = (number,)
+    library.blade_linear_set_prefetch.argtypes = (ctypes.c_int, number)
     library.blade_linear_set_prefetch.restype = number
     return library
 
 
+def _weight(form: Form, deterministic: bool, outputs: int, inputs: int) -> _Weight:
+    """Without its data."""
+    return _Weight(
+        KINDS[form.kind],
+        deterministic,
+        outputs,
+        inputs,
+        levels=_levels(form.kind).data_ptr(),
+        group_steps=form.group_steps,
+        scale_type=form.scale_type,
+        has_zeros=form.has_zeros,
+    )
+
+
 @cache
-def _levels() -> Tensor:
-    return torch.tensor(INT4_LEVELS * 2).bfloat16()
+def _levels(kind: Kind) -> Tensor:
+    """What the 16 values of a nibble stand for, twice."""
+    levels = INT4_LEVELS if kind == "int4" else tuple(range(-8, 8))
+    return torch.tensor(levels * 2).bfloat16()

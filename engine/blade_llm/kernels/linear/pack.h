@@ -32,15 +32,15 @@ static inline void pack_bf16(const bf16 (&block)[PANEL][STEP], uint8_t* record) 
         }
 }
 
-static inline void pack_int8(const int8_t (&block)[PANEL][STEP], uint8_t* record) {
+static inline void pack_bytes(const uint8_t (&block)[PANEL][STEP], uint8_t* record) {
     for (int output = 0; output < PANEL; ++output)
         for (int input = 0; input < STEP; ++input) {
             int at = output / 16 * 512 + input / 4 * 64 + output % 16 * 4 + input % 4;
-            record[at] = static_cast<uint8_t>(block[output][input] + 128);
+            record[at] = block[output][input];
         }
 }
 
-static inline void pack_int4(const uint8_t (&block)[PANEL][STEP], const bf16* scales, uint8_t* record) {
+static inline void pack_nibbles(const uint8_t (&block)[PANEL][STEP], uint8_t* record) {
     uint16_t words[256];
     for (int tile = 0; tile < 2; ++tile)
         for (int vector = 0; vector < 4; ++vector)
@@ -49,8 +49,7 @@ static inline void pack_int4(const uint8_t (&block)[PANEL][STEP], const bf16* sc
                 words[tile * 128 + vector * 32 + word] =
                     static_cast<uint16_t>(inputs[0] | inputs[2] << 4 | inputs[4] << 8 | inputs[6] << 12);
             }
-    memcpy(record, words, 512);
-    memcpy(record + 512, scales, PANEL * sizeof(bf16));
+    memcpy(record, words, VALUE_BYTES_4);
 }
 
 // Scale of int8 weights: the largest magnitude of a row becomes 127.
@@ -187,24 +186,26 @@ static inline __attribute__((always_inline)) void pack_panel(const Weight& weigh
             weight.scales[first + i] = scale;
             inverse[i] = scale > 0.0f ? 1.0f / scale : 0.0f;
         }
+    const int64_t step_bytes = value_bytes(weight.kind) + (weight.kind == Kind::int4 ? INT4_SCALE_BYTES : 0);
     const Quantizer* quantizer = nullptr;
     alignas(64) unsigned char storage[sizeof(Quantizer)];
     if (weight.kind == Kind::int4) quantizer = new (storage) Quantizer(weight.levels);
     for (int64_t step = 0; step < weight.steps(); ++step) {
         fetch_block(source, weight.outputs, weight.inputs, panel, step, block);
-        uint8_t* record = records + step * record_bytes(weight.kind);
+        uint8_t* record = records + step * step_bytes;
         if (weight.kind == Kind::bf16) {
             pack_bf16(block, record);
         } else if (weight.kind == Kind::int8) {
-            int8_t quantized[PANEL][STEP];
+            uint8_t quantized[PANEL][STEP];
             for (int i = 0; i < PANEL; ++i)
-                for (int j = 0; j < STEP; ++j) quantized[i][j] = static_cast<int8_t>(rintf(to_float(block[i][j]) * inverse[i]));
-            pack_int8(quantized, record);
+                for (int j = 0; j < STEP; ++j) quantized[i][j] = static_cast<uint8_t>(static_cast<int>(rintf(to_float(block[i][j]) * inverse[i])) + 128);
+            pack_bytes(quantized, record);
         } else {
             uint8_t indices[PANEL][STEP];
             bf16 scales[PANEL];
             for (int i = 0; i < PANEL; ++i) scales[i] = quantizer->group(block[i], indices[i]);
-            pack_int4(indices, scales, record);
+            pack_nibbles(indices, record);
+            memcpy(record + VALUE_BYTES_4, scales, INT4_SCALE_BYTES);
         }
     }
 }

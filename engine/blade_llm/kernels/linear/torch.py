@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.linear.packed import PackedLinear
+
 INT4_LEVELS = tuple(unit / 128 for unit in (-128, -101, -81, -64, -49, -36, -24, -12, 0, 12, 25, 38, 52, 68, 87, 111))
 """Levels of least squared error for groups of 32 normal values of which the largest falls on -1, as whole numbers of
 1/128: exact in bf16, and integers for kernels that multiply those."""
@@ -86,7 +88,7 @@ class FixedRows:
 
     __slots__ = ("_linear", "_rows", "nbytes")
 
-    def __init__(self, linear: OneDnnLinear | PlainLinear | Int8Linear | Int4Linear, rows: int) -> None:
+    def __init__(self, linear: PackedLinear, rows: int) -> None:
         self._linear = linear
         self._rows = rows
         self.nbytes = linear.nbytes
@@ -114,7 +116,12 @@ def pack(
         linear = PlainLinear(weight, bias)
     else:
         return None
-    return FixedRows(linear, GPU_ROWS if on_gpu else CPU_ROWS) if deterministic else linear
+    return fixed_rows(linear, on_gpu=on_gpu) if deterministic else linear
+
+
+def fixed_rows(linear: PackedLinear, *, on_gpu: bool) -> FixedRows:
+    """``linear`` whose result for a row does not depend on the other rows and their number."""
+    return FixedRows(linear, GPU_ROWS if on_gpu else CPU_ROWS)
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
-// Quantised weights back to bf16 tiles. int8 stays without its scale, which is applied to the sums; int4's scale changes
-// within a sum, so it is multiplied in.
+// Quantised weights back to bf16 tiles. int8 stays without its scale, which is applied to the sums; the others' scales
+// change within a sum, so they are multiplied in, and the products rounded.
 #pragma once
 
-#include "layout.h"
+#include "groups.h"
 
 namespace blade {
 
@@ -45,10 +45,11 @@ BLADE_AVX512_BF16 static inline void unpack_int8(__m512i values, const Int8Table
 struct Tables {
     Int8Tables int8;
     __m512i levels;
+    GroupForm form;
 
-    BLADE_AVX512_BF16 explicit Tables(const Weight& weight) {
+    BLADE_AVX512_BF16 explicit Tables(const Weight& weight) : form(weight) {
         if (weight.kind == Kind::int8) int8 = int8_tables();
-        levels = weight.kind == Kind::int4 ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
+        levels = has_nibbles(weight.kind) ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
     }
 };
 
@@ -56,18 +57,34 @@ struct Tables {
 // fifth belongs to the next nibble, hence the 16 levels twice.
 #define BLADE_INT4_ROW(values, i, levels) _mm512_permutexvar_epi16(_mm512_srli_epi16(values, 4 * (i)), levels)
 
-BLADE_AVX512_BF16 static inline __m512i scale_row(__m512i row, __m512 scale) {
+// Two vectors of fp32 as the even and the odd halves of a row, rounded to bf16.
+BLADE_AVX512_BF16 static inline __m512i rounded_row(__m512 even, __m512 odd) {
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000)), half = _mm512_set1_epi32(0x8000);
-    __m512 even = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(row, 16)), scale);
-    __m512 odd = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(row, upper)), scale);
     __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
     __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
     return _mm512_ternarylogic_epi32(upper, high, low, 0xca);  // upper ? high : low
 }
 
-// A record to two bf16 tiles.
+// Levels times their scale, ``offset`` added where the kind has one.
 template <Kind KIND>
-BLADE_AVX512_BF16 static inline void unpack_record(const uint8_t* record, bf16* tiles, const Tables& tables) {
+BLADE_AVX512_BF16 static inline __m512i scale_row(__m512i row, __m512 scale, __m512 offset) {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(row, 16));
+    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(row, upper));
+    if constexpr (KIND == Kind::int4) return rounded_row(_mm512_mul_ps(even, scale), _mm512_mul_ps(odd, scale));
+    return rounded_row(_mm512_fmadd_ps(even, scale, offset), _mm512_fmadd_ps(odd, scale, offset));
+}
+
+// Input i (0..3) of the four in each word of a vector of bytes.
+BLADE_AVX512_BF16 static inline __m512 byte_input(__m512i values, int i) {
+    return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(values, 8 * i), _mm512_set1_epi32(255)));
+}
+
+// The record of ``step`` to two bf16 tiles.
+template <Kind KIND>
+BLADE_AVX512_BF16 static inline void unpack_record(
+    const Panel<KIND>& panel, int64_t step, bf16* tiles, const Tables& tables) {
+    const uint8_t *record = panel.record(step), *scales = panel.scales(step);
     if constexpr (KIND == Kind::int8) {
         for (int vector = 0; vector < 16; ++vector) {
             __m512i rows[2];
@@ -75,16 +92,29 @@ BLADE_AVX512_BF16 static inline void unpack_record(const uint8_t* record, bf16* 
             _mm512_store_si512(tiles + vector * 64, rows[0]);
             _mm512_store_si512(tiles + vector * 64 + 32, rows[1]);
         }
-    } else if constexpr (KIND == Kind::int4) {
-        const bf16* scales = reinterpret_cast<const bf16*>(record + 512);
-        for (int vector = 0; vector < 8; ++vector) {
-            __m512 scale = load_bf16(scales + vector / 4 * 16);
-            __m512i values = _mm512_loadu_si512(record + vector * 64);
-            bf16* rows = tiles + vector * 128;
-            _mm512_store_si512(rows, scale_row(BLADE_INT4_ROW(values, 0, tables.levels), scale));
-            _mm512_store_si512(rows + 32, scale_row(BLADE_INT4_ROW(values, 1, tables.levels), scale));
-            _mm512_store_si512(rows + 64, scale_row(BLADE_INT4_ROW(values, 2, tables.levels), scale));
-            _mm512_store_si512(rows + 96, scale_row(BLADE_INT4_ROW(values, 3, tables.levels), scale));
+    } else if constexpr (has_nibbles(KIND)) {
+        for (int tile = 0; tile < 2; ++tile) {
+            const __m512 scale = tables.form.scale<KIND>(scales, tile), offset = tables.form.offset<KIND>(scales, tile, scale);
+            for (int vector = 0; vector < 4; ++vector, record += 64, tiles += 128) {
+                const __m512i values = _mm512_loadu_si512(record);
+                _mm512_store_si512(tiles, scale_row<KIND>(BLADE_INT4_ROW(values, 0, tables.levels), scale, offset));
+                _mm512_store_si512(tiles + 32, scale_row<KIND>(BLADE_INT4_ROW(values, 1, tables.levels), scale, offset));
+                _mm512_store_si512(tiles + 64, scale_row<KIND>(BLADE_INT4_ROW(values, 2, tables.levels), scale, offset));
+                _mm512_store_si512(tiles + 96, scale_row<KIND>(BLADE_INT4_ROW(values, 3, tables.levels), scale, offset));
+            }
+        }
+    } else if constexpr (KIND == Kind::affine8) {
+        for (int tile = 0; tile < 2; ++tile) {
+            const __m512 scale = tables.form.scale<KIND>(scales, tile);
+            const __m512 offset = _mm512_fmadd_ps(_mm512_set1_ps(-128.0f), scale, tables.form.offset<KIND>(scales, tile, scale));
+            for (int vector = 0; vector < 8; ++vector, record += 64, tiles += 64) {
+                const __m512i values = _mm512_loadu_si512(record);
+                __m512 inputs[4];
+#pragma GCC unroll 4
+                for (int i = 0; i < 4; ++i) inputs[i] = _mm512_fmadd_ps(byte_input(values, i), scale, offset);
+                _mm512_store_si512(tiles, rounded_row(inputs[0], inputs[1]));
+                _mm512_store_si512(tiles + 32, rounded_row(inputs[2], inputs[3]));
+            }
         }
     }
 }

@@ -1,18 +1,9 @@
 // For CPUs without AVX512-BF16: quantised weights to bf16 tiles, and fp32 sums to a row of outputs.
 #pragma once
 
-#include "layout.h"
+#include "groups.h"
 
 namespace blade {
-
-constexpr int INT4_UNITS = 128;  // every level of int4 is a whole number of 1/128
-
-// The 16 levels as bytes, 128 too large, twice: the table of a byte permutation.
-BLADE_AVX2 static inline __m256i level_bytes(const Weight& weight) {
-    alignas(16) uint8_t bytes[16];
-    for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(to_float(weight.levels[i]) * INT4_UNITS + 128.0f);
-    return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
-}
 
 // Rows 0 to 3 of 32 bytes of nibbles, as 16-bit levels, 128 too large.
 BLADE_AVX2 static inline void level_rows(__m256i nibbles, __m256i levels, __m256i (&rows)[4]) {
@@ -34,42 +25,68 @@ BLADE_AVX2 static inline void store_pairs(bf16* to, __m256i even, __m256i odd) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa));
 }
 
-// int8 stays without its scale, which is applied to the sums.
-BLADE_AVX2 static inline void unpack_int8_avx2(const uint8_t* record, bf16* tiles) {
-    const __m256i byte = _mm256_set1_epi32(255);
-    for (int at = 0; at < 32; ++at) {  // of the vectors' halves: outputs 0-7, 8-15
-        __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(record + at * 32));
-        bf16* to = tiles + at / 2 * 64 + at % 2 * 16;
-        __m256i inputs[4];
-        for (int i = 0; i < 4; ++i, values = _mm256_srli_epi32(values, 8))
-            inputs[i] = _mm256_castps_si256(without_offset(_mm256_and_si256(values, byte)));
-        store_pairs(to, inputs[0], inputs[1]);
-        store_pairs(to + 32, inputs[2], inputs[3]);
-    }
+// Integers, which count from the middle, as weights: int8 stays without its scale, which is applied to the sums. The
+// others' scales change within a sum, so they are multiplied in, and the products will be rounded.
+template <Kind KIND>
+BLADE_AVX2 static inline __m256i scaled(__m256i values, __m256 scale, __m256 offset) {
+    const __m256 integers = without_offset(values);
+    if constexpr (KIND == Kind::int8) return _mm256_castps_si256(integers);
+    const __m256 product =
+        KIND == Kind::int4 ? _mm256_mul_ps(integers, scale) : _mm256_fmadd_ps(integers, scale, offset);
+    return _mm256_add_epi32(_mm256_castps_si256(product), _mm256_set1_epi32(0x8000));
 }
 
-// int4's scale changes within a sum, so it is multiplied in, and the product rounded.
-BLADE_AVX2 static inline void unpack_int4_avx2(const uint8_t* record, bf16* tiles, __m256i levels) {
-    const __m256i word = _mm256_set1_epi32(0xffff), nearest = _mm256_set1_epi32(0x8000);
-    const bf16* scales = reinterpret_cast<const bf16*>(record + 512);
-    for (int at = 0; at < 16; ++at) {
-        const __m256 scale = _mm256_mul_ps(load_bf16x8(scales + at / 8 * 16 + at % 2 * 8), _mm256_set1_ps(1.0f / INT4_UNITS));
-        __m256i rows[4];
-        level_rows(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(record + at * 32)), levels, rows);
-        for (int i = 0; i < 4; ++i) {
-            const __m256 even = _mm256_mul_ps(without_offset(_mm256_and_si256(rows[i], word)), scale);
-            const __m256 odd = _mm256_mul_ps(without_offset(_mm256_srli_epi32(rows[i], 16)), scale);
-            store_pairs(
-                tiles + at / 2 * 128 + i * 32 + at % 2 * 16, _mm256_add_epi32(_mm256_castps_si256(even), nearest),
-                _mm256_add_epi32(_mm256_castps_si256(odd), nearest));
+template <Kind KIND>
+BLADE_AVX2 static inline void unpack_bytes_avx2(
+    const uint8_t* record, const uint8_t* scales, bf16* tiles, const GroupForm& form) {
+    const __m256i byte = _mm256_set1_epi32(255);
+    for (int half = 0; half < 4; ++half) {  // a tile's outputs 0-7, then 8-15
+        __m256 scale = _mm256_setzero_ps(), offset = scale;
+        if constexpr (KIND != Kind::int8) {
+            scale = form.scale_avx2<KIND>(scales, half * 8);
+            offset = form.offset_avx2<KIND>(scales, half * 8, scale);
+        }
+        const uint8_t* from = record + half / 2 * 512 + half % 2 * 32;
+        bf16* to = tiles + half / 2 * TILE_WORDS + half % 2 * 16;
+        for (int vector = 0; vector < 8; ++vector, from += 64, to += 64) {
+            __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+            __m256i inputs[4];
+            for (int i = 0; i < 4; ++i, values = _mm256_srli_epi32(values, 8))
+                inputs[i] = scaled<KIND>(_mm256_and_si256(values, byte), scale, offset);
+            store_pairs(to, inputs[0], inputs[1]);
+            store_pairs(to + 32, inputs[2], inputs[3]);
         }
     }
 }
 
 template <Kind KIND>
-BLADE_AVX2 static inline void unpack_avx2(const uint8_t* record, bf16* tiles, __m256i levels) {
-    if constexpr (KIND == Kind::int8) unpack_int8_avx2(record, tiles);
-    if constexpr (KIND == Kind::int4) unpack_int4_avx2(record, tiles, levels);
+BLADE_AVX2 static inline void unpack_nibbles_avx2(
+    const uint8_t* record, const uint8_t* scales, bf16* tiles, __m256i levels, const GroupForm& form) {
+    const __m256i word = _mm256_set1_epi32(0xffff);
+    for (int half = 0; half < 4; ++half) {
+        const __m256 unit = _mm256_set1_ps(1.0f / level_units(KIND));
+        const __m256 stored = form.scale_avx2<KIND>(scales, half * 8), scale = _mm256_mul_ps(stored, unit);
+        const __m256 offset = form.offset_avx2<KIND>(scales, half * 8, scale);
+        const uint8_t* from = record + half / 2 * 256 + half % 2 * 32;
+        bf16* to = tiles + half / 2 * TILE_WORDS + half % 2 * 16;
+        for (int vector = 0; vector < 4; ++vector, from += 64) {
+            __m256i rows[4];
+            level_rows(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), levels, rows);
+            for (int i = 0; i < 4; ++i, to += 32)
+                store_pairs(
+                    to, scaled<KIND>(_mm256_and_si256(rows[i], word), scale, offset),
+                    scaled<KIND>(_mm256_srli_epi32(rows[i], 16), scale, offset));
+        }
+    }
+}
+
+// The record of ``step`` to two bf16 tiles.
+template <Kind KIND>
+BLADE_AVX2 static inline void unpack_avx2(
+    const Panel<KIND>& panel, int64_t step, bf16* tiles, __m256i levels, const GroupForm& form) {
+    const uint8_t *record = panel.record(step), *scales = panel.scales(step);
+    if constexpr (has_nibbles(KIND)) unpack_nibbles_avx2<KIND>(record, scales, tiles, levels, form);
+    else unpack_bytes_avx2<KIND>(record, scales, tiles, form);
 }
 
 // Eight fp32 values rounded to bf16, in the upper halves; NaN stays NaN.

@@ -72,8 +72,10 @@ BLADE_AMX static inline void accumulate(
 }
 
 // Steps of one panel, of which the records may be unpacked already.
+template <Kind KIND>
 struct Stretch {
-    const uint8_t* records;
+    Panel<KIND> panel;
+    int64_t first;  // step
     bf16* unpacked;
     int64_t steps;
     bool unpack;
@@ -84,7 +86,7 @@ struct Stretch {
 // 32 rows (or fewer, as configured) by a stretch. ``sums``: 32 x 32, continued if ``resume``.
 template <Kind KIND, bool LOWER>
 BLADE_AMX static inline void stretch_sums(
-    const Stretch& stretch, const bf16* x, int64_t x_stride, const Tables& tables, float* sums, bool resume) {
+    const Stretch<KIND>& stretch, const bf16* x, int64_t x_stride, const Tables& tables, float* sums, bool resume) {
     if (resume) {
         _tile_loadd(0, sums, 128);
         _tile_loadd(1, sums + 16, 128);
@@ -101,18 +103,18 @@ BLADE_AMX static inline void stretch_sums(
         }
     }
     if constexpr (KIND == Kind::bf16) {
-        const bf16* tiles = reinterpret_cast<const bf16*>(stretch.records);
+        const bf16* tiles = reinterpret_cast<const bf16*>(stretch.panel.record(stretch.first));
         accumulate<LOWER>(x, x_stride, tiles, stretch.steps, stretch.next, stretch.lines);
     } else if (!stretch.unpack) {
         accumulate<LOWER>(x, x_stride, stretch.unpacked, stretch.steps, stretch.next, 0);
     } else {
-        constexpr int bytes = record_bytes(KIND);
         for (int64_t step = 0; step < stretch.steps; step += UNPACK_AHEAD) {
             int64_t count = std::min<int64_t>(UNPACK_AHEAD, stretch.steps - step);
             for (int64_t i = step; i < step + count; ++i) {
-                const uint8_t* record = stretch.records + i * bytes;
-                for (int at = 0; at < bytes; at += 64) _mm_prefetch(record + PREFETCH_BYTES + at, _MM_HINT_T0);
-                unpack_record<KIND>(record, stretch.unpacked + i * 2 * TILE_WORDS, tables);
+                const uint8_t* ahead = stretch.panel.record(stretch.first + i) + PREFETCH_BYTES;
+                for (int at = 0; at < value_bytes(KIND); at += 64) _mm_prefetch(ahead + at, _MM_HINT_T0);
+                if constexpr (KIND == Kind::int4) _mm_prefetch(ahead + VALUE_BYTES_4, _MM_HINT_T0);
+                unpack_record<KIND>(stretch.panel, stretch.first + i, stretch.unpacked + i * 2 * TILE_WORDS, tables);
             }
             accumulate<LOWER>(x + step * STEP, x_stride, stretch.unpacked + step * 2 * TILE_WORDS, count, stretch.next, 0);
         }
@@ -128,7 +130,7 @@ BLADE_AMX static inline void stretch_sums(
 // 32 rows or fewer of one panel, over one stretch of the inputs; the outputs are written after the last stretch.
 template <Kind KIND>
 BLADE_AMX static inline void multiply_sub(
-    const Job& job, int64_t row, int rows, int64_t panel, int64_t step, const Stretch& stretch, const Tables& tables,
+    const Job& job, int64_t row, int rows, int64_t panel, int64_t step, const Stretch<KIND>& stretch, const Tables& tables,
     float* sums) {
     const bf16* x = job.x + row * job.x_stride + step * STEP;
     if (rows > 16)
@@ -222,15 +224,16 @@ BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, 
                 const int64_t steps = std::min(blocking.steps, all_steps - step);
                 float* waiting = sums;
                 for (int64_t panel = group; panel < group_end; ++panel) {
-                    const uint8_t* records = weight.records + panel * weight.panel_bytes() + step * record_bytes(KIND);
+                    const Panel<KIND> records(weight, panel);
                     // Few rows: memory is the limit, so fetch just ahead. Many: fetch the next panel meanwhile.
                     const int lines = static_cast<int>((STREAM + subs - 1) / subs);
-                    const uint8_t* next = records + (subs == 1 ? PREFETCH_BYTES : weight.panel_bytes());
+                    const uint8_t* next = records.record(step) + (subs == 1 ? PREFETCH_BYTES : weight.panel_bytes());
                     for (int64_t sub = 0; sub < subs; ++sub, waiting += AMX_ROWS * PANEL) {
                         const int64_t row = block + sub * AMX_ROWS;
                         const int rows = static_cast<int>(std::min<int64_t>(AMX_ROWS, block_end - row));
                         if (rows != configured) configure(configured = rows);
-                        const Stretch stretch{records, unpacked, steps, sub == 0, next + sub * lines * 64 * steps, lines};
+                        const uint8_t* part = next + sub * lines * 64 * steps;
+                        const Stretch<KIND> stretch{records, step, unpacked, steps, sub == 0, part, lines};
                         multiply_sub<KIND>(job, row, rows, panel, step, stretch, tables, waiting);
                     }
                 }

@@ -171,7 +171,7 @@ BLADE_AVX2 static void widen_rows(const bf16* x, int64_t x_stride, int64_t count
 
 // A group of rows by panels of bf16, as memory brings them.
 BLADE_AVX2 static void few_rows(const Weight& weight, int64_t first, int64_t last, Rows rows) {
-    const int64_t all_steps = weight.steps(), distance = prefetch_distance;
+    const int64_t all_steps = weight.steps(), distance = prefetch_distance(Kind::bf16);
     const float* x = rows.x;
     for (int64_t panel = first; panel < last; ++panel, rows.y += PANEL, rows.x = x) {
         const bf16* tiles = reinterpret_cast<const bf16*>(weight.records + panel * weight.panel_bytes());
@@ -197,6 +197,7 @@ template <Kind KIND>
 BLADE_AVX2 static void many_rows(
     const Weight& weight, int64_t first, int64_t last, const Rows* groups, int64_t count, bf16* unpacked, __m256i levels) {
     const int64_t all_steps = weight.steps(), stride = AVX2_BLOCK_ROWS * PANEL;
+    const GroupForm form(weight);
     auto of_panel = [&](Rows rows, int64_t panel) {
         rows.sums += (panel - first) * stride;
         rows.y += (panel - first) * PANEL;
@@ -207,10 +208,11 @@ BLADE_AVX2 static void many_rows(
     for (int64_t step = 0; step < all_steps; step += AVX2_STEPS) {
         const int64_t steps = std::min(AVX2_STEPS, all_steps - step);
         for (int64_t panel = first; panel < last; ++panel) {
-            const uint8_t* records = weight.records + panel * weight.panel_bytes() + step * record_bytes(KIND);
+            const Panel<KIND> panel_records(weight, panel);
+            const uint8_t* records = panel_records.record(step);
             if constexpr (KIND != Kind::bf16)
                 for (int64_t i = 0; i < steps; ++i)
-                    unpack_avx2<KIND>(records + i * record_bytes(KIND), unpacked + i * 2 * TILE_WORDS, levels);
+                    unpack_avx2<KIND>(panel_records, step + i, unpacked + i * 2 * TILE_WORDS, levels, form);
             const bf16* tiles = KIND == Kind::bf16 ? reinterpret_cast<const bf16*>(records) : unpacked;
             for (int64_t i = 0; i < count; ++i) {
                 Rows rows = of_panel(groups[i], panel);
@@ -233,7 +235,7 @@ BLADE_AVX2 static void multiply_avx2(const Job& job, int64_t first, int64_t last
     float* x = buffers.widened.get(most_groups * lanes_of(AVX2_ROWS) * width * sizeof(float));
     float* sums = buffers.sums.get(AVX2_PANELS * AVX2_BLOCK_ROWS * PANEL * sizeof(float));
     bf16* unpacked = KIND == Kind::bf16 ? nullptr : buffers.unpacked.get(AVX2_STEPS * UNPACKED_RECORD);
-    const __m256i levels = KIND == Kind::int4 ? level_bytes(weight) : _mm256_setzero_si256();
+    const __m256i levels = _mm256_broadcastsi128_si256(level_bytes<KIND>(weight));
     Rows groups[AVX2_BLOCK_ROWS / AVX2_ROWS];
     for (int64_t block = 0; block < job.rows; block += block_rows) {
         const int64_t rows = std::min(block_rows, job.rows - block), count = (rows + AVX2_ROWS - 1) / AVX2_ROWS;

@@ -11,23 +11,39 @@
 namespace blade {
 
 constexpr int INTEGER_ROWS = 16;    // more are multiplied in bf16
-constexpr int INTEGER_STEPS = 8;    // of int8 weights: 256 products of 255 * 32767 fit a sum
+constexpr int INTEGER_STEPS = 8;    // 256 products of 255 * 32767 fit a sum
+
+// Groups in chunks of at most INTEGER_STEPS steps, of which the sums are exact.
+struct Chunks {
+    int64_t steps, group_steps, of_group, count;
+
+    template <Kind KIND>
+    static Chunks of(const Weight& weight) {
+        const int64_t steps = weight.steps(), group_steps = Panel<KIND>(weight, 0).group_steps();
+        const int64_t of_group = (group_steps + INTEGER_STEPS - 1) / INTEGER_STEPS;
+        const int64_t last = steps % group_steps;
+        return {steps, group_steps, of_group,
+                steps / group_steps * of_group + (last + INTEGER_STEPS - 1) / INTEGER_STEPS};
+    }
+
+    int64_t end_of_group(int64_t step) const { return std::min(steps, (step / group_steps + 1) * group_steps); }
+    int64_t end(int64_t step) const { return std::min(step + INTEGER_STEPS, end_of_group(step)); }
+};
 
 struct IntegerInputs {
     int16_t* values;   // [rows, width]
-    int32_t* offsets;  // [rows, groups]: what the sums of a group of steps start from
-    int64_t width, groups;
+    int32_t* offsets;  // [rows, chunks]: what the sums of a chunk start from
+    int64_t width;
+    Chunks chunks;
     float scale[INTEGER_ROWS];
 };
 
-constexpr int group_steps(Kind kind) { return kind == Kind::int8 ? INTEGER_STEPS : 1; }
-
-// 8 values times `inverse`, as 16-bit integers; int8's vectors want the middle two of four inputs exchanged.
+// 8 values times `inverse`, as 16-bit integers; vectors of bytes want the middle two of four inputs exchanged.
 template <Kind KIND>
 BLADE_AVX2 static inline __m128i integers(const bf16* x, __m256 inverse) {
     const __m256i wide = _mm256_cvtps_epi32(_mm256_mul_ps(load_bf16x8(x), inverse));
     __m128i values = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
-    if constexpr (KIND == Kind::int8) values = _mm_shufflehi_epi16(_mm_shufflelo_epi16(values, 0xd8), 0xd8);
+    if constexpr (!has_nibbles(KIND)) values = _mm_shufflehi_epi16(_mm_shufflelo_epi16(values, 0xd8), 0xd8);
     return values;
 }
 
@@ -49,29 +65,29 @@ template <Kind KIND>
 BLADE_AVX2 static void to_integers(const Job& job, Buffers& buffers, IntegerInputs& inputs) {
     const int64_t steps = job.weight->steps();
     inputs.width = steps * STEP;
-    inputs.groups = (steps + group_steps(KIND) - 1) / group_steps(KIND);
+    inputs.chunks = Chunks::of<KIND>(*job.weight);
     const int64_t bytes = job.rows * inputs.width * sizeof(int16_t);
-    inputs.values = reinterpret_cast<int16_t*>(buffers.bytes.get(bytes + job.rows * inputs.groups * sizeof(int32_t)));
-    inputs.offsets = reinterpret_cast<int32_t*>(inputs.values + job.rows * inputs.width);
+    inputs.values = reinterpret_cast<int16_t*>(buffers.bytes.get(bytes + job.rows * inputs.chunks.count * sizeof(int32_t)));
+    int32_t* offset = inputs.offsets = reinterpret_cast<int32_t*>(inputs.values + job.rows * inputs.width);
     const __m128i ones = _mm_set1_epi16(1);
     for (int64_t row = 0; row < job.rows; ++row) {
         const bf16* x = job.x + row * job.x_stride;
         bool finite;
         const float peak = largest_magnitude(x, inputs.width, finite);
-        inputs.scale[row] = finite ? peak / 32767.0f / (KIND == Kind::int4 ? INT4_UNITS : 1) : __builtin_nanf("");
+        inputs.scale[row] = finite ? peak / 32767.0f / level_units(KIND) : __builtin_nanf("");
         const __m256 inverse = _mm256_set1_ps(finite && peak > 0.0f ? 32767.0f / peak : 0.0f);
         int16_t* to = inputs.values + row * inputs.width;
-        for (int64_t group = 0; group < inputs.groups; ++group) {
-            const int64_t end = std::min(inputs.width, (group + 1) * group_steps(KIND) * STEP);
+        for (int64_t step = 0, end; step < steps; step = end) {
+            end = inputs.chunks.end(step);
             __m128i sum = _mm_setzero_si128();
-            for (int64_t at = group * group_steps(KIND) * STEP; at < end; at += 8) {
+            for (int64_t at = step * STEP; at < end * STEP; at += 8) {
                 const __m128i values = integers<KIND>(x + at, inverse);
                 _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at), values);
                 sum = _mm_add_epi32(sum, _mm_madd_epi16(values, ones));
             }
             alignas(16) int32_t parts[4];
             _mm_store_si128(reinterpret_cast<__m128i*>(parts), sum);
-            inputs.offsets[row * inputs.groups + group] = -128 * (parts[0] + parts[1] + parts[2] + parts[3]);
+            *offset++ = -128 * (parts[0] + parts[1] + parts[2] + parts[3]);
         }
     }
 }
@@ -84,7 +100,7 @@ BLADE_AVX2 static inline __m256i add_pairs(__m256i sum, __m256i weights, const i
 
 // The sums of one record. ``sums[i][v]``: row i, outputs 8 v to 8 v + 7.
 template <int ROWS>
-BLADE_AVX2 static inline void add_int8(
+BLADE_AVX2 static inline void add_bytes_avx2(
     __m256i (&sums)[ROWS][4], const int16_t* x, int64_t x_stride, const uint8_t* record) {
     const __m256i bytes = _mm256_set1_epi16(255);
 #pragma GCC unroll 2
@@ -103,7 +119,7 @@ BLADE_AVX2 static inline void add_int8(
 }
 
 template <int ROWS>
-BLADE_AVX2 static inline void add_int4(
+BLADE_AVX2 static inline void add_nibbles_avx2(
     __m256i (&sums)[ROWS][4], const int16_t* x, int64_t x_stride, const uint8_t* record, __m256i levels) {
     for (int vector = 0; vector < 4; ++vector)
 #pragma GCC unroll 4
@@ -121,35 +137,52 @@ BLADE_AVX2 static inline void add_int4(
 
 // ROWS rows by one panel.
 template <Kind KIND, int ROWS>
-BLADE_AVX2 static void integer_panel(const Job& job, const IntegerInputs& inputs, int64_t row, int64_t panel, __m256i levels) {
+BLADE_AVX2 static void integer_panel(
+    const Job& job, const IntegerInputs& inputs, int64_t row, int64_t panel, __m256i levels, const GroupForm& form) {
     __m256 totals[ROWS][4];
 #pragma GCC unroll 2
     for (auto& total : totals)
 #pragma GCC unroll 4
         for (auto& vector : total) vector = _mm256_setzero_ps();
-    const int64_t all_steps = job.weight->steps(), distance = prefetch_distance;
-    const uint8_t* record = job.weight->records + panel * job.weight->panel_bytes();
+    const Panel<KIND> records(*job.weight, panel);
+    const Chunks chunks = inputs.chunks;
+    const int64_t distance = prefetch_distance(KIND), group_bytes = records.group_bytes();
+    const uint8_t* record = records.record(0);
     const int16_t* x = inputs.values + row * inputs.width;
-    for (int64_t group = 0; group < inputs.groups; ++group) {
-        __m256i sums[ROWS][4];
-#pragma GCC unroll 2
-        for (int i = 0; i < ROWS; ++i)
-#pragma GCC unroll 4
-            for (auto& sum : sums[i]) sum = _mm256_set1_epi32(inputs.offsets[(row + i) * inputs.groups + group]);
-        const int64_t steps = std::min<int64_t>(group_steps(KIND), all_steps - group * group_steps(KIND));
-        for (int64_t step = 0; step < steps; ++step, record += record_bytes(KIND), x += STEP) {
-            for (int at = 0; at < record_bytes(KIND); at += 64) _mm_prefetch(record + distance + at, _MM_HINT_T0);
-            if constexpr (KIND == Kind::int8) add_int8<ROWS>(sums, x, inputs.width, record);
-            if constexpr (KIND == Kind::int4) add_int4<ROWS>(sums, x, inputs.width, record, levels);
-        }
-        const bf16* scales = reinterpret_cast<const bf16*>(record - 64);  // int4: behind the record's nibbles
-#pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) {
-            const __m256 scale = KIND == Kind::int4 ? load_bf16x8(scales + v * 8) : _mm256_set1_ps(1.0f);
+    const int32_t* offsets = inputs.offsets + row * chunks.count;
+    for (int64_t step = 0; step < chunks.steps;) {
+        const int64_t group_end = chunks.end_of_group(step);
+        const uint8_t* scales = record + (group_end - step) * value_bytes(KIND);
+        for (; step < group_end; ++offsets) {
+            __m256i sums[ROWS][4];
 #pragma GCC unroll 2
             for (int i = 0; i < ROWS; ++i)
-                totals[i][v] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[i][v]), scale, totals[i][v]);
+#pragma GCC unroll 4
+                for (auto& sum : sums[i]) sum = _mm256_set1_epi32(offsets[i * chunks.count]);
+            const int64_t end = std::min(step + INTEGER_STEPS, group_end);
+            for (; step < end; ++step, record += value_bytes(KIND), x += STEP) {
+                for (int at = 0; at < value_bytes(KIND); at += 64) _mm_prefetch(record + distance + at, _MM_HINT_T0);
+                if constexpr (has_nibbles(KIND)) add_nibbles_avx2<ROWS>(sums, x, inputs.width, record, levels);
+                else add_bytes_avx2<ROWS>(sums, x, inputs.width, record);
+            }
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; ++v) {
+                const __m256 scale = KIND == Kind::int8 ? _mm256_set1_ps(1.0f) : form.scale_avx2<KIND>(scales, v * 8);
+                const bool has_zeros = is_affine(KIND) && form.has_zeros;
+                const __m256 zero = has_zeros ? form.zero_avx2(scales, v * 8) : _mm256_setzero_ps();
+#pragma GCC unroll 2
+                for (int i = 0; i < ROWS; ++i) {
+                    __m256 sum = _mm256_cvtepi32_ps(sums[i][v]);
+                    if (is_affine(KIND)) {  // an offset is -128 times the sum of the inputs
+                        const __m256 negated = _mm256_set1_ps(static_cast<float>(offsets[i * chunks.count]) / 128.0f);
+                        sum = _mm256_fmadd_ps(zero, negated, sum);
+                    }
+                    totals[i][v] = _mm256_fmadd_ps(sum, scale, totals[i][v]);
+                }
+            }
         }
+        for (int64_t at = 0; at < group_bytes; at += 64) _mm_prefetch(record + distance + at, _MM_HINT_T0);
+        record += group_bytes;
     }
     const EpilogueAvx2 epilogue(*job.weight, panel);
 #pragma GCC unroll 2
@@ -169,11 +202,12 @@ template <Kind KIND>
 BLADE_AVX2 static void multiply_integers_avx2(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
     IntegerInputs inputs;
     to_integers<KIND>(job, buffers, inputs);
-    const __m256i levels = KIND == Kind::int4 ? level_bytes(*job.weight) : _mm256_setzero_si256();
+    const __m256i levels = _mm256_broadcastsi128_si256(level_bytes<KIND>(*job.weight));
+    const GroupForm form(*job.weight);
     for (int64_t panel = first; panel < last; ++panel) {
         int64_t row = 0;
-        for (; row + 2 <= job.rows; row += 2) integer_panel<KIND, 2>(job, inputs, row, panel, levels);
-        if (row < job.rows) integer_panel<KIND, 1>(job, inputs, row, panel, levels);
+        for (; row + 2 <= job.rows; row += 2) integer_panel<KIND, 2>(job, inputs, row, panel, levels, form);
+        if (row < job.rows) integer_panel<KIND, 1>(job, inputs, row, panel, levels, form);
     }
 }
 

@@ -83,7 +83,7 @@ BLADE_AVX512_BF16 static inline void dot_rows(int64_t rows, const Job& job, int6
 // Rows [begin, end) by one panel. From some rows on there is time to fetch the whole next panel, half of it with each of
 // the first two groups of rows.
 BLADE_AVX512_BF16 static void dot_block(const Job& job, int64_t begin, int64_t end, int64_t panel) {
-    const int64_t rows = end - begin, panel_bytes = job.weight->panel_bytes(), distance = prefetch_distance;
+    const int64_t rows = end - begin, panel_bytes = job.weight->panel_bytes(), distance = prefetch_distance(Kind::bf16);
     const uint8_t *records = job.weight->records + panel * panel_bytes, *next = records + panel_bytes;
     if (rows > DOT_ROWS) {
         for (int64_t row = begin, group = 0; row < end; row += DOT_ROWS, ++group) {

@@ -44,13 +44,13 @@ BLADE_AVX512_BF16 static void multiply_unpacked_dot(const Job& job, int64_t firs
     for (int64_t block = 0; block < job.rows; block += block_rows) {
         const int64_t rows = std::min(block_rows, job.rows - block), groups = (rows + DOT_ROWS - 1) / DOT_ROWS;
         for (int64_t panel = first; panel < last; ++panel) {
-            const uint8_t* records = weight.records + panel * weight.panel_bytes();
+            const Panel<KIND> records(weight, panel);
             for (int64_t step = 0; step < all_steps; step += DOT_STEPS) {
                 const int64_t steps = std::min(DOT_STEPS, all_steps - step);
-                const int64_t lines = (steps * record_bytes(KIND) / 64 + groups - 1) / groups;
-                for (int64_t i = 0; i < steps; ++i, records += record_bytes(KIND))
-                    unpack_record<KIND>(records, unpacked + i * 2 * TILE_WORDS, tables);
-                Fetch fetch{records};
+                for (int64_t i = 0; i < steps; ++i)
+                    unpack_record<KIND>(records, step + i, unpacked + i * 2 * TILE_WORDS, tables);
+                Fetch fetch{records.record(step + steps)};
+                const int64_t bytes = fetch.next - records.record(step), lines = (bytes / 64 + groups - 1) / groups;
                 for (int64_t row = 0; row < rows; row += DOT_ROWS) {
                     fetch.lines(lines);
                     dot_part_rows<DOT_ROWS>(

@@ -11,6 +11,7 @@ from blade_llm.models.config import ModelConfig, read_json
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.families.registry import family_of
 from blade_llm.models.names import tensor_map
+from blade_llm.models.quantized.config import read_forms, with_forms
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.prediction import PredictionSpec
@@ -122,6 +123,8 @@ def _tensors(decoder: DecoderSpec, layout: _Layout, target: ModelConfig, raw: Ra
         "prediction.state_norm.weight": TensorPart(f"{name(layout.state_norm)}.weight", (size,)),
     }
     projection = LinearMap((LinearPart(name(layout.projection), size, 2 * size),))
+    if (forms := read_forms(raw)) is not None:
+        found = with_forms(found, forms)  # the projection before the layer is never quantised
     tensors = {place: part for place, part in found.tensors.items() if place != "embedding"}
     return replace(
         found,

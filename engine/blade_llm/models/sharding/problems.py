@@ -11,6 +11,8 @@ from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.moe import MoESpec
+from blade_llm.spec.quantized import GptqForm
+from blade_llm.spec.tensors import LinearPart
 from blade_llm.spec.vocabulary import vocabulary_rows
 
 _FLAG: Final = "--tensor_parallel_size"
@@ -28,6 +30,11 @@ def tensor_parallel_problem(config: ModelConfig, size: int, *, expert_parallel: 
         return f"{_FLAG} {size}: {what} cannot be divided among ranks; give {_FLAG} 1"
     assert isinstance(config.decoder, DecoderSpec)
     decoder = config.decoder
+    if ordered := next((part.module for part in config.tensors.linear_parts() if _has_order(part)), None):
+        return (
+            f"{_FLAG} {size}: ranks cannot divide the inputs of {ordered}, which is quantised with act-order "
+            f"('desc_act'); give {_FLAG} 1"
+        )
     misfit = _misfit(decoder, size, expert_parallel)
     if misfit is None:
         return None
@@ -54,6 +61,11 @@ def undivided(decoder: DecoderSpec | ModulesSpec) -> str | None:
     if decoder.bidirectional:
         return "an encoder"
     return None
+
+
+def _has_order(part: LinearPart) -> bool:
+    """Whether its groups are not consecutive inputs."""
+    return isinstance(part.form, GptqForm) and part.form.act_order
 
 
 def _misfit(decoder: DecoderSpec, size: int, expert_parallel: bool) -> str | None:

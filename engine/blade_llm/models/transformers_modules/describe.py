@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from blade_llm.models.config import Description, KVSpec, require_plain_weights
+from blade_llm.models.config import Description, KVSpec
 from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.quantized.config import require_plain
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.transformers_modules.attention import connect, softcap_of, unsupported
 from blade_llm.models.transformers_modules.build import build_shapes, read_config
@@ -64,7 +65,7 @@ class Recorder:
 
 def describe_modules(architecture: str, raw: RawConfig) -> Description:
     """Raises :class:`UnsupportedModelError` for what the paged KV cache cannot serve, with the reason."""
-    require_plain_weights(raw)
+    require_plain(raw, "served through transformers' modules")
     fields = {**raw.fields, **dict.fromkeys(raw.nulls)}
     config = read_config(architecture, fields)
     _require_decoder(architecture, config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from functools import partial
 
 import torch
 
@@ -16,15 +17,21 @@ from blade_llm.runner.startup.threads import SHORT_STEP_SECONDS
 from blade_llm.runner.startup.warm_up import run_dummy_batch, short_prompt
 
 
-def autotune_prefetch(runner: StartableRunner) -> None:
-    """Choose how far ahead the CPU's linear layers prefetch weights, where that distance matters.
+def autotune_linear(runner: StartableRunner) -> None:
+    """Choose how far ahead the CPU's linear layers prefetch weights, for each kind of weights where that distance matters,
+    and whether quantised weights are multiplied as integers by any number of rows.
 
     It is measured at the first start on a machine, and cached.
     """
-    quant = runner.config.quant
-    if runner.dtype_name == "bfloat16" and linear.prefetch_matters(quant):
-        name = f"prefetch of weights, bytes, {quant}, kernels {source_hash()}"
-        linear.set_prefetch(int(cached_measurement(name, lambda: linear.measure_prefetch(quant))))
+    if runner.dtype_name != "bfloat16":
+        return
+    for kind in linear.kinds_in_use():
+        if linear.prefetch_matters(kind):
+            name = f"prefetch of weights, bytes, {kind}, kernels {source_hash()}"
+            linear.set_prefetch(kind, int(cached_measurement(name, partial(linear.measure_prefetch, kind))))
+    if linear.integers_matter():
+        name = f"quantised weights as integers, kernels {source_hash()}"
+        linear.set_always_integers(bool(cached_measurement(name, linear.measure_integers)))
 
 
 def autotune_threads(runner: StartableRunner) -> None:

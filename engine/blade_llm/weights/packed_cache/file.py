@@ -18,6 +18,8 @@ import msgspec
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.native import Form
+
 MAGIC: Final = b"BLADEPW1"
 _TAIL: Final = 32 + 8 + len(MAGIC)
 _MADV_POPULATE_READ: Final = 22
@@ -31,13 +33,14 @@ class StoredLinear(msgspec.Struct, frozen=True):
 
     weight: tuple[str, ...]
     bias: tuple[str, ...]
-    kind: int
+    form: Form
     deterministic: bool
     outputs: int
     inputs: int
     records: Span
     scales: Span
     bias_values: Span
+    order: Span
 
 
 class StoredTensor(msgspec.Struct, frozen=True):
@@ -156,7 +159,7 @@ def _read_directory(descriptor: int, size: int) -> tuple[Directory, int]:
     if hashlib.sha256(content).digest() != tail[:32]:
         raise ValueError("the directory of packed weights is damaged")
     directory = msgspec.msgpack.decode(content, type=Directory)
-    spans = [span for each in directory.linears for span in (each.records, each.scales, each.bias_values)]
+    spans = [span for each in directory.linears for span in (each.records, each.scales, each.bias_values, each.order)]
     for first, count in [*spans, *(each.span for each in directory.tensors)]:
         if first < 0 or count < 0 or first % mmap.PAGESIZE or first + count > begin:
             raise ValueError("the directory of packed weights points beyond them")

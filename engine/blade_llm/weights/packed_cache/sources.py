@@ -11,12 +11,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from blade_llm.kernels.linear import pack
-from blade_llm.kernels.linear.native import KINDS, PANEL, NativeLinear, Parts, pack_stacked
+from blade_llm.kernels.linear.native import FORMS, PANEL, NativeLinear, Parts, pack_stacked
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.spec.slices import Slice
@@ -27,6 +28,8 @@ from blade_llm.weights.packed_cache.folder import Writing
 logger = logging.getLogger(__name__)
 
 Names = tuple[str, ...]
+_QUANTIZED: Final = ("quantized",)
+"""What the names of a layer begin with whose weight the checkpoint has quantised; its biases are among them."""
 
 
 class StalePackedFileError(Exception):
@@ -72,9 +75,16 @@ class WritingSource:
         self._placed: list[NativeLinear] = []
         self._failed = False
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         tensor = self._source.tensor(name, block, dtype)
         return self._handed.add((name,), tensor) if block is None and dtype is None else tensor
+
+    def stored(self, name: str) -> Tensor:
+        return self._source.stored(name)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         return self._handed.add(tuple(keys), make())
@@ -102,19 +112,26 @@ class WritingSource:
         if linear is None:
             linear = pack(weight, bias, quant, deterministic=deterministic)
         if isinstance(linear, NativeLinear) and names and bias_names is not None and not self._failed:
-            try:
-                spans, parts = zip(*(self._writing.writer.add(part) for part in linear.parts), strict=True)
-            except OSError as error:
-                self._give_up(str(error))
-                return linear
-            linear.place(Parts(*parts))
-            self._placed.append(linear)
-            self._linears.append(
-                StoredLinear(
-                    names, bias_names, linear.kind, linear.deterministic, linear.outputs, linear.inputs, *spans
-                )
-            )
+            self._write(linear, names, bias_names)
         return linear
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
+        linear = make()
+        if isinstance(linear, NativeLinear) and not self._failed:
+            self._write(linear, (*_QUANTIZED, *keys), ())
+        return linear
+
+    def _write(self, linear: NativeLinear, names: Names, bias_names: Names) -> None:
+        try:
+            spans, parts = zip(*(self._writing.writer.add(part) for part in linear.parts), strict=True)
+        except OSError as error:
+            self._give_up(str(error))
+            return
+        linear.place(Parts(*parts))
+        self._placed.append(linear)
+        self._linears.append(
+            StoredLinear(names, bias_names, linear.form, linear.deterministic, linear.outputs, linear.inputs, *spans)
+        )
 
     def finish(self) -> threading.Thread | None:
         """The model is complete: keep what it keeps, and complete the file in a thread (it waits for the disk).
@@ -166,7 +183,8 @@ class ReadingSource:
         self._source, self._file, self._dtype = source, file, dtype
         self._handed = _Handed()
         linears, tensors = file.directory.linears, file.directory.tensors
-        self._linears = {(each.weight, each.bias, each.kind, each.deterministic): each for each in linears}
+        self._linears = {(each.weight, each.bias, each.form, each.deterministic): each for each in linears}
+        self._quantized = {each.weight: each for each in linears if each.weight[:1] == _QUANTIZED}
         self._tensors = {each.names: each for each in tensors}
         self._shapes: dict[Names, tuple[int, ...]] = {}
         for each in linears:
@@ -175,10 +193,17 @@ class ReadingSource:
         for names in file.directory.elsewhere:
             self._shapes.pop(names, None)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         if block is not None or dtype is not None:  # a piece of what `made` did not find
             return self._source.tensor(name, block, dtype)
         return self._hand((name,), lambda: self._source.tensor(name))
+
+    def stored(self, name: str) -> Tensor:
+        return self._source.stored(name)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         return self._hand(tuple(keys), make)
@@ -202,18 +227,26 @@ class ReadingSource:
         names, bias_names = self._handed.names(weight), self._handed.names(bias)
         stored = None
         if names is not None and bias_names is not None:
-            stored = self._linears.get((names, bias_names, KINDS[quant], deterministic))
+            stored = self._linears.get((names, bias_names, FORMS[quant], deterministic))
         if stored is None:
             if _without_data([weight, bias]):
                 raise StalePackedFileError(f"no packed weight of {names} and {bias_names}")
             return pack(weight, bias, quant, deterministic=deterministic)
+        return self._read(stored)
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
+        stored = self._quantized.get((*_QUANTIZED, *keys))
+        return make() if stored is None else self._read(stored)
+
+    def _read(self, stored: StoredLinear) -> NativeLinear:
         piece = self._file.piece
         parts = Parts(
             piece(stored.records),
             piece(stored.scales).view(torch.float32),
             piece(stored.bias_values).view(torch.float32),
+            piece(stored.order).view(torch.int32),
         )
-        return NativeLinear(stored.outputs, stored.inputs, stored.kind, stored.deterministic, parts)
+        return NativeLinear(stored.outputs, stored.inputs, stored.form, stored.deterministic, parts)
 
     def finish(self) -> None:
         """The model is complete. Raises :class:`StalePackedFileError` when it keeps a tensor without data."""

@@ -57,15 +57,21 @@ def write_joined(
         raise
 
 
+def whole_chunks(
+    files: TensorFiles, ranks: Sequence[Mapping[str, TensorInfo]], name: str, tensor: SplitTensor
+) -> Iterator[Bytes]:
+    """The bytes of the whole tensor ``name``, row-major. ``ranks``: as of :func:`write_joined`."""
+    there = [(part, rank) for rank, part in enumerate(tensor.ranks) if part is not None]
+    whole = [each for each in there if each[0].whole]
+    pieces = [(part, files.read(ranks[rank][name])) for part, rank in whole[:1] or there]
+    return joined_chunks(pieces, tensor.shape, tensor_bytes(tensor, Part()))
+
+
 def _outgoing(split: Split, ranks: Sequence[Mapping[str, TensorInfo]]) -> Iterator[Outgoing]:
     files = TensorFiles()
     for name, tensor in split.tensors.items():
-        nbytes = tensor_bytes(tensor, Part())
 
-        def chunks(name: str = name, tensor: SplitTensor = tensor, nbytes: int = nbytes) -> Iterator[Bytes]:
-            there = [(part, rank) for rank, part in enumerate(tensor.ranks) if part is not None]
-            whole = [each for each in there if each[0].whole]
-            pieces = [(part, files.read(ranks[rank][name])) for part, rank in whole[:1] or there]
-            return joined_chunks(pieces, tensor.shape, nbytes)
+        def chunks(name: str = name, tensor: SplitTensor = tensor) -> Iterator[Bytes]:
+            return whole_chunks(files, ranks, name, tensor)
 
-        yield Outgoing(name, tensor.dtype, tensor.shape, nbytes, chunks, files.release)
+        yield Outgoing(name, tensor.dtype, tensor.shape, tensor_bytes(tensor, Part()), chunks, files.release)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol, TypeVar
 
 from blade_llm.weights.split.chunks import Bytes
 from blade_llm.weights.split.manifest import RankFile
@@ -19,6 +19,34 @@ INDEX_NAME: Final = "model.safetensors.index.json"
 Progress = Callable[[str, int], None]
 """Called with the file's name and the bytes that were written or checked since the last call."""
 _HASH_BYTES: Final = 4 << 20
+
+
+class Described(Protocol):
+    """What a file's header says of a tensor."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> str:
+        """The safetensors name."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Sized(Protocol):
+    """What a shard is made of."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+_Described = TypeVar("_Described", bound=Described)
+_Sized = TypeVar("_Sized", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +71,61 @@ def write_checkpoint(
 
     Raises ``OSError``.
     """
-    shards = list(_shards(tensors, max_shard_bytes))
-    names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
-    if len(shards) == 1:
-        names = [MODEL_NAME]
+    shards = list(shards_of(tensors, max_shard_bytes))
+    names = shard_names(len(shards))
     written = {name: _write(folder / name, shard, progress) for name, shard in zip(names, shards, strict=True)}
     if len(shards) > 1:
-        index = {
-            "metadata": {"total_size": sum(tensor.nbytes for shard in shards for tensor in shard)},
-            "weight_map": {each.name: name for name, shard in zip(names, shards, strict=True) for each in shard},
-        }
-        content = json.dumps(index, indent=1).encode()
+        total = sum(tensor.nbytes for shard in shards for tensor in shard)
+        content = index_of(
+            {each.name: name for name, shard in zip(names, shards, strict=True) for each in shard}, total
+        )
         with _Hashed(folder / INDEX_NAME) as file:
             file.write(content)
         written[INDEX_NAME] = file.summary
     return written
+
+
+def shard_names(count: int) -> list[str]:
+    """Names of a checkpoint's files."""
+    if count == 1:
+        return [MODEL_NAME]
+    return [f"model-{n:05d}-of-{count:05d}.safetensors" for n in range(1, count + 1)]
+
+
+def index_of(files: Mapping[str, str], total: int) -> bytes:
+    """The index of a checkpoint of several files. ``files``: of each tensor; ``total``: bytes of all tensors."""
+    return json.dumps({"metadata": {"total_size": total}, "weight_map": files}, indent=1).encode()
+
+
+def shards_of(tensors: Iterable[_Sized], limit: int) -> Iterator[list[_Sized]]:
+    """``tensors`` in order, as many together as ``limit`` bytes allow; at least one."""
+    shard: list[_Sized] = []
+    size = 0
+    for tensor in tensors:
+        if shard and size + tensor.nbytes > limit:
+            yield shard
+            shard, size = [], 0
+        shard.append(tensor)
+        size += tensor.nbytes
+    yield shard
+
+
+def in_file_order(tensors: Iterable[_Described]) -> list[_Described]:
+    """Wide types first: each tensor begins at a multiple of its element's size, as readers of memory maps need it."""
+    return sorted(tensors, key=lambda tensor: -DTYPE_BITS[tensor.dtype])
+
+
+def header_of(tensors: Iterable[Described]) -> bytes:
+    """The header of a file with ``tensors`` one after the other."""
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    begin = 0
+    for tensor in tensors:
+        end = begin + tensor.nbytes
+        entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def checksum(path: Path, progress: Progress) -> str:
@@ -102,23 +170,10 @@ class _Hashed:
             os.fsync(stream.fileno())
 
 
-def _shards(tensors: Iterable[Outgoing], limit: int) -> Iterator[list[Outgoing]]:
-    shard: list[Outgoing] = []
-    size = 0
-    for tensor in tensors:
-        if shard and size + tensor.nbytes > limit:
-            yield shard
-            shard, size = [], 0
-        shard.append(tensor)
-        size += tensor.nbytes
-    yield shard
-
-
 def _write(path: Path, tensors: Sequence[Outgoing], progress: Progress) -> RankFile:
-    # Wide types first: each tensor begins at a multiple of its element's size, as readers of memory maps need it.
-    ordered = sorted(tensors, key=lambda tensor: -DTYPE_BITS[tensor.dtype])
+    ordered = in_file_order(tensors)
     with _Hashed(path) as file:
-        file.write(_header(ordered))
+        file.write(header_of(ordered))
         for tensor in ordered:
             length = 0
             for chunk in tensor.chunks():
@@ -128,15 +183,3 @@ def _write(path: Path, tensors: Sequence[Outgoing], progress: Progress) -> RankF
             assert length == tensor.nbytes, f"{tensor.name}: {length} bytes instead of {tensor.nbytes}"
             tensor.done()
     return file.summary
-
-
-def _header(tensors: Iterable[Outgoing]) -> bytes:
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    begin = 0
-    for tensor in tensors:
-        end = begin + tensor.nbytes
-        entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,75 @@
+"""The reference for quantised weights of checkpoints: some outputs at a time become floats and are multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from blade_llm.kernels.linear.packed import PackedLinear
+from blade_llm.kernels.linear.quantized import QuantizedWeight
+
+BLOCK_ELEMENTS = 1 << 20
+"""Of the floats that exist at a time: few enough to stay in a core's share of the caches."""
+PAIRED_BITS = 4
+"""Up to so many bits, two integers are kept in a byte."""
+
+
+class AffineLinear:
+    """Integers, two in a byte where they are small enough, with scales and zero points.
+
+    On a CPU weights and sums are fp32; on a GPU the weight is rounded to the type of the activations, once per call.
+    """
+
+    __slots__ = ("_bias", "_bits", "_group_size", "_inputs", "_integers", "_order", "_scales", "_zeros", "nbytes")
+
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None) -> None:
+        self._bits, self._group_size, self._inputs = weight.bits, weight.group_size, weight.inputs
+        self._integers = _paired(weight.integers) if weight.bits <= PAIRED_BITS else weight.integers.contiguous()
+        self._scales, self._zeros, self._order, self._bias = weight.scales, weight.zeros, weight.order, bias
+        kept = (self._integers, weight.scales, weight.zeros, weight.order, bias)
+        self.nbytes = sum(tensor.nbytes for tensor in kept if tensor is not None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return multiply_in_blocks(x if self._order is None else x[:, self._order], self._blocks(), self._bias)
+
+    def _blocks(self) -> Iterator[Tensor]:
+        rows = max(1, BLOCK_ELEMENTS // self._inputs)
+        for first in range(0, len(self._integers), rows):
+            some = slice(first, first + rows)
+            integers = self._integers[some]
+            if self._bits <= PAIRED_BITS:
+                integers = torch.stack((integers & 15, integers >> 4), dim=-1).flatten(1)[:, : self._inputs]
+            zeros = None if self._zeros is None else self._zeros[some]
+            block = QuantizedWeight(self._bits, integers, self._scales[some], zeros, self._group_size)
+            yield block.dequantize_columns(0, len(integers))
+
+
+class StackedLinear:
+    """Layers with the same inputs, their outputs one after the other."""
+
+    __slots__ = ("_parts", "nbytes")
+
+    def __init__(self, parts: list[PackedLinear]) -> None:
+        self._parts = parts
+        self.nbytes = sum(part.nbytes for part in parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x) for part in self._parts], dim=1)
+
+
+def multiply_in_blocks(x: Tensor, blocks: Iterator[Tensor], bias: Tensor | None) -> Tensor:
+    """[tokens, in] times a weight whose outputs come in ``blocks`` ([some, in] fp32), to [tokens, out] of the same
+    type."""
+    dtype = x.dtype if x.device.type == "cuda" else torch.float32
+    wide = x.to(dtype)
+    y = torch.cat([F.linear(wide, block.to(dtype)) for block in blocks], dim=1)
+    return (y if bias is None else y.add_(bias)).to(x.dtype)
+
+
+def _paired(integers: Tensor) -> Tensor:
+    if integers.shape[1] % 2:
+        integers = F.pad(integers, (0, 1))
+    return integers[:, 0::2] | integers[:, 1::2] << 4

@@ -1,0 +1,149 @@
+"""What checkpoints in the compressed-tensors format say of themselves (llm-compressor and others write them)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.quantized.fields import group_size_of, parse, require_bits
+from blade_llm.spec.quantized import Float8Form, IntegerForm, WeightForm
+
+_REGEX: Final = "re:"
+_CLASS: Final = "Linear"
+"""What linear layers are called where a class is named."""
+_PACKED: Final = "pack-quantized"
+_UNPACKED: Final = ("int-quantized", "naive-quantized")
+_FLOAT: Final = ("float-quantized", "naive-quantized")
+_FORMATS: Final = (_PACKED, *_UNPACKED, "float-quantized")
+
+
+class _Weights(msgspec.Struct, frozen=True):
+    num_bits: int = 8
+    type: Literal["int", "float"] = "int"
+    symmetric: bool = True
+    group_size: int | None = None
+    strategy: str | None = None
+    block_structure: list[int] | str | None = None
+
+
+class _Group(msgspec.Struct, frozen=True):
+    targets: list[str]
+    weights: _Weights | None = None
+    format: str | None = None
+
+
+class _CompressedTensors(msgspec.Struct, frozen=True):
+    config_groups: dict[str, _Group]
+    format: str = "dense"
+    ignore: list[str] | None = None
+    quantization_status: str = "compressed"
+    sparsity_config: dict[str, Any] | None = None
+    transform_config: dict[str, Any] | None = None
+
+
+def read_compressed_tensors(fields: Mapping[str, Any]) -> Callable[[str], WeightForm | None]:
+    """The form of each module.
+
+    Raises :class:`UnsupportedModelError` for what is not read, ``ValueError`` for senseless fields.
+    """
+    config = parse(fields, _CompressedTensors)
+    if config.quantization_status not in ("compressed", "frozen"):
+        raise UnsupportedModelError(
+            f"compressed-tensors with 'quantization_status' {config.quantization_status!r} is not supported; save the "
+            "model compressed"
+        )
+    if config.sparsity_config and config.sparsity_config.get("format", "dense") != "dense":
+        raise UnsupportedModelError("compressed-tensors with 'sparsity_config' is not supported")
+    if config.transform_config and config.transform_config.get("config_groups"):
+        raise UnsupportedModelError("compressed-tensors with 'transform_config' is not supported")
+    ignored = [_matcher(target) for target in config.ignore or ()]
+    groups = [(group, _form(group, config.format)) for group in config.config_groups.values()]
+    # The most specific wins: a name, then a regular expression, then the class of all linear layers.
+    rules = sorted(
+        ((_rank(target), _matcher(target), form) for group, form in groups for target in group.targets),
+        key=lambda rule: rule[0],
+    )
+
+    def form_of(module: str) -> WeightForm | None:
+        if any(matches(module) for matches in ignored):
+            return None
+        return next((form for _, matches, form in rules if matches(module)), None)
+
+    return form_of
+
+
+def _rank(target: str) -> int:
+    return 2 if target == _CLASS else 1 if target.startswith(_REGEX) else 0
+
+
+def _matcher(target: str) -> Callable[[str], bool]:
+    if target == _CLASS:
+        return lambda module: True
+    if not target.startswith(_REGEX):
+        return lambda module: module == target
+    try:
+        pattern = re.compile(target.removeprefix(_REGEX))
+    except re.error as error:
+        raise ValueError(f"'quantization_config': {target!r} is no regular expression: {error}") from None
+    return lambda module: pattern.match(module) is not None
+
+
+def _form(group: _Group, common: str) -> WeightForm | None:
+    weights, form = group.weights, group.format or common
+    if weights is None:
+        return None
+    if form not in _FORMATS:
+        raise UnsupportedModelError(
+            f"compressed-tensors' 'format' {form!r} is not supported; {', '.join(map(repr, _FORMATS))} are"
+        )
+    strategy = weights.strategy or ("tensor" if weights.group_size is None else "group")
+    if strategy == "group" and weights.group_size == -1:
+        strategy = "channel"
+    if weights.type == "float":
+        return _float_form(weights, form, strategy)
+    if form not in (_PACKED, *_UNPACKED):
+        raise UnsupportedModelError(f"compressed-tensors' 'format' {form!r} with integers is not supported")
+    allowed = tuple(range(2, 9)) if form == _PACKED else (8,)
+    bits = require_bits(weights.num_bits, allowed, f"compressed-tensors ({form})")
+    size = group_size_of(weights.group_size) if strategy == "group" else None
+    if strategy == "tensor":
+        return IntegerForm(bits, form == _PACKED, "tensor", None, weights.symmetric)
+    if strategy == "channel":
+        return IntegerForm(bits, form == _PACKED, "channel", None, weights.symmetric)
+    if strategy == "group" and size is not None:
+        return IntegerForm(bits, form == _PACKED, "group", size, weights.symmetric)
+    raise _unknown_strategy(strategy, "integers", "'tensor', 'channel' and 'group'")
+
+
+def _float_form(weights: _Weights, form: str, strategy: str) -> Float8Form:
+    if form not in _FLOAT or weights.num_bits != 8:
+        raise UnsupportedModelError(
+            f"compressed-tensors' 'format' {form!r} with floats of {weights.num_bits} bits is not supported; "
+            "'float-quantized' with 8 bits is"
+        )
+    if strategy == "tensor":
+        return Float8Form(None, None)
+    if strategy == "channel":
+        return Float8Form(1, None)
+    if strategy == "group" and (size := group_size_of(weights.group_size)) is not None:
+        return Float8Form(1, size)
+    if strategy == "block":
+        return Float8Form(*_block(weights.block_structure))
+    raise _unknown_strategy(strategy, "floats", "'tensor', 'channel', 'group' and 'block'")
+
+
+def _block(given: list[int] | str | None) -> tuple[int, int]:
+    parts = given.split("x") if isinstance(given, str) else given or []
+    if len(parts) != 2 or not all(str(part).isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"'quantization_config': 'block_structure' must be two positive integers, not {given!r}")
+    return int(parts[0]), int(parts[1])
+
+
+def _unknown_strategy(strategy: str, of: str, known: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"compressed-tensors' 'strategy' {strategy!r} with {of} ('quantization_config') is not supported; {known} are"
+    )

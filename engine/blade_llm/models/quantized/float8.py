@@ -1,0 +1,50 @@
+"""What checkpoints of 8-bit floats say of themselves: those of DeepSeek and Qwen, of vLLM's ``fp8`` and of FBGEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.quantized.fields import is_named, parse
+from blade_llm.spec.quantized import Float8Form
+
+_FORMATS: Final = ("e4m3", "float8_e4m3fn")
+
+
+class _Float8(msgspec.Struct, frozen=True):
+    fmt: str = "e4m3"
+    weight_block_size: list[int] | None = None
+    modules_to_not_convert: list[str] = []
+    ignored_layers: list[str] = []
+
+
+def read_float8(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]:
+    """The form of each module: in blocks where these are given, else with one scale a weight. The output
+    matrix is plain.
+
+    Raises :class:`UnsupportedModelError` for another format than e4m3, ``ValueError`` for senseless fields.
+    """
+    config = parse(fields, _Float8)
+    if config.fmt not in _FORMATS:
+        raise UnsupportedModelError(f"FP8's 'fmt' {config.fmt!r} is not supported; 'e4m3' is")
+    if config.weight_block_size is None:
+        return _outside_of(config, Float8Form(None, None))
+    if len(config.weight_block_size) != 2 or min(config.weight_block_size) < 1:
+        raise ValueError(
+            f"'quantization_config': 'weight_block_size' must be two positive integers, not {config.weight_block_size}"
+        )
+    rows, columns = config.weight_block_size
+    return _outside_of(config, Float8Form(rows, columns, "weight_scale_inv"))
+
+
+def read_fbgemm(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]:
+    """As :func:`read_float8`, with a scale for each output."""
+    return _outside_of(parse(fields, _Float8), Float8Form(1, None))
+
+
+def _outside_of(config: _Float8, form: Float8Form) -> Callable[[str], Float8Form | None]:
+    excluded = ("lm_head", *config.modules_to_not_convert, *config.ignored_layers)
+    return lambda module: None if is_named(module, excluded) else form

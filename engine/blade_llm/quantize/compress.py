@@ -1,0 +1,95 @@
+"""One weight of the checkpoint as the tensors that stand for it in the quantised one, and how far they are from it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from blade_llm.kernels.linear.quantized import QuantizedWeight
+from blade_llm.quantization.checks import check_weight
+from blade_llm.quantization.float8 import FP8, FP8_MOST, as_float8, scales_to
+from blade_llm.quantization.grid import Grid
+from blade_llm.quantization.minmax import minmax
+from blade_llm.quantize.options import QuantizeOptions
+from blade_llm.quantize.packing import pack_columns, pack_rows
+
+_ROWS: Final = 1024
+"""Outputs that are handled at a time where fp32 copies are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """What stands for a weight."""
+
+    tensors: dict[str, Tensor]
+    """By their names below the module."""
+    error: float
+    """``|W - Q| / |W|``, Frobenius norms: 0 is none, 1 as much as a layer of zeros makes."""
+
+
+def compress(weight: Tensor, options: QuantizeOptions) -> Compressed:
+    """``weight`` ([out, in] fp32, fp16 or bf16) quantised; scales have its type, and the weights are rounded to
+    multiples of the scales that are stored.
+
+    Raises ``ValueError`` for weights that are not finite, or whose scales do not fit their type.
+    """
+    if options.dtype == "fp8":
+        return _float8(weight)
+    grid = Grid(options.bits, options.group_size, options.symmetric, weight.dtype)
+    quantized = minmax(weight, grid)
+    tensors = {
+        "weight_packed": pack_columns(quantized.integers, quantized.bits),
+        "weight_scale": quantized.scales,
+        "weight_shape": torch.tensor(weight.shape, dtype=torch.int64),
+    }
+    if quantized.zeros is not None:
+        tensors["weight_zero_point"] = pack_rows(quantized.zeros, quantized.bits)
+    return Compressed(tensors, _integer_error(weight, quantized))
+
+
+def _float8(weight: Tensor) -> Compressed:
+    check_weight(weight)
+    values, scales = torch.empty(weight.shape, dtype=FP8), torch.empty(len(weight), 1, dtype=weight.dtype)
+    smallest, error = torch.finfo(weight.dtype).smallest_normal, _Error()
+    for start in range(0, len(weight), _ROWS):
+        rows = slice(start, start + _ROWS)
+        block = weight[rows].float()
+        # Rounded to 0 it could not be divided by; a larger one than need be loses nothing, as these are floats.
+        scales[rows] = scales_to(block.abs().amax(1, keepdim=True), FP8_MOST).clamp_min(smallest)
+        scale = scales[rows].float()
+        values[rows] = as_float8(block / scale)
+        error.add(block, values[rows].float() * scale)
+    return Compressed({"weight": values, "weight_scale": scales}, error.relative)
+
+
+def _integer_error(weight: Tensor, quantized: QuantizedWeight) -> float:
+    error = _Error()
+    for start in range(0, len(weight), _ROWS):
+        block = weight[start : start + _ROWS].float()
+        error.add(block, quantized.dequantize_columns(start, start + len(block)))
+    return error.relative
+
+
+class _Error:
+    """Squares of weights and of what they are wrong by, rows by rows."""
+
+    def __init__(self) -> None:
+        self._wrong = self._whole = 0.0
+
+    def add(self, block: Tensor, found: Tensor) -> None:
+        """Rows in fp32, and what they became."""
+        self._wrong += _squared(found - block)
+        self._whole += _squared(block)
+
+    @property
+    def relative(self) -> float:
+        """As :attr:`Compressed.error`; that of zeros is 0."""
+        return math.sqrt(self._wrong / self._whole) if self._whole else 0.0
+
+
+def _squared(block: Tensor) -> float:
+    return float(block.square().sum(1).double().sum())

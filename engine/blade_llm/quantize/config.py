@@ -1,0 +1,63 @@
+"""``config.json`` of a quantised checkpoint: the source's, and what compressed-tensors calls what was done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.quantize.options import QuantizeOptions
+from blade_llm.quantize.plan import Plan
+
+_NAMES: Final = ("quantization_config", "compression_config")
+
+
+def quantization_config(options: QuantizeOptions, plan: Plan) -> dict[str, Any]:
+    """The ``quantization_config``: every linear layer but those to be ignored."""
+    strategy = "channel" if options.group_size is None else "group"
+    weights: dict[str, Any] = {
+        "num_bits": options.bits,
+        "type": "float" if options.dtype == "fp8" else "int",
+        "symmetric": options.symmetric,
+        "strategy": strategy,
+        "group_size": options.group_size,
+        "block_structure": None,
+        "dynamic": False,
+        "actorder": None,
+        "observer": "minmax",
+        "observer_kwargs": {},
+    }
+    group = {
+        "targets": ["Linear"],
+        "weights": weights,
+        "input_activations": None,
+        "output_activations": None,
+        "format": options.format,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": options.format,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": list(plan.ignore),
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+    }
+
+
+def new_config(source: Mapping[str, Any], options: QuantizeOptions, plan: Plan) -> bytes:
+    """The new ``config.json``."""
+    fields = {**source, "quantization_config": quantization_config(options, plan)}
+    return json.dumps(fields, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def require_unquantized(folder: object, source: Mapping[str, Any]) -> None:
+    """Raise :class:`~blade_llm.models.errors.ModelFilesError` for the ``config.json`` of a quantised checkpoint."""
+    places = [source, *(each for each in source.values() if isinstance(each, dict))]
+    found = next((each[name] for each in places for name in _NAMES if each.get(name)), None)
+    if found is not None:
+        method = found.get("quant_method", "compressed-tensors") if isinstance(found, dict) else found
+        raise ModelFilesError(
+            f"{folder} is quantised already ({method}); the server loads it as it is, or quantise the original"
+        )

@@ -1,0 +1,115 @@
+"""Which tensors of a checkpoint are weights that become smaller, and which stay as they are."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.errors import ModelFilesError
+from blade_llm.quantize.options import QuantizeOptions
+from blade_llm.spec.tensors import LinearPart
+from blade_llm.weights.tensor_info import TensorInfo
+
+_REGEX: Final = "re:"
+_LIKELY_GROUPS: Final = (128, 64, 32, 16)
+_TABLES: Final = ("embedding", "positions", "token_types")
+"""Places that are looked up in, not multiplied with: no linear layers."""
+_HEAD: Final = "lm_head"
+"""What transformers calls the output matrix's module, also of families whose checkpoints have another name for it."""
+_KEPT: Final = ("head", "classifier.")
+"""What places of linear layers begin with that stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What happens to each tensor."""
+
+    modules: Mapping[str, str]
+    """The linear layers that become smaller, by the names of their weights."""
+    ignore: tuple[str, ...]
+    """Linear layers that stay as they are, as ``quantization_config`` names them."""
+
+
+def make_plan(config: ModelConfig, tensors: Mapping[str, TensorInfo], options: QuantizeOptions, head: str) -> Plan:
+    """What ``options`` do to a checkpoint of ``config`` with these ``tensors``. ``head``: what the family calls the
+    module of the output matrix, which may be the embedding table and not in the checkpoint.
+
+    Raises :class:`~blade_llm.models.errors.ModelFilesError` for layers that cannot be quantised and are not ignored,
+    groups that do not divide a layer's inputs, and where nothing is called what is to be ignored, or nothing is left.
+    """
+    found = config.tensors.found_in(tensors)
+    linear = {part.module: part for linear in found.linears.values() for part in linear.parts}
+    inside = {
+        part.module: part for place, each in found.linears.items() if not place.startswith(_KEPT) for part in each.parts
+    }
+    ignored = _ignored(options.ignore, linear)
+    wanted = {module: part for module, part in inside.items() if module not in ignored}
+    if not wanted:
+        raise ModelFilesError("nothing is left to quantise; take something out of --ignore")
+    for module, part in wanted.items():
+        if why := _unfit(part):
+            raise ModelFilesError(f"{module} {why}, which the compressed-tensors format does not have")
+    modules = {part.weight.name: module for module, part in wanted.items()}
+    _require_groups(modules, inside, options.group_size)
+    tables = {found.tensors[place].name for place in _TABLES if place in found.tensors}
+    others = {
+        name.removesuffix(".weight")
+        for name, info in tensors.items()
+        if name.endswith(".weight") and len(info.shape) == 2 and name not in modules and name not in tables
+    }
+    left = linear.keys() - set(modules.values())
+    return Plan(modules, tuple(sorted({*others, *left, head, _HEAD})))
+
+
+def _unfit(part: LinearPart) -> str | None:
+    """Why the module is no linear layer of its own with a weight [out, in]."""
+    if part.one_of is not None:
+        return "is one tensor for all experts of a layer"
+    return "is stored as [in, out]" if part.transposed else None
+
+
+def _ignored(patterns: Sequence[str], modules: Mapping[str, LinearPart]) -> set[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        matches = _matcher(pattern)
+        these = {module for module in modules if matches(module)}
+        if not these:
+            near = difflib.get_close_matches(pattern, modules, 1)
+            hint = f"did you mean {near[0]}?" if near else f"names are like {next(iter(modules))}"
+            raise ModelFilesError(f"--ignore {pattern}: the model has no linear layer of that name; {hint}")
+        found |= these
+    return found
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    if not pattern.startswith(_REGEX):
+        return lambda module: fnmatch.fnmatchcase(module, pattern)
+    try:
+        expression = re.compile(pattern.removeprefix(_REGEX))
+    except re.error as error:
+        raise ModelFilesError(f"--ignore {pattern}: not a regular expression ({error})") from None
+    return lambda module: expression.match(module) is not None
+
+
+def _require_groups(modules: Mapping[str, str], parts: Mapping[str, LinearPart], group: int | None) -> None:
+    if group is None:
+        return
+    wrong = [module for module in modules.values() if parts[module].inputs % group]
+    if wrong:
+        inputs = parts[wrong[0]].inputs
+        more = f" and of {len(wrong) - 1} more layers" if len(wrong) > 1 else ""
+        raise ModelFilesError(
+            f"--block_size {group} does not divide the {inputs} inputs of {wrong[0]}{more}; nothing is padded: "
+            f"{_advice(inputs)}"
+        )
+
+
+def _advice(inputs: int) -> str:
+    fits = [str(size) for size in _LIKELY_GROUPS if inputs % size == 0]
+    other = "leave out --block_wise_quant (one scale an output), or name the layers with --ignore"
+    return f"give --block_size {' or '.join(fits)}, or {other}" if fits else other

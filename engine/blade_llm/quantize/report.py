@@ -1,0 +1,125 @@
+"""``quantization_report.json``: what became of each weight, how far it is from the original, and what is saved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from blade_llm.quantize.journal import Done
+from blade_llm.quantize.layout import Layout, Unit
+from blade_llm.quantize.options import QuantizeOptions
+
+REPORT_NAME: Final = "quantization_report.json"
+FORMAT: Final = 1
+_NUMBER: Final = re.compile(r"\.\d+(?=\.)")
+
+
+class TensorReport(msgspec.Struct, frozen=True):
+    """A quantised weight."""
+
+    shape: tuple[int, ...]
+    error: float
+    """``|W - Q| / |W|``, Frobenius norms."""
+    bits_per_weight: float
+    """With scales and zero points."""
+    bytes_before: int
+    bytes_after: int
+    seconds: float
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The file."""
+
+    format: int
+    fingerprint: str
+    """Of the source and of what was to be made of it."""
+    model: str
+    options: QuantizeOptions
+    tensors: dict[str, TensorReport]
+    """By the names of the source's weights."""
+    unchanged: tuple[str, ...]
+    """Tensors that were copied as they were."""
+    bytes_before: int
+    """Of all tensors."""
+    bytes_after: int
+    seconds: float
+    """Of work on tensors, in all runs together."""
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of all quantised weights together."""
+        weights = sum(each.shape[0] * each.shape[1] for each in self.tensors.values())
+        return sum(each.bytes_after for each in self.tensors.values()) * 8 / weights
+
+    @property
+    def worst(self) -> tuple[str, TensorReport]:
+        """The weight with the largest error."""
+        return max(self.tensors.items(), key=lambda each: each[1].error)
+
+
+def make_report(
+    fingerprint: str, model: str, options: QuantizeOptions, layout: Layout, done: Mapping[str, Done]
+) -> Report:
+    """The report of a finished run."""
+    units = layout.units
+    return Report(
+        format=FORMAT,
+        fingerprint=fingerprint,
+        model=model,
+        options=options,
+        tensors={unit.source.name: _tensor(unit, done[unit.source.name]) for unit in units if unit.module is not None},
+        unchanged=tuple(unit.source.name for unit in units if unit.module is None),
+        bytes_before=sum(unit.source.nbytes for unit in units),
+        bytes_after=sum(unit.nbytes for unit in units),
+        seconds=round(sum(done[unit.source.name].seconds for unit in units), 3),
+    )
+
+
+def _tensor(unit: Unit, done: Done) -> TensorReport:
+    assert done.error is not None
+    outputs, inputs = unit.source.shape
+    return TensorReport(
+        shape=unit.source.shape,
+        error=done.error,
+        bits_per_weight=unit.nbytes * 8 / (outputs * inputs),
+        bytes_before=unit.source.nbytes,
+        bytes_after=unit.nbytes,
+        seconds=round(done.seconds, 3),
+    )
+
+
+class KindReport(msgspec.Struct, frozen=True):
+    """The same weight of all layers."""
+
+    kind: str
+    count: int
+    mean_error: float
+    largest_error: float
+    bits_per_weight: float
+    bytes_before: int
+    bytes_after: int
+
+
+def by_kind(report: Report) -> list[KindReport]:
+    """The quantised weights, those of all layers that differ in a number alone taken together."""
+    kinds: dict[str, list[TensorReport]] = {}
+    for name, tensor in report.tensors.items():
+        kinds.setdefault(_NUMBER.sub(".*", name.removesuffix(".weight")), []).append(tensor)
+    return [_kind(kind, tensors) for kind, tensors in kinds.items()]
+
+
+def _kind(kind: str, tensors: list[TensorReport]) -> KindReport:
+    after = sum(each.bytes_after for each in tensors)
+    weights = sum(each.shape[0] * each.shape[1] for each in tensors)
+    return KindReport(
+        kind=kind,
+        count=len(tensors),
+        mean_error=sum(each.error for each in tensors) / len(tensors),
+        largest_error=max(each.error for each in tensors),
+        bits_per_weight=after * 8 / weights,
+        bytes_before=sum(each.bytes_before for each in tensors),
+        bytes_after=after,
+    )

@@ -1,0 +1,209 @@
+"""The forms in which checkpoints have quantised weights of linear layers: which tensors stand for a ``weight``.
+
+Their names, shapes and types alone, free of torch, for ``blade_llm_check``: :mod:`blade_llm.models.quantized` reads
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Literal
+
+SCALE_TYPES: Final = ("F16", "BF16", "F32")
+AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Which of eight outputs each four bits of a 32-bit integer are, from the lowest bits on."""
+_PACKED: Final = ("I32", "U32")
+_WORD: Final = 32
+"""Bits of the integers that hold packed ones."""
+_FEW_BITS: Final = 4
+"""Up to so many bits a weight is kept as half a byte, else as a byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor that a checkpoint must have."""
+
+    name: str
+    shape: tuple[int, ...]
+    types: tuple[str, ...] = ()
+    """Safetensors' names of the types that it may have; none: those of plain weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class GptqForm:
+    """GPTQ (Frantar et al., arXiv 2210.17323) as AutoGPTQ and GPTQModel write it: ``qweight``, ``qzeros``, ``scales``,
+    and ``g_idx`` that says to which group an input belongs."""
+
+    bits: int
+    group_size: int | None
+    """Inputs that share a scale; None: all of them."""
+    act_order: bool
+    """Groups are not consecutive inputs (``desc_act``)."""
+    zero_offset: int
+    """What is added to stored zero points: 1 in the first version of the format, 0 in the second."""
+    has_groups: bool = False
+    """Whether the checkpoint has ``g_idx``."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        return f"GPTQ, {self.bits} bits"
+
+    def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
+        """The tensors in place of ``module.weight`` [outputs, inputs]. Raises ``ValueError`` for impossible sizes."""
+        groups = _groups(inputs, self.group_size)
+        yield StoredTensor(f"{module}.qweight", (_words(module, inputs, self.bits), outputs), _PACKED)
+        yield StoredTensor(f"{module}.qzeros", (groups, _words(module, outputs, self.bits)), _PACKED)
+        yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
+        if self.has_groups or self.act_order:
+            yield StoredTensor(f"{module}.g_idx", (inputs,), ("I32", "I64"))
+
+    def found_in(self, module: str, names: Collection[str]) -> GptqForm | None:
+        """The form as a checkpoint with tensors of these ``names`` has it; None where the weight was left as it is."""
+        if f"{module}.qweight" not in names and f"{module}.weight" in names:
+            return None
+        return replace(self, has_groups=f"{module}.g_idx" in names)
+
+    def packed_bytes(self, outputs: int, inputs: int) -> int:
+        """Estimate of what a layer of it takes in memory."""
+        return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AwqForm:
+    """AWQ (Lin et al., arXiv 2306.00978) in AutoAWQ's ``gemm`` layout: outputs by eights in the order of
+    :data:`AWQ_ORDER`, always with zero points."""
+
+    group_size: int | None
+    """As in :class:`GptqForm`."""
+
+    bits: ClassVar[int] = 4
+
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        return f"AWQ, {self.bits} bits"
+
+    def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
+        """As :meth:`GptqForm.stored`."""
+        groups, words = _groups(inputs, self.group_size), _words(module, outputs, self.bits)
+        yield StoredTensor(f"{module}.qweight", (inputs, words), _PACKED)
+        yield StoredTensor(f"{module}.qzeros", (groups, words), _PACKED)
+        yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
+
+    def found_in(self, module: str, names: Collection[str]) -> AwqForm | None:
+        """As :meth:`GptqForm.found_in`."""
+        return None if f"{module}.qweight" not in names and f"{module}.weight" in names else self
+
+    def packed_bytes(self, outputs: int, inputs: int) -> int:
+        """As :meth:`GptqForm.packed_bytes`."""
+        return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=True)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerForm:
+    """compressed-tensors' integers: packed into 32-bit ones (``pack-quantized``), or 8-bit ones (``int-quantized``,
+    ``naive-quantized``). Signed, with a zero point around 0."""
+
+    bits: int
+    packed: bool
+    strategy: Literal["tensor", "channel", "group"]
+    """What shares a scale: all of the weight, the weights of an output, or so many of them."""
+    group_size: int | None
+    """Of strategy ``group``."""
+    symmetric: bool
+    has_groups: bool = False
+    """Whether the checkpoint has ``weight_g_idx``: groups are not consecutive inputs."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        return f"compressed-tensors, {self.bits} bits"
+
+    def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
+        """As :meth:`GptqForm.stored`."""
+        scales = () if self.strategy == "tensor" else (outputs, _groups(inputs, self.group_size))
+        if self.packed:
+            yield StoredTensor(f"{module}.weight_packed", (outputs, _ceil_words(inputs, self.bits)), _PACKED)
+            yield StoredTensor(f"{module}.weight_shape", (2,), ("I64", "I32"))
+        else:
+            yield StoredTensor(f"{module}.weight", (outputs, inputs), ("I8",))
+        yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES)
+        if not self.symmetric and self.packed and scales:
+            yield StoredTensor(f"{module}.weight_zero_point", (_ceil_words(outputs, self.bits), scales[1]), _PACKED)
+        elif not self.symmetric:
+            yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",))
+        if self.has_groups:
+            yield StoredTensor(f"{module}.weight_g_idx", (inputs,), ("I32", "I64"))
+
+    def found_in(self, module: str, names: Collection[str]) -> IntegerForm | None:
+        """As :meth:`GptqForm.found_in`."""
+        if self.packed and f"{module}.weight_packed" not in names and f"{module}.weight" in names:
+            return None
+        return replace(self, has_groups=f"{module}.weight_g_idx" in names)
+
+    def packed_bytes(self, outputs: int, inputs: int) -> int:
+        """As :meth:`GptqForm.packed_bytes`."""
+        return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=not self.symmetric)
+
+
+@dataclass(frozen=True, slots=True)
+class Float8Form:
+    """8-bit floats (e4m3: Micikevicius et al., arXiv 2209.05433) times a scale."""
+
+    rows: int | None
+    """Outputs that share a scale; None: all."""
+    columns: int | None
+    """Inputs that share a scale; None: all."""
+    scale: str = "weight_scale"
+    """The scale's name below the module; ``weight_scale_inv`` is multiplied all the same."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        return "FP8"
+
+    def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
+        """As :meth:`GptqForm.stored`."""
+        yield StoredTensor(f"{module}.weight", (outputs, inputs), ("F8_E4M3",))
+        whole = self.rows is None and self.columns is None
+        scales = () if whole else (_groups(outputs, self.rows), _groups(inputs, self.columns))
+        yield StoredTensor(f"{module}.{self.scale}", scales, SCALE_TYPES)
+
+    def found_in(self, module: str, names: Collection[str]) -> Float8Form:
+        """As :meth:`GptqForm.found_in`: only the configuration says which weights were left as they are."""
+        for scale in (self.scale, "weight_scale", "weight_scale_inv"):
+            if f"{module}.{scale}" in names:
+                return replace(self, scale=scale)
+        return self
+
+    def packed_bytes(self, outputs: int, inputs: int) -> int:
+        """As :meth:`GptqForm.packed_bytes`."""
+        return outputs * inputs + 4 * _groups(outputs, self.rows) * _groups(inputs, self.columns)
+
+
+WeightForm = GptqForm | AwqForm | IntegerForm | Float8Form
+"""What a linear layer's weight is in the checkpoint, where it is not the plain one."""
+
+
+def _groups(inputs: int, group_size: int | None) -> int:
+    return 1 if group_size is None else -(-inputs // group_size)
+
+
+def _words(module: str, count: int, bits: int) -> int:
+    """32-bit integers that ``count`` integers of so many bits fill."""
+    if count * bits % _WORD:
+        raise ValueError(f"{module}: {count} integers of {bits} bits do not fill whole 32-bit integers")
+    return count * bits // _WORD
+
+
+def _ceil_words(count: int, bits: int) -> int:
+    """As :func:`_words`, the last of which may be filled in part."""
+    return -(-count * bits // _WORD)
+
+
+def _affine_bytes(bits: int, outputs: int, inputs: int, group_size: int | None, *, zeros: bool) -> int:
+    integers = outputs * math.ceil(inputs * (0.5 if bits <= _FEW_BITS else 1))
+    return integers + outputs * _groups(inputs, group_size) * (4 + zeros)

@@ -1,0 +1,183 @@
+"""Weights that are integers or 8-bit floats with scales: their numbers, parts of them, and products with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from blade_llm.kernels.linear import pack_quantized
+from blade_llm.kernels.linear.float8 import Float8Weight
+from blade_llm.kernels.linear.quantized import QuantizedWeight
+from blade_llm.models.errors import UnsupportedModelError
+from blade_llm.models.quantized.slicing import select_rows, slice_columns, stack, stackable
+
+SHAPES = st.tuples(
+    st.integers(1, 40), st.integers(1, 70), st.integers(1, 80), st.integers(2, 8), st.booleans(), st.booleans()
+)
+
+
+def affine(outputs: int, inputs: int, group_size: int, bits: int, zeros: bool, ordered: bool) -> QuantizedWeight:
+    generator = torch.Generator().manual_seed(outputs * 1000 + inputs)
+    groups = -(-inputs // group_size)
+
+    def integers(*shape: int) -> Tensor:
+        return torch.randint(0, 2**bits, shape, generator=generator, dtype=torch.uint8)
+
+    return QuantizedWeight(
+        bits,
+        integers(outputs, inputs),
+        (torch.rand(outputs, groups, generator=generator) + 0.1).half(),
+        integers(outputs, groups) if zeros else None,
+        group_size,
+        torch.randperm(inputs, generator=generator) if ordered else None,
+    )
+
+
+def float8(outputs: int, inputs: int, block: tuple[int, int]) -> Float8Weight:
+    generator = torch.Generator().manual_seed(outputs * 1000 + inputs)
+    blocks = -(-outputs // block[0]), -(-inputs // block[1])
+    values = torch.randn(outputs, inputs, generator=generator).to(torch.float8_e4m3fn)
+    return Float8Weight(values, torch.rand(blocks, generator=generator) + 0.1, block)
+
+
+def by_element(weight: QuantizedWeight | Float8Weight) -> Tensor:
+    """The definition, one element after the other."""
+    numbers = torch.empty(weight.outputs, weight.inputs)
+    for row in range(weight.outputs):
+        for column in range(weight.inputs):
+            if isinstance(weight, Float8Weight):
+                scale = weight.scales[row // weight.block[0], column // weight.block[1]]
+                numbers[row, column] = weight.values[row, column].float() * scale.float()
+                continue
+            group = column // weight.group_size
+            zero = 2 ** (weight.bits - 1) if weight.zeros is None else int(weight.zeros[row, group])
+            target = column if weight.order is None else int(weight.order[column])
+            numbers[row, target] = (int(weight.integers[row, column]) - zero) * weight.scales[row, group].float()
+    return numbers
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES)
+def test_integers_stand_for_their_numbers(shape: tuple[int, int, int, int, bool, bool]) -> None:
+    weight = affine(*shape)
+    assert torch.equal(weight.dequantize(), by_element(weight))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 70), st.integers(1, 48), st.integers(1, 80))
+def test_8_bit_floats_stand_for_their_numbers(outputs: int, inputs: int, rows: int, columns: int) -> None:
+    weight = float8(outputs, inputs, (rows, columns))
+    assert torch.equal(weight.dequantize(), by_element(weight))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, st.data())
+def test_parts_are_those_of_the_numbers(shape: tuple[int, int, int, int, bool, bool], data: st.DataObject) -> None:
+    for weight in (affine(*shape), float8(shape[0], shape[1], (shape[3], shape[2]))):
+        rows = data.draw(st.lists(st.integers(0, weight.outputs - 1), min_size=1, max_size=9))
+        some = select_rows(weight, tuple(rows))
+        assert torch.equal(some.dequantize(), weight.dequantize()[rows])
+        first = data.draw(st.integers(0, weight.inputs - 1))
+        columns = range(first, data.draw(st.integers(first + 1, weight.inputs)))
+        wanted = weight.dequantize()[:, columns.start : columns.stop]
+        if isinstance(weight, QuantizedWeight) and weight.order is not None and columns != range(weight.inputs):
+            with pytest.raises(UnsupportedModelError, match="name is quantised with act-order"):
+                slice_columns(weight, columns, "name")
+        else:
+            assert torch.equal(slice_columns(weight, columns, "name").dequantize(), wanted)
+
+
+def test_a_stack_has_the_numbers_of_its_parts() -> None:
+    plain, zeros = affine(8, 64, 16, 4, False, False), affine(5, 64, 16, 4, True, False)
+    assert stackable([plain, zeros])
+    assert torch.equal(stack([plain, zeros]).dequantize(), torch.cat([plain.dequantize(), zeros.dequantize()]))
+    ordered, other = affine(8, 64, 16, 4, False, True), affine(9, 64, 16, 4, False, True)
+    assert stackable([ordered, ordered])
+    assert torch.equal(stack([ordered, ordered]).dequantize(), torch.cat([ordered.dequantize()] * 2))
+    for different in (affine(8, 64, 16, 8, False, False), affine(8, 64, 32, 4, False, False), ordered, torch.ones(2)):
+        assert not stackable([plain, different])
+    assert not stackable([ordered, other])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda bits=bits: affine(72, 90, 16, bits, True, True) for bits in (2, 3, 4, 8)),
+        lambda: affine(40, 96, 96, 4, False, False),
+        lambda: float8(72, 90, (32, 32)),
+    ],
+)
+def test_products(make: Callable[[], Any], deterministic: bool, dtype: torch.dtype, monkeypatch: Any) -> None:
+    """Also where the outputs are more than are made floats at a time."""
+    monkeypatch.setattr("blade_llm.kernels.linear.affine.BLOCK_ELEMENTS", 1000)
+    monkeypatch.setattr("blade_llm.kernels.linear.float8.BLOCK_ELEMENTS", 1000)
+    weight = make()
+    generator = torch.Generator().manual_seed(1)
+    bias = torch.randn(weight.outputs, generator=generator).to(dtype)
+    linear = pack_quantized(weight, bias, deterministic=deterministic, dtype=dtype)
+    for rows in (1, 2, 17, 40):
+        x = torch.randn(rows, weight.inputs, generator=generator).to(dtype)
+        expected = x.double() @ weight.dequantize().double().T + bias.double()
+        y = linear(x)
+        assert y.dtype == dtype
+        error = (y.double() - expected).norm() / expected.norm()
+        assert error < (1e-6 if dtype == torch.float32 else 4e-3)  # bf16 rounds by 2**-9
+        if deterministic:
+            assert torch.equal(linear(x[-1:]), y[-1:])
+
+
+def test_small_integers_are_kept_two_in_a_byte() -> None:
+    few, many = (pack_quantized(affine(64, 64, 64, bits, False, False), dtype=torch.float32) for bits in (4, 8))
+    assert (few.nbytes, many.nbytes) == (64 * 32 + 64 * 2, 64 * 64 + 64 * 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"bits": 9}, "9 bits a weight: from 2 to 8 are possible"),
+        ({"integers": torch.zeros(4, 8)}, r"integers must be \[out, in\] uint8, not \[4, 8\] torch.float32"),
+        ({"scales": torch.ones(4, 3).half()}, r"scales must be \[4, 2\] for \[4, 8\] integers in groups of 4"),
+        ({"scales": torch.ones(4, 2).double()}, "scales must be fp16, bf16 or fp32, not torch.float64"),
+        ({"zeros": torch.ones(4, 2)}, r"zeros must be \[4, 2\] uint8, not \[4, 2\] torch.float32"),
+        ({"order": torch.arange(7)}, r"order must be \[8\] int64, not \[7\] torch.int64"),
+        ({"group_size": 0}, "a group must have at least one input, not 0"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(changes: dict[str, Any], reason: str) -> None:
+    fields: dict[str, Any] = {
+        "bits": 4,
+        "integers": torch.zeros(4, 8, dtype=torch.uint8),
+        "scales": torch.ones(4, 2).half(),
+        "zeros": None,
+        "group_size": 4,
+    }
+    QuantizedWeight(**fields)
+    with pytest.raises(ValueError, match=reason):
+        QuantizedWeight(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"values": torch.zeros(4, 8)}, r"values must be \[out, in\] float8_e4m3fn, not torch.float32"),
+        ({"block": (0, 4)}, r"a block must have at least one output and one input, not \(0, 4\)"),
+        ({"scales": torch.ones(2, 2)}, r"scales must be \[4, 2\] .* in blocks of \[1, 4\], not \[2, 2\]"),
+    ],
+)
+def test_8_bit_floats_that_do_not_fit_are_refused(changes: dict[str, Any], reason: str) -> None:
+    fields: dict[str, Any] = {
+        "values": torch.zeros(4, 8).to(torch.float8_e4m3fn),
+        "scales": torch.ones(4, 2),
+        "block": (1, 4),
+    }
+    Float8Weight(**fields)
+    with pytest.raises(ValueError, match=reason):
+        Float8Weight(**{**fields, **changes})

@@ -1,0 +1,207 @@
+"""Quantised checkpoints with everything else that models are served with: kinds of steps, ranks, stages, adapters,
+draft tokens, mixtures of experts, latent attention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_support.adapters import targets_of, write_adapter
+from engine_support.compressed_tensors import compressed
+from engine_support.families import ROWS, save_row
+from engine_support.family_proof import SCENARIOS, Comparison
+from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
+from engine_support.heads import save_with_mtp
+from engine_support.quantized_checkpoints import SIZES, awq, float8, gptq, quantize_folder, save_quantized
+from engine_support.runner_driver import Driver, prompt_of
+from engine_support.thread_ranks import thread_ranks
+from engine_support.tiny_models import engine_config, load_reference, reference_logits
+from safetensors.torch import load_file
+
+from blade_llm.check.memory_fit import check_memory_fit
+from blade_llm.config import SpeculativeConfig
+from blade_llm.kernels.linear.affine import AffineLinear, StackedLinear
+from blade_llm.lora.reader import read_adapter
+from blade_llm.models.dtypes import DTypeName
+from blade_llm.models.errors import UnsupportedModelError, UnsupportedSettingError
+from blade_llm.models.implementation import read_model_config
+from blade_llm.models.memory import weight_bytes
+from blade_llm.models.sharding import tensor_parallel_problem
+from blade_llm.runner import build_runner
+
+FORMS = {
+    "gptq": gptq(4, 32, symmetric=False),
+    "awq": awq(16),
+    "fp8": float8((32, 32)),
+    "compressed-tensors": compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, "int-quantized"),
+}
+
+
+@pytest.fixture(scope="module", params=list(FORMS))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    folder = tmp_path_factory.mktemp(request.param)
+    return folder, save_quantized(folder, "qwen2", *FORMS[request.param], **SIZES)
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ordered")
+    save_quantized(folder, "qwen2", *gptq(4, 16, act_order=True), **SIZES)
+    return folder
+
+
+def test_all_kinds_of_steps(model: tuple[Path, Any]) -> None:
+    folder, reference = model
+    compare = Comparison(build_runner(engine_config(folder)), reference)
+    for scenario in SCENARIOS.values():
+        scenario(compare)
+
+
+def test_bf16_is_as_near_as_the_plain_model(model: tuple[Path, Any]) -> None:
+    folder, reference = model
+    expected = reference_logits(reference, prompt_of(40))[-1]
+    errors = []
+    for own in (folder / "plain", folder):
+        driver = Driver(build_runner(engine_config(own, dtype="bfloat16")))
+        driver.enter(0, prompt_of(40))
+        driver.step({0: 40})
+        errors.append(float((driver.logits[0].float() - expected).norm() / expected.norm()))
+    assert errors[1] < 1.3 * errors[0] < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_deterministic_logits_do_not_depend_on_the_batch(model: tuple[Path, Any], dtype: DTypeName) -> None:
+    def logits(others: int) -> torch.Tensor:
+        driver = Driver(build_runner(engine_config(model[0], deterministic=True, dtype=dtype)))
+        for slot in range(1, others + 1):
+            driver.enter(slot, prompt_of(20 + slot))
+        driver.enter(0, prompt_of(70))
+        driver.step({0: 70, **{slot: 20 + slot for slot in range(1, others + 1)}})
+        return driver.logits[0]
+
+    assert torch.equal(logits(0), logits(4))
+
+
+@pytest.mark.parametrize(("size", "stages"), [(2, 1), (4, 1), (1, 2), (2, 3)])
+def test_ranks_and_stages(model: tuple[Path, Any], size: int, stages: int) -> None:
+    """Also where ranks divide groups and blocks: 96 inputs of an MLP, in groups of 32, make 24 for each of four."""
+    folder, reference = model
+    SCENARIOS["prefill_and_decode"](Comparison(thread_ranks(folder, size, stages), reference))  # type: ignore[arg-type]
+
+
+def test_ranks_cannot_divide_act_order(ordered: Path) -> None:
+    config = read_model_config(ordered)
+    problem = tensor_parallel_problem(config, 2)
+    assert problem is not None
+    assert "--tensor_parallel_size 2: ranks cannot divide the inputs of model.layers.0" in problem
+    assert "act-order ('desc_act'); give --tensor_parallel_size 1" in problem
+    assert tensor_parallel_problem(config, 1) is None
+
+
+def test_adapters(model: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, _ = model
+    targets = targets_of(folder)
+    adapter = write_adapter(tmp_path / "adapter", targets)
+    weights = read_adapter(adapter, targets, max_rank=16, dtype=torch.float32)
+    tokens, logits = [], []
+    for own in (folder / "plain", folder):
+        driver = Driver(build_runner(engine_config(own, enable_lora=True)))
+        driver.place_adapter(2, weights)
+        driver.adapter = 2
+        tokens.append(driver.generate(0, prompt_of(40), 16))
+        logits.append(driver.logits[0])
+    assert tokens[0] == tokens[1]
+    torch.testing.assert_close(logits[0], logits[1], atol=1e-4, rtol=1e-4)
+    bare = Driver(build_runner(engine_config(folder)))
+    assert bare.generate(0, prompt_of(40), 16) != tokens[0]
+
+
+def test_draft_tokens_and_all_that_a_request_can_set(model: tuple[Path, Any]) -> None:
+    folder, _ = model
+    requests = requests_of(8)
+    options: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 256}
+    plain = run(core_for(engine_config(folder / "plain", **options)), requests, stagger=1)
+    speculative = SpeculativeConfig(method="draft", draft_model=str(folder), gamma=3)
+    config = engine_config(folder, speculative=speculative, **options)
+    drafted = run(core_for(config, build_runner(config), step_seconds=free_drafts()), requests, stagger=1)
+    for name, result in drafted.items():
+        check_equal(result, plain[name])
+
+
+@pytest.mark.parametrize("row", ["qwen3", "deepseek-v3"])
+def test_layers_for_multi_token_prediction(row: str, tmp_path: Path) -> None:
+    """They are quantised as the others, and draft the same tokens."""
+    save_with_mtp(tmp_path / "plain", row)
+    quantize_folder(tmp_path / "plain", tmp_path / "quantised", *float8((16, 16)))
+    scales = [name for name in load_file(tmp_path / "quantised" / "model.safetensors") if name.endswith("scale_inv")]
+    assert any(name.startswith(("mtp.layers.0.", "model.layers.3.")) for name in scales)
+    found = []
+    for folder in (tmp_path / "plain", tmp_path / "quantised"):
+        config = engine_config(folder, speculative=SpeculativeConfig(method="mtp", gamma=3), max_model_len=256)
+        core = core_for(config, build_runner(config), step_seconds=free_drafts())
+        tokens = {name: result.tokens for name, result in run(core, requests_of(4), stagger=1).items()}
+        counts = core.state(epoch="", sequence=0, draining=False).speculation
+        assert counts is not None
+        found.append((tokens, counts.accepted_tokens))
+    assert found[0] == found[1]
+    assert found[0][1] > 0
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "mixtral", "qwen3-moe"])
+@pytest.mark.parametrize("form", ["fp8", "gptq"])
+def test_mixtures_and_latent_attention(name: str, form: str, tmp_path: Path) -> None:
+    """Their weights become floats again where no kernel takes them as they are."""
+    save_row(tmp_path / "plain", ROWS[name], torch.float16)
+    quantize_folder(tmp_path / "plain", tmp_path / "quantised", *(float8((16, 16)) if form == "fp8" else gptq(4, -1)))
+    compare = Comparison(build_runner(engine_config(tmp_path / "quantised")), load_reference(tmp_path / "plain"))
+    SCENARIOS["prefill_and_decode"](compare)
+
+
+def test_the_memory_plan_counts_what_is_kept(model: tuple[Path, Any]) -> None:
+    folder, _ = model
+    estimated, measured = (
+        [weigh(own) for own in (folder / "plain", folder)]
+        for weigh in (
+            lambda own: weight_bytes(read_model_config(own), "float32"),
+            lambda own: build_runner(engine_config(own)).memory_plan.weights,
+        )
+    )
+    assert measured[1] < 0.6 * measured[0]
+    assert estimated[0] - estimated[1] == pytest.approx(measured[0] - measured[1], rel=0.05)
+
+
+def test_quant_is_refused(model: tuple[Path, Any]) -> None:
+    config = engine_config(model[0], quant="int8", dtype="bfloat16")
+    with pytest.raises(UnsupportedSettingError, match="--quant int8: the checkpoint's weights are quantised already"):
+        build_runner(config)
+    item = check_memory_fit(config, limit=1 << 34)
+    assert item.status == "FAILED"
+    assert "--quant int8: the checkpoint's weights are quantised already" in item.detail
+
+
+def test_random_weights_are_refused(model: tuple[Path, Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match="--load_format dummy makes weights that are not quantised"):
+        build_runner(engine_config(model[0], load_format="dummy"))
+
+
+def test_a_stack_of_one_form_is_one_weight(ordered: Path, model: tuple[Path, Any]) -> None:
+    layer = build_runner(engine_config(ordered)).model.layers[0]  # type: ignore[attr-defined]
+    assert isinstance(layer.attention.qkv.packed, AffineLinear)
+    if "gptq" in model[0].name:
+        layer = build_runner(engine_config(model[0])).model.layers[0]  # type: ignore[attr-defined]
+        assert isinstance(layer.mlp.up.packed, AffineLinear)
+
+
+def test_parts_with_orders_of_their_own(tmp_path: Path) -> None:
+    """Each is a layer of its own then."""
+    config, _ = gptq(4, 16, act_order=True)
+
+    def quantize(module: str, weight: torch.Tensor) -> Any:
+        return gptq(4, 16, act_order=True, seed=len(module) + ord(module[-6]))[1](module, weight)
+
+    reference = save_quantized(tmp_path, "qwen2", config, quantize, **SIZES)
+    runner = build_runner(engine_config(tmp_path))
+    assert isinstance(runner.model.layers[0].attention.qkv.packed, StackedLinear)  # type: ignore[attr-defined]
+    SCENARIOS["prefill_and_decode"](Comparison(runner, reference))

@@ -1,0 +1,140 @@
+"""GPTQ checkpoints: the numbers that are stored, and what a model of them says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_support.quantized_checkpoints import SIZES, gptq, read_linears, save_quantized
+from engine_support.runner_driver import Driver, prompt_of
+from engine_support.tiny_models import engine_config, reference_greedy
+from safetensors.torch import load_file, save_file
+
+from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
+from blade_llm.models.implementation import read_model_config
+from blade_llm.runner import build_runner
+
+FORMS: dict[str, dict[str, Any]] = {
+    "4 bits": {"bits": 4, "group_size": 16},
+    "4 bits without g_idx": {"bits": 4, "group_size": 16, "groups": False},
+    "4 bits, zero points": {"bits": 4, "group_size": 16, "symmetric": False},
+    "4 bits, zero points of version 2": {"bits": 4, "group_size": 16, "symmetric": False, "version": 2},
+    "4 bits, whole rows": {"bits": 4, "group_size": -1},
+    "act-order": {"bits": 4, "group_size": 16, "symmetric": False, "act_order": True},
+    "8 bits": {"bits": 8, "group_size": 16},
+    "3 bits": {"bits": 3, "group_size": 32, "symmetric": False},
+    "2 bits": {"bits": 2, "group_size": 16, "symmetric": False},
+}
+
+
+def save(folder: Path, family: str, form: dict[str, Any], **overrides: Any) -> Any:
+    config, quantize = gptq(**form)
+    return save_quantized(folder, family, config, quantize, **{**SIZES, **overrides})
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
+def test_the_numbers_are_those_that_were_stored(tmp_path: Path, form: dict[str, Any]) -> None:
+    save(tmp_path, "qwen2", form)
+    expected = load_file(tmp_path / "plain" / "model.safetensors")
+    found = read_linears(tmp_path)
+    assert len(found) > 20
+    for module, weight in found.items():
+        assert torch.equal(weight, expected[f"{module}.weight"]), module
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
+def test_greedy_tokens_are_those_of_transformers(tmp_path: Path, family: str, form: dict[str, Any]) -> None:
+    reference = save(tmp_path, family, form)
+    driver = Driver(build_runner(engine_config(tmp_path)))
+    prompt = prompt_of(40)
+    assert driver.generate(0, prompt, 24) == reference_greedy(reference, prompt, 24)
+
+
+def test_a_quantised_head(tmp_path: Path) -> None:
+    reference = save(tmp_path, "llama", {"bits": 4, "group_size": 16, "head": True})
+    assert "lm_head.qweight" in load_file(tmp_path / "model.safetensors")
+    driver = Driver(build_runner(engine_config(tmp_path)))
+    assert driver.generate(0, prompt_of(40), 12) == reference_greedy(reference, prompt_of(40), 12)
+
+
+def test_rules_for_some_layers(tmp_path: Path) -> None:
+    """GPTQModel's ``dynamic``: one module with other bits, one left alone, of one stack."""
+    config, four = gptq(4, 16)
+    _, eight = gptq(8, 32, symmetric=False)
+
+    def quantize(module: str, weight: torch.Tensor) -> Any:
+        if module.endswith("v_proj"):
+            return None
+        return (eight if "layers.1." in module and module.endswith("gate_proj") else four)(module, weight)
+
+    rules = {r"-:.*v_proj": {}, r"+:.*\.1\..*gate_proj": {"bits": 8, "group_size": 32}}
+    reference = save_quantized(tmp_path, "qwen2", {**config, "dynamic": rules}, quantize, **SIZES)
+    driver = Driver(build_runner(engine_config(tmp_path)))
+    assert driver.generate(0, prompt_of(40), 12) == reference_greedy(reference, prompt_of(40), 12)
+
+
+def edited(folder: Path, **changes: torch.Tensor | None) -> None:
+    """Replace tensors of the first layer's down projection; None deletes."""
+    file, prefix = folder / "model.safetensors", "model.layers.0.mlp.down_proj."
+    tensors = load_file(file)
+    for name, value in changes.items():
+        if value is None:
+            del tensors[prefix + name]
+        else:
+            tensors[prefix + name] = value
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"scales": None}, r"1 of \d+ tensors are missing: model.layers.0.mlp.down_proj.scales"),
+        ({"qweight": None}, r"1 of \d+ tensors are missing: model.layers.0.mlp.down_proj.qweight"),
+        (
+            {"scales": torch.ones(3, 64).half()},
+            r"down_proj.scales is \[3, 64\] in model.safetensors, config.json asks for \[6, 64\]",
+        ),
+        (
+            {"qweight": torch.zeros(12, 64)},
+            r"down_proj.qweight is F32 in model.safetensors: it must be I32 or U32",
+        ),
+        ({"scales": torch.full((6, 64), torch.nan).half()}, r"down_proj.scales' holds NaN or infinite numbers"),
+        (
+            {"g_idx": torch.zeros(96, dtype=torch.int32)},
+            r"down_proj.g_idx does not divide 96 inputs into groups of 16",
+        ),
+    ],
+)
+def test_tensors_that_are_missing_or_wrong_are_named(
+    tmp_path: Path, changes: dict[str, torch.Tensor | None], reason: str
+) -> None:
+    save(tmp_path, "qwen2", {"bits": 4, "group_size": 16})
+    edited(tmp_path, **changes)
+    with pytest.raises(ModelFilesError, match=reason):
+        build_runner(engine_config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"bits": 5}, "GPTQ with 5 bits ('quantization_config') is not supported; 2, 3, 4, 8 are"),
+        (
+            {"quant_method": "bitsandbytes"},
+            "kind 'bitsandbytes' ('quantization_config') are not supported; those of",
+        ),
+        ({"quant_method": None}, "kind None ('quantization_config') are not supported; those of gptq"),
+        ({"checkpoint_format": "marlin"}, "'checkpoint_format' 'marlin' is not supported; 'gptq' and 'gptq_v2' are"),
+        ({"group_size": 0}, "'group_size' must be positive, or -1 for whole rows, not 0"),
+        ({"bits": "4"}, "'quantization_config': Expected `int`, got `str` - at `$.bits`"),
+        ({"dynamic": {"(": {}}}, "'dynamic' has '(', no regular expression"),
+    ],
+)
+def test_settings_that_are_not_read_are_named(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
+    config, quantize = gptq(4, 16)
+    save_quantized(tmp_path, "qwen2", {**config, **fields}, quantize, **SIZES)
+    with pytest.raises((ModelFilesError, UnsupportedModelError)) as caught:
+        read_model_config(tmp_path)
+    assert reason in str(caught.value)
