@@ -167,12 +167,13 @@ def _build(
 ) -> ModelConfig:
     decoder, tensors, kv = describe(architecture, raw, task)
     bos_token_id = raw.get("bos_token_id")
+    unsaid = "float16" if tensors.quantized else "float32"
     return ModelConfig(
         architecture=architecture,
         decoder=decoder,
         tensors=tensors,
         kv=kv,
-        dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or "float32")),
+        dtype=parse_dtype(str(raw.get("dtype") or raw.get("torch_dtype") or unsaid)),
         eos_token_ids=tuple(token for token in eos_token_ids if 0 <= token < decoder.vocab_size),  # never sampled else
         bos_token_id=None if bos_token_id is None else int(bos_token_id),
     )

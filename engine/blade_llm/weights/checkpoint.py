@@ -44,7 +44,10 @@ PICKLED_NAME: Final = "pytorch_model.bin"
 WEIGHT_DTYPES: Final = ("BF16", "F16", "F32", *(kind for kind in GGUF_TYPES if kind not in PLAIN))
 """Types the loader turns into the compute type."""
 
-_HABITUAL: Final = ("lm_head.weight", "rotary_emb.inv_freq")
+_HABITUAL: Final = (
+    *("lm_head.weight", "rotary_emb.inv_freq"),
+    *(".input_scale", ".input_zero_point", ".k_scale", ".v_scale"),  # activations and KV cache are not rounded here
+)
 _MAX_HEADER_BYTES: Final = 100_000_000
 _SHARD_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<index>\d+)-of-(?P<count>\d+)\.safetensors")
 
@@ -241,9 +244,14 @@ def unused_tensors(
     checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], skipped: tuple[str, ...] = ()
 ) -> str:
     """The tensors that no part of the model takes, in words; empty without any. They do no harm, but may mean that
-    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit. ``skipped``:
+    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit, and
+    scales of activations are not needed. ``skipped``:
     what names of layers for multi-token prediction begin with."""
-    names = [name for name in checkpoint.tensors if name not in expected and not name.endswith(_HABITUAL)]
+    names = [
+        name
+        for name in checkpoint.tensors
+        if name not in expected and not name.endswith((*_HABITUAL, *_OF_ACTIVATIONS))
+    ]
     known = [name for name in names if name.startswith(skipped)]
     others = [name for name in names if not name.startswith(skipped)]
     layers = [prefix.rstrip(".") for prefix in skipped if any(name.startswith(prefix) for name in known)]

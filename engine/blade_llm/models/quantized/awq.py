@@ -20,7 +20,9 @@ class _Awq(msgspec.Struct, frozen=True):
     group_size: int | None = None
     q_group_size: int | None = None
     zero_point: bool = True
-    version: str = "gemm"
+    version: str | None = None
+    checkpoint_format: str | None = None
+    """What GPTQModel calls the version."""
     modules_to_not_convert: list[str] = []
 
 
@@ -30,8 +32,9 @@ def read_awq(fields: Mapping[str, Any]) -> Callable[[str], AwqForm | None]:
     Raises :class:`UnsupportedModelError` for bits or a layout that are not read, ``ValueError`` for senseless fields.
     """
     config = parse(fields, _Awq)
-    if config.version.lower() != "gemm":
-        raise UnsupportedModelError(f"AWQ's 'version' {config.version!r} is not supported; 'gemm' is")
+    version = config.version or config.checkpoint_format or "gemm"
+    if version.lower() != "gemm":
+        raise UnsupportedModelError(f"AWQ's 'version' {version!r} is not supported; 'gemm' is")
     if not config.zero_point:
         raise UnsupportedModelError("AWQ without 'zero_point' is not supported")
     require_bits(config.bits or config.w_bit or 4, BITS, "AWQ")

@@ -37,6 +37,17 @@ def test_numbers_and_greedy_tokens(tmp_path: Path, family: str, form: Any) -> No
     assert driver.generate(0, prompt, 24) == reference_greedy(reference, prompt, 24)
 
 
+def test_scales_of_activations_are_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of static quantisation: nothing is said of them, as of tensors that no part of the model takes."""
+    save_quantized(tmp_path, "qwen2", *FORMS["fp8, one scale"], **SIZES)
+    tensors = load_file(tmp_path / "model.safetensors")
+    scales = {f"model.layers.{i}.mlp.down_proj.input_scale": torch.ones(1) for i in range(3)}
+    save_file({**tensors, **scales, "model.layers.0.odd": torch.ones(1)}, tmp_path / "model.safetensors")
+    with caplog.at_level("WARNING"):
+        build_runner(engine_config(tmp_path))
+    assert "1 tensor(s) are not used: model.layers.0.odd" in caplog.text
+
+
 def test_modules_that_are_left_alone(tmp_path: Path) -> None:
     """Named in the configuration, all of them below a name."""
     config, quantize = float8((32, 32))
@@ -79,6 +90,7 @@ def test_tensors_that_are_missing_or_wrong_are_named(
     ("form", "fields", "reason"),
     [
         ("awq", {"version": "gemv"}, "AWQ's 'version' 'gemv' is not supported; 'gemm' is"),
+        ("awq", {"version": None, "checkpoint_format": "gemv_fast"}, "AWQ's 'version' 'gemv_fast' is not supported"),
         ("awq", {"zero_point": False}, "AWQ without 'zero_point' is not supported"),
         ("awq", {"bits": 8}, "AWQ with 8 bits ('quantization_config') is not supported; 4 are"),
         ("fp8, blocks", {"fmt": "e5m2"}, "FP8's 'fmt' 'e5m2' is not supported; 'e4m3' is"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,30 @@ def test_rules_for_some_layers(tmp_path: Path) -> None:
 
     rules = {r"-:.*v_proj": {}, r"+:.*\.1\..*gate_proj": {"bits": 8, "group_size": 32}}
     reference = save_quantized(tmp_path, "qwen2", {**config, "dynamic": rules}, quantize, **SIZES)
+    driver = Driver(build_runner(engine_config(tmp_path)))
+    assert driver.generate(0, prompt_of(40), 12) == reference_greedy(reference, prompt_of(40), 12)
+
+
+def test_the_type_where_nothing_is_said(tmp_path: Path) -> None:
+    """16 bits, of which a CPU makes bf16 where it is fast in that."""
+    save(tmp_path, "qwen2", {"bits": 4, "group_size": 16})
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "dtype": None, "torch_dtype": None}))
+    assert read_model_config(tmp_path).dtype == "float16"
+
+
+def test_some_modules_of_each_block(tmp_path: Path) -> None:
+    """``modules_in_block_to_quantize``: others are plain, and are not looked for in another form."""
+    config, quantize = gptq(4, 16)
+    named = [["self_attn.q_proj", "self_attn.k_proj"], ["mlp.down_proj"]]
+
+    def some(module: str, weight: torch.Tensor) -> Any:
+        return quantize(module, weight) if module.endswith(("q_proj", "k_proj", "down_proj")) else None
+
+    fields = {**config, "modules_in_block_to_quantize": named}
+    reference = save_quantized(tmp_path, "qwen2", fields, some, **SIZES)
+    quantised = [part.module for part in read_model_config(tmp_path).tensors.linear_parts() if part.form is not None]
+    assert len(quantised) == 3 * 3
     driver = Driver(build_runner(engine_config(tmp_path)))
     assert driver.generate(0, prompt_of(40), 12) == reference_greedy(reference, prompt_of(40), 12)
 
