@@ -6,12 +6,13 @@ The scale takes the largest magnitude to 448, the largest e4m3 number. Blocks ar
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.quantization.checks import check_weight
 
 FP8 = torch.float8_e4m3fn
@@ -21,22 +22,7 @@ BLOCK = 128
 Float8Scaling = Literal["tensor", "channel", "block"]
 
 
-class Float8(NamedTuple):
-    """``values * scales``, block by block."""
-
-    values: Tensor
-    """[out, in] float8_e4m3fn."""
-    scales: Tensor
-    """[blocks of outputs, blocks of inputs] fp32."""
-    block: tuple[int, int]
-    """Outputs and inputs that share a scale; the last ones may be fewer."""
-
-    def dequantize(self) -> Tensor:
-        """[out, in] fp32."""
-        return self.values.float() * _spread(self.scales, self.block, self.values.shape)
-
-
-def quantize_float8(weight: Tensor, scaling: Float8Scaling) -> Float8:
+def quantize_float8(weight: Tensor, scaling: Float8Scaling) -> Float8Weight:
     """``weight`` ([out, in], any float) to the nearest e4m3 numbers.
 
     Raises ValueError for weights that are not finite."""
@@ -46,7 +32,7 @@ def quantize_float8(weight: Tensor, scaling: Float8Scaling) -> Float8:
     padded = F.pad(weight.abs(), (0, -inputs % block[1], 0, -outputs % block[0]))
     most = padded.reshape(-(-outputs // block[0]), block[0], -1, block[1]).amax((1, 3))
     scales = scales_to(most, FP8_MOST)
-    return Float8(as_float8(weight.float() / _spread(scales, block, weight.shape)), scales, block)
+    return Float8Weight(as_float8(weight.float() / _spread(scales, block, weight.shape)), scales, block)
 
 
 def scales_to(most: Tensor, largest: float) -> Tensor:
