@@ -244,14 +244,9 @@ def unused_tensors(
     checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], skipped: tuple[str, ...] = ()
 ) -> str:
     """The tensors that no part of the model takes, in words; empty without any. They do no harm, but may mean that
-    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit, and
-    scales of activations are not needed. ``skipped``:
-    what names of layers for multi-token prediction begin with."""
-    names = [
-        name
-        for name in checkpoint.tensors
-        if name not in expected and not name.endswith((*_HABITUAL, *_OF_ACTIVATIONS))
-    ]
+    ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit, and scales of
+    activations are not needed. ``skipped``: what names of layers for multi-token prediction begin with."""
+    names = [name for name in checkpoint.tensors if name not in expected and not name.endswith(_HABITUAL)]
     known = [name for name in names if name.startswith(skipped)]
     others = [name for name in names if not name.startswith(skipped)]
     layers = [prefix.rstrip(".") for prefix in skipped if any(name.startswith(prefix) for name in known)]
