@@ -19,7 +19,12 @@ from torch import Tensor
 from benchmarks.figures import QUICK, Figure, report
 from blade_llm.kernels import native
 from blade_llm.kernels.linear import pack
-from blade_llm.kernels.linear.native import pack_quantized
+from blade_llm.kernels.linear.native import (
+    integers_matter,
+    measure_integers,
+    pack_quantized,
+    set_always_integers,
+)
 from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.kernels.linear.torch import OneDnnLinear
@@ -104,6 +109,10 @@ def main() -> int:
     print(f"instruction set {native.isa()}, {torch.get_num_threads()} threads", flush=True)
     matrices = weights()
     compared = candidates(matrices)
+    if integers_matter():
+        always = measure_integers()
+        set_always_integers(always)
+        print(f"many rows by quantised weights are multiplied {'as integers' if always else 'in bf16'}", flush=True)
     layers = {name: products for name, (products, _) in compared.items()}
     flops = 2.0 * sum(weight.numel() for weight in matrices)
     figures = []

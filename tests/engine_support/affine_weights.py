@@ -35,7 +35,7 @@ def random_weight(
 
 def rounded_weight(weight: Tensor, *, bits: int = 4, group_size: int = 32, ordered: bool = False) -> QuantizedWeight:
     """``weight`` ([out, in]) rounded to even levels from the least to the largest of each group."""
-    outputs, inputs = weight.shape
+    inputs = weight.shape[1]
     order = torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs)) if ordered else None
     columns = weight.float() if order is None else weight.float()[:, order]
     group_size = group_size if inputs % group_size == 0 else inputs

@@ -117,16 +117,13 @@ def test_inputs_as_large_as_they_get_do_not_overflow_a_sum(isa: str) -> None:
 @by_isa
 @pytest.mark.parametrize("scale_dtype", [torch.float16, torch.float32])
 def test_scales_are_not_rounded_to_bf16(isa: str, scale_dtype: torch.dtype) -> None:
-    """All but a part in ten thousand of the product is taken away by the bias; a bf16 scale is off by up to 40 parts."""
+    """The bias takes the exact product away: a part in ten thousand may be left of it, a bf16 scale leaves up to 20."""
     weight = random_weight(64, 256, group_size=256, scale_dtype=scale_dtype)
     x = torch.ones(1, 256).bfloat16()
     exact = x.double() @ weight.dequantize().double().T
-    if weight.scales.dtype == torch.float32:
-        weight.scales.add_(torch.finfo(torch.float16).eps / 512)
     with limited_to(isa):
         y = packed(weight, -exact[0].float())(x)
-    exact_now = x.double() @ weight.dequantize().double().T
-    assert torch.all((y - (exact_now - exact)).abs() <= 1e-4 * exact.abs() + 1e-5)
+    assert torch.all(y.abs() <= 1e-4 * exact.abs())
     rounded = replace(weight, scales=weight.scales.bfloat16())
     assert torch.any((x.double() @ rounded.dequantize().double().T - exact).abs() > 1e-3 * exact.abs())
 

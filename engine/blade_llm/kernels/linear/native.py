@@ -75,7 +75,7 @@ class Form(NamedTuple):
     has_zeros: bool = False
 
 
-FORMS: Final[dict[Quantization, Form]] = {
+FORMS: Final[dict[Kind, Form]] = {
     "none": Form("none"),
     "int8": Form("int8"),
     "int4": Form("int4", group_steps=1),
@@ -263,12 +263,13 @@ def measure_prefetch(kind: Kind, rounds: int = 12) -> int:
     functions = _functions()
     assert functions is not None
     outputs, inputs = 32_768 if kind == "none" else 65_536, 1024
-    if kind in ("affine4", "affine8"):
-        form = Form(kind, group_steps=2, has_zeros=True)
-        layer = _empty(outputs, inputs, form, None, False, torch.empty(0, dtype=torch.int32), HugePageArena())
-        layer.parts.records.zero_()
+    arena = HugePageArena()  # goes with the layer
+    if kind in FORMS:
+        layer = _pack([torch.zeros(outputs, inputs, dtype=torch.bfloat16)], None, FORMS[kind], False, arena)
     else:
-        layer = _pack([torch.zeros(outputs, inputs).bfloat16()], None, FORMS[kind], False, HugePageArena())
+        form = Form(kind, group_steps=2, has_zeros=True)
+        layer = _empty(outputs, inputs, form, None, False, torch.empty(0, dtype=torch.int32), arena)
+        layer.parts.records.zero_()
     row = torch.zeros(1, 1024, dtype=torch.bfloat16)
     best = dict.fromkeys(PREFETCH_DISTANCES, float("inf"))
     before = functions.blade_linear_set_prefetch(KINDS[kind], 0)

@@ -18,10 +18,10 @@ from blade_llm.runner.startup.warm_up import run_dummy_batch, short_prompt
 
 
 def autotune_linear(runner: StartableRunner) -> None:
-    """Choose how far ahead the CPU's linear layers prefetch weights, for each kind of weights where that distance matters,
-    and whether quantised weights are multiplied as integers by any number of rows.
+    """Choose how far ahead the CPU's linear layers prefetch weights, for each kind of weights where that matters, and
+    whether quantised weights are multiplied as integers by any number of rows.
 
-    It is measured at the first start on a machine, and cached.
+    Both are measured at the first start on a machine, and cached.
     """
     if runner.dtype_name != "bfloat16":
         return

@@ -15,6 +15,9 @@ from engine_support.runner_driver import Driver
 from engine_support.tiny_models import engine_config, load_reference, reference_logits, save_model
 from safetensors.torch import load_file, save_file
 
+from blade_llm.kernels import native
+from blade_llm.kernels.backend import torch_only
+from blade_llm.kernels.linear import native as native_linear
 from blade_llm.models.errors import ModelFilesError, NotEnoughMemoryError, UnsupportedModelError
 from blade_llm.runner import build_runner
 from blade_llm.runner.startup.threads import (
@@ -178,6 +181,23 @@ def test_a_small_model_keeps_to_one_thread_unless_more_are_requested(
         assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(torch_only() or not native_linear.is_available(), reason="no native linear layers here")
+def test_linear_layers_are_tuned_once_for_each_kind_of_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second start finds what the first one measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native_linear, "_kinds", set())
+    measured: list[str] = []
+    monkeypatch.setattr(native_linear, "measure_prefetch", lambda kind: measured.append(kind) or 512)
+    monkeypatch.setattr(native_linear, "measure_integers", lambda: measured.append("integers") or False)
+    for _ in range(2):
+        build_runner(engine_config(folder, dtype="bfloat16", quant="int4"))
+        assert native_linear.kinds_in_use() == ["int4"]
+    choice = ["integers"] if native.isa() == "avx512_bf16" else []
+    assert measured == ["int4", *choice]
 
 
 def test_threads_are_cores_not_hyper_threads(tmp_path: Path) -> None:
