@@ -102,8 +102,8 @@ def save_quantized(folder: Path, family: str, config: Mapping[str, Any], quantiz
 
 
 def quantize_folder(plain: Path, folder: Path, config: Mapping[str, Any], quantize: Quantize) -> None:
-    """Write ``folder``: the model in ``plain`` whose linear layers, but for routers and what is before a head for multi-token prediction, went through ``quantize``; in
-    ``plain`` they become fp32, of the numbers that are stored.
+    """Write ``folder``: the model in ``plain`` whose linear layers went through ``quantize``, but for routers and what
+    is before a head for multi-token prediction; in ``plain`` they become fp32, of the numbers that are stored.
 
     ``config``: the ``quantization_config``.
     """
