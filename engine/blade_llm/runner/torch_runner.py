@@ -225,10 +225,9 @@ class TorchRunner:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
         start = time.perf_counter()
         with torch.inference_mode():
-            if on_cpu := self.device.type == "cpu":
-                autotune_linear(self)  # first: what is warmed up is then what will run
+            autotune_linear(self)  # first: what is warmed up is then what will run
             warm_up(self)
-            if on_cpu and requested_threads(self.config.num_threads) is None and self.config.num_ranks == 1:
+            if self.device.type == "cpu" and requested_threads(self.config.num_threads) is None and self.config.num_ranks == 1:
                 autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
         if self.all_graphs:

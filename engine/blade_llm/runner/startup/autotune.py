@@ -23,7 +23,7 @@ def autotune_linear(runner: StartableRunner) -> None:
 
     Both are measured at the first start on a machine, and cached.
     """
-    if runner.dtype_name != "bfloat16":
+    if runner.device.type != "cpu" or runner.dtype_name != "bfloat16":
         return
     for kind in linear.kinds_in_use():
         if linear.prefetch_matters(kind):
