@@ -227,8 +227,7 @@ class TorchRunner:
         with torch.inference_mode():
             autotune_linear(self)  # first: what is warmed up is then what will run
             warm_up(self)
-            if self.device.type == "cpu" and requested_threads(self.config.num_threads) is None and self.config.num_ranks == 1:
-                autotune_threads(self)
+            autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
         if self.all_graphs:
             start = time.perf_counter()

@@ -13,7 +13,7 @@ from blade_llm.kernels.native.build import source_hash
 from blade_llm.runner.startup.autotune_cache import cached_measurement
 from blade_llm.runner.startup.dummy_batch import DummyBatch
 from blade_llm.runner.startup.startable import StartableRunner
-from blade_llm.runner.startup.threads import SHORT_STEP_SECONDS
+from blade_llm.runner.startup.threads import SHORT_STEP_SECONDS, requested_threads
 from blade_llm.runner.startup.warm_up import run_dummy_batch, short_prompt
 
 
@@ -35,12 +35,12 @@ def autotune_linear(runner: StartableRunner) -> None:
 
 
 def autotune_threads(runner: StartableRunner) -> None:
-    """Keep to one thread where the model is too small for the CPU to share its work.
+    """Keep to one thread where the model is too small for the CPU to share its work, and nobody says how many there are.
 
     What a dummy batch takes on one thread is measured at the first start of a model on a machine, and cached.
     """
-    threads = torch.get_num_threads()
-    if threads == 1:
+    config, threads = runner.config, torch.get_num_threads()
+    if runner.device.type != "cpu" or config.num_ranks > 1 or requested_threads(config.num_threads) or threads == 1:
         return
 
     def one_thread() -> float:
@@ -50,7 +50,7 @@ def autotune_threads(runner: StartableRunner) -> None:
         finally:
             torch.set_num_threads(threads)
 
-    shape = (runner.model_config, runner.dtype_name, runner.config.quant)
+    shape = (runner.model_config, runner.dtype_name, config.quant)
     digest = hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
     if cached_measurement(f"dummy batch on one thread, seconds, {digest}", one_thread) <= SHORT_STEP_SECONDS:
         torch.set_num_threads(1)
