@@ -35,7 +35,7 @@ def autotune_linear(runner: StartableRunner) -> None:
 
 
 def autotune_threads(runner: StartableRunner) -> None:
-    """Keep to one thread where the model is too small for the CPU to share its work, and nobody says how many there are.
+    """Keep to one thread where nobody says how many and the model is too small for the CPU to share its work.
 
     What a dummy batch takes on one thread is measured at the first start of a model on a machine, and cached.
     """
