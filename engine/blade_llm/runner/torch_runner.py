@@ -227,7 +227,8 @@ class TorchRunner:
         with torch.inference_mode():
             autotune_linear(self)  # first: what is warmed up is then what will run
             warm_up(self)
-            if self.device.type == "cpu" and requested_threads(self.config.num_threads) is None and self.config.num_ranks == 1:
+            free_choice = requested_threads(self.config.num_threads) is None and self.config.num_ranks == 1
+            if self.device.type == "cpu" and free_choice:
                 autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start
         if self.all_graphs:
