@@ -70,8 +70,9 @@ class Floor:
             return replace(floor, at=at)
         keeps, count = math.exp(-passed / _MEMORY), rate * passed
         most = 1.0 if rate > met else AS_PLANNED * allowed
+        without = min(most, allowed * _power(rate, met))
         late = tuple(
-            keeps * known + count * min(most, allowed * (rate / max(met, each)) ** STEEP)
+            keeps * known + count * (without if each <= met else min(most, allowed * _power(rate, each)))
             for known, each in zip(floor.late, floor._floors(), strict=True)
         )
         return replace(floor, at=at, late=late, requests=keeps * self.requests + count)
@@ -113,3 +114,8 @@ class Floor:
         if index >= len(self.late) - 1:
             return self.late[-1]
         return self.late[index] + (place - index) * (self.late[index + 1] - self.late[index])
+
+
+def _power(rate: float, planned: float) -> float:
+    """Of ``rate`` over ``planned``; of more than a hundred times as much all is late anyway."""
+    return math.pow(min(rate / max(planned, 1e-9), 100.0), STEEP)

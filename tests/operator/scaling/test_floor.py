@@ -84,6 +84,11 @@ def test_a_text_with_another_number_of_floors_is_read() -> None:
     assert len(short.with_rate(floor.at + 10, 12.0, 24.0, LEAD, ALLOWED).late) == LEVELS
 
 
+def test_a_rate_out_of_all_proportion_is_only_late() -> None:
+    floor = fed([0.0] * 30 + [1e300])
+    assert floor.late[0] == pytest.approx(floor.requests)
+
+
 @settings(deadline=None)
 @given(st.lists(st.floats(0.0, 1e5), min_size=1, max_size=120), st.floats(0.0, 1.0))
 def test_it_is_bounded_and_small(rates: list[float], share: float) -> None:
