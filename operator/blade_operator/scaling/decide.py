@@ -15,8 +15,9 @@ LONGEST: Final = 180.0
 """Seconds between two decisions after which what was needed in between is unknown."""
 FURTHER: Final = 0.25
 """Share of the delay after which one more goes, if the last change was to fewer, too: that reverses nothing."""
-REACTION: Final = 10.0
-"""Seconds from a change of the load to the next decision."""
+REACTION: Final = 15.0
+"""Seconds from a change of the load to the decision that sees it: the next one, and half of one more, because what is
+decided by is a mean of the time before."""
 
 
 @dataclass(frozen=True, slots=True)
