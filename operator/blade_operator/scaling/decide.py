@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from blade_operator.scaling.headroom import AIM
 from blade_operator.scaling.load import Load
 from blade_operator.scaling.memory import Memory
 from blade_operator.scaling.need import Need, by_concurrency, by_targets, late, reachable
@@ -14,8 +15,9 @@ LONGEST: Final = 180.0
 """Seconds between two decisions after which what was needed in between is unknown."""
 FURTHER: Final = 0.25
 """Share of the delay after which one more goes, if the last change was to fewer, too: that reverses nothing."""
-REACTION: Final = 10.0
-"""Seconds from a change of the load to the next decision."""
+REACTION: Final = 15.0
+"""Seconds from a change of the load to the decision that sees it: the next one, and half of one more, because what is
+decided by is a mean of the time before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,19 @@ def _learn(policy: Policy, load: Load, memory: Memory) -> Memory:
     capacity = memory.capacity
     if not capacity.is_known or memory.steady.lasts(load.at):
         capacity = capacity.learn(load)
-    headroom = memory.headroom.with_rate(load.at, arrivals.level)
+    allowed = 1.0 - policy.targets.share
+    headroom = memory.headroom.with_rate(load.at, load.arrivals)
     share = late(load, reachable(policy.targets, capacity)) if capacity.is_known else None
     if share is not None:
         steady = memory.steady.lasts(load.at)
-        headroom = headroom.with_late(load.at, share, 1.0 - policy.targets.share, steady=steady)
-    return replace(memory, capacity=capacity, arrivals=arrivals, headroom=headroom)
+        headroom = headroom.with_late(load.at, share, allowed, steady=steady)
+    lead = memory.start_seconds + REACTION
+    # Latencies are of what engines got in about the last half minute.
+    lately = (load.arrivals + arrivals.level) / 2
+    floor = memory.floor.with_rate(load.at, lately, headroom.most, lead, allowed)
+    floor = floor.with_plan(load.at, arrivals.ahead(lead), lead + policy.down_delay)
+    lengths = memory.lengths.with_load(load)
+    return replace(memory, capacity=capacity, arrivals=arrivals, headroom=headroom, floor=floor, lengths=lengths)
 
 
 def _need(policy: Policy, load: Load, memory: Memory) -> Need:
@@ -92,8 +101,9 @@ def _need(policy: Policy, load: Load, memory: Memory) -> Need:
     if policy.concurrency is not None:
         need = by_concurrency(load, memory.present.ahead(memory.start_seconds), policy.concurrency)
     else:
-        arrivals = memory.headroom.planned(memory.arrivals.ahead(memory.start_seconds + REACTION))
-        need = by_targets(load, arrivals, memory.capacity, policy, memory.start_seconds)
+        floor = memory.floor.rate(AIM * (1.0 - policy.targets.share))
+        arrivals = memory.headroom.planned(memory.arrivals.ahead(memory.start_seconds + REACTION), floor)
+        need = by_targets(memory.lengths.of(load), arrivals, memory.capacity, policy, memory.start_seconds)
     return Need(max(1, need.engines), need.reason)
 
 

@@ -1,8 +1,10 @@
 """Arrivals in the near future: as far ahead as an engine that is asked for now takes to start.
 
 Holt's linear exponential smoothing (1957): a level and a trend. A measurement that cannot be chance, of so many
-arrivals, is believed at once: a burst is seen when it comes, while the noise of a steady rate is smoothed. A falling
-trend is not followed: what is there is kept until it is known to be needless.
+arrivals, is believed at once: a burst is seen when it comes, while the noise of a steady rate is smoothed. A step
+between two looks is seen as two rises, so that after one that is no chance a third rise has to come before it is a
+trend. A trend is expected to last for as long as it has lasted (Gott, "Implications of the Copernican principle for our
+future prospects", Nature 1993). A falling one is not followed: what is there is kept until it is known to be needless.
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ class Forecast:
     """Of a second."""
     slope: float = 0.0
     """From the measurement before to the last one, a second."""
+    slope_before: float = 0.0
+    """The same of the measurement before."""
+    stepped: bool = False
+    """The last measurement was believed at once."""
+    rising: float = 0.0
+    """Seconds for which the level has risen at each measurement, without the first one's."""
     dispersion: float = 1.0
     """Variance of the counts over a Poisson process's: more than 1 where requests come in clusters."""
 
@@ -54,11 +62,16 @@ class Forecast:
         level = max(0.0, expected + share * (rate - expected))
         trend_share = max(share, min(1.0, passed / _TREND_SECONDS))
         slope = (level - self.level) / passed
-        # A burst is a step: only what rises twice in a row is a trend.
-        trend = self.trend + trend_share * (min(slope, max(0.0, self.slope)) - self.trend)
-        return Forecast(at, level, trend, slope, dispersion)
+        # A burst is a step: only what rises twice in a row is a trend, and a step may look like two rises.
+        least = min(slope, max(0.0, self.slope))
+        stepped = share >= 1.0
+        if stepped or self.stepped:
+            least = min(least, max(0.0, self.slope_before))
+        trend = self.trend + trend_share * (least - self.trend)
+        rising = self.rising + passed if slope > 0.0 and self.slope > 0.0 else 0.0
+        return Forecast(at, level, trend, slope, self.slope, stepped, rising, dispersion)
 
     def ahead(self, seconds: float) -> float:
         """The rate so far ahead; no less than the present level."""
-        expected = self.level + max(0.0, self.trend) * seconds
+        expected = self.level + max(0.0, self.trend) * min(seconds, self.rising)
         return min(expected, self.level * MOST_GROWTH)

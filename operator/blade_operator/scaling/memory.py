@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from blade_operator.scaling.capacity import Capacity
+from blade_operator.scaling.floor import Floor
 from blade_operator.scaling.forecast import Forecast
 from blade_operator.scaling.headroom import Headroom
+from blade_operator.scaling.lengths import Lengths
 from blade_operator.scaling.load import Load
 
 START_SECONDS: Final = 60.0
@@ -107,7 +109,10 @@ class Memory:
     """When was decided last."""
     headroom: Headroom = field(default_factory=Headroom)
     steady: Steady = field(default_factory=Steady)
+    lengths: Lengths = field(default_factory=Lengths)
+    floor: Floor = field(default_factory=Floor)
 
     def without_lately(self, at: float) -> Memory:
         """Without what was needed and done before ``at``, of which nothing is known: waiting begins anew."""
-        return replace(self, peaks=Peaks(), changes=Changes(), falling=False, busy_at=at)
+        floor = self.floor.without_lately()
+        return replace(self, peaks=Peaks(), changes=Changes(), falling=False, busy_at=at, floor=floor)

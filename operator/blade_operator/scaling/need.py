@@ -14,8 +14,6 @@ SPARE: Final = 1.03
 """So many times the load is what fewer engines have to be enough for: else one more would soon be needed again."""
 BEST: Final = 1.2
 """A target below so many times the latency of an engine without load cannot be reached by more engines."""
-_MOST_PRESENT: Final = 1.1
-"""So many times what engines can have at a time within the targets is chance."""
 _BUSY: Final = 0.9
 """Share of its time that an engine may be busy where no TPOT is promised."""
 _MOST_FACTOR: Final = 2.0
@@ -48,7 +46,7 @@ def by_targets(load: Load, arrivals: float, capacity: Capacity, policy: Policy, 
     if not capacity.is_known or load.arrivals <= 0.0:
         return _measured(load, policy.targets) or Need(load.engines, "it is not known yet what an engine can do")
     targets = reachable(policy.targets, capacity)
-    piled_up = load.present - _MOST_PRESENT * _present_in_time(load, targets, capacity)
+    piled_up = load.present - _present_in_time(load, targets, capacity)
     arrivals += max(load.queued, piled_up) / max(start, 1.0)
     low, high = max(1, policy.least), max(1, policy.most)
     while low < high:  # latencies fall with the number of engines

@@ -76,3 +76,18 @@ def test_it_is_never_negative_nor_beyond_the_most_growth(rates: list[float], sec
     forecast = fed(rates)
     assert forecast.level >= 0.0
     assert forecast.level <= forecast.ahead(seconds) <= MOST_GROWTH * forecast.level
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_a_step_between_two_looks_is_no_trend(share: float) -> None:
+    step = fed([10.0] * 30 + [10.0 + 15 * share, 25.0])
+    assert step.ahead(60) == pytest.approx(step.level)
+    assert fed([10.0] * 30 + [10.0 + 15 * share, 25.0, 25.0]).ahead(60) < 27.0
+
+
+def test_a_trend_is_expected_to_last_for_as_long_as_it_has() -> None:
+    ramp = [10.0] * 30 + [10.0 + 1.5 * step for step in range(1, 9)]
+    early, late = fed(ramp[:-5]), fed(ramp)
+    assert early.trend > 0.0
+    assert early.ahead(60) == pytest.approx(early.level + early.trend * 20.0)
+    assert late.ahead(60) == pytest.approx(late.level + late.trend * 60.0)

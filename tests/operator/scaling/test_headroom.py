@@ -1,4 +1,4 @@
-"""Headroom: it grows with what was late, shrinks slowly, and plans for no more than was seen."""
+"""Headroom: its margin grows with what was late in steady times, and it plans for no floor that was not seen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blade_operator.scaling.headroom import AIM, MARGINS, MOST_SPARE, Headroom
+from blade_operator.scaling.headroom import AIM, MARGINS, MOST_FLOOR, Headroom
 
 ALLOWED = 0.05
 
@@ -21,14 +21,12 @@ def fed(lates: list[float], *, steady: bool, start: Headroom | None = None) -> H
     return headroom
 
 
-def test_steady_times_move_the_margin_and_others_the_spare() -> None:
-    before = Headroom(at=1000.0, spare=0.3)
-    steady = fed([0.2], steady=True, start=before)
-    assert steady.margin > before.margin
-    assert steady.spare < before.spare
+def test_steady_times_move_the_margin_and_others_do_not() -> None:
+    before = Headroom(at=1000.0)
+    assert fed([0.2], steady=True, start=before).margin > before.margin
+    assert fed([0.0], steady=True, start=before).margin < before.margin
     changing = fed([0.2], steady=False, start=before)
-    assert changing.margin == before.margin
-    assert changing.spare > before.spare
+    assert (changing.at, changing.margin) == (1010.0, before.margin)
 
 
 def test_what_is_aimed_at_changes_no_margin() -> None:
@@ -47,10 +45,11 @@ def test_the_share_that_is_late_comes_to_what_is_aimed_at() -> None:
 
 
 def test_the_first_measurement_and_a_long_gap_count_for_no_more_than_a_minute() -> None:
-    assert Headroom().with_late(5e8, 1.0, ALLOWED, steady=False).spare == 0.0
-    once = Headroom(at=1000.0).with_late(1060.0, 1.0, ALLOWED, steady=False)
-    assert Headroom(at=1000.0).with_late(90_000.0, 1.0, ALLOWED, steady=False).spare == once.spare
-    assert Headroom(at=1000.0).with_late(900.0, 1.0, ALLOWED, steady=False).spare == 0.0
+    assert Headroom().with_late(5e8, 1.0, ALLOWED, steady=True).margin == Headroom().margin
+    once = Headroom(at=1000.0).with_late(1060.0, 1.0, ALLOWED, steady=True)
+    assert once.margin > Headroom().margin
+    assert Headroom(at=1000.0).with_late(90_000.0, 1.0, ALLOWED, steady=True).margin == once.margin
+    assert Headroom(at=1000.0).with_late(900.0, 1.0, ALLOWED, steady=True).margin == Headroom().margin
 
 
 @settings(deadline=None)
@@ -58,19 +57,29 @@ def test_the_first_measurement_and_a_long_gap_count_for_no_more_than_a_minute() 
 def test_it_stays_within_its_bounds(lates: list[float], steady: bool) -> None:
     headroom = fed(lates, steady=steady)
     assert MARGINS[0] <= headroom.margin <= MARGINS[1]
-    assert 0.0 <= headroom.spare <= MOST_SPARE
 
 
-def test_spare_plans_for_no_more_than_the_last_hour_had() -> None:
-    headroom = Headroom(margin=0.0, spare=1.0).with_rate(1000.0, 8.0).with_rate(1600.0, 12.0)
-    assert headroom.planned(10.0) == pytest.approx(12.0)
-    assert headroom.planned(2.0) == pytest.approx(2.0 * math.e)
-    assert headroom.planned(30.0) == pytest.approx(30.0)
+def test_the_floor_is_no_higher_than_the_last_hour_had() -> None:
+    headroom = Headroom(margin=0.0).with_rate(1000.0, 8.0).with_rate(1600.0, 12.0)
+    assert headroom.planned(5.0, 10.0) == pytest.approx(10.0)
+    assert headroom.planned(7.0, 30.0) == pytest.approx(12.0)
+    assert headroom.planned(30.0, 10.0) == pytest.approx(30.0)
+
+
+def test_a_service_that_idles_keeps_no_engines_for_its_busy_hours() -> None:
+    headroom = Headroom(margin=0.0).with_rate(1000.0, 60.0)
+    assert headroom.planned(0.5, 50.0) == pytest.approx(MOST_FLOOR * 0.5)
+
+
+def test_the_margin_is_for_what_is_expected_and_not_for_the_floor() -> None:
+    headroom = Headroom(margin=0.5).with_rate(1000.0, 12.0)
+    assert headroom.planned(5.0, 0.0) == pytest.approx(5.0 * math.exp(0.5))
+    assert headroom.planned(6.0, 11.0) == pytest.approx(11.0)
 
 
 def test_the_highest_rate_is_forgotten_after_an_hour() -> None:
-    headroom = Headroom(margin=0.0, spare=1.0).with_rate(1000.0, 50.0)
+    headroom = Headroom(margin=0.0).with_rate(1000.0, 50.0)
     for at in range(1010, 1000 + 2 * 1800 + 10, 10):
         headroom = headroom.with_rate(float(at), 5.0)
-    assert headroom.planned(5.0) == pytest.approx(5.0)
-    assert Headroom(margin=0.0, spare=1.0).with_rate(1000.0, 50.0).with_rate(500.0, 5.0).planned(5.0) == 5.0
+    assert headroom.planned(5.0, 50.0) == pytest.approx(5.0)
+    assert Headroom(margin=0.0).with_rate(1000.0, 50.0).with_rate(500.0, 5.0).planned(5.0, 50.0) == 5.0
