@@ -158,10 +158,12 @@ def test_a_resumed_stream_is_resumed_again(server: ServerProcess, model: Path) -
     write_script(model, ("Weather?", f"Let me see. {CALL}"))
     stream = cut(server, CHAT, messages=MESSAGES, tools=[TOOL], stream_options=USAGE, max_tokens=100)
     whole = merged_stream(stream.data)
-    for step in range(3, len(stream.groups), 7):
+    step = 3
+    while step < len(stream.groups):  # on a busy machine the rest has fewer
         response = post_resume(server, stream.resume_body(step))
         stream.groups[step:] = groups_of(response.content)
         assert merged_stream(stream.data) == whole
+        step += 7
 
 
 def test_what_differs_or_is_no_output_is_refused(server: ServerProcess, model: Path) -> None:
