@@ -122,7 +122,8 @@ def _quantize_rows(
     """Quantise some outputs ([out, in] fp32) of the weight."""
     outputs, inputs = weight.shape
     size = grid.group_of(inputs)
-    columns = weight.T.contiguous() if order is None else weight.T[order]  # to read a column in one piece
+    # A copy, which is corrected as it goes, and in which a column is read in one piece.
+    columns = weight.T.clone(memory_format=torch.contiguous_format) if order is None else weight.T[order]
     regrouped = options.static_groups and order is not None
     group_of = ((order.cpu() if order is not None and regrouped else torch.arange(inputs)) // size).tolist()
     groups = _unbound(grid.steps(search(weight, grid))) if options.static_groups else []

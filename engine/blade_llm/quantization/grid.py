@@ -95,7 +95,8 @@ class Grid:
         low, high = ranges
         scales = torch.maximum(-low, high) / (self.most / 2) if self.symmetric else (high - low) / self.most
         limits = torch.finfo(self.scale_dtype)
-        scales = scales.where(scales > 0, torch.ones_like(scales)).clamp_min(limits.smallest_normal)
+        least = max(limits.smallest_normal * limits.eps, torch.finfo(torch.float32).smallest_normal)
+        scales = scales.where(scales > 0, torch.ones_like(scales)).clamp_min(least)
         if scales.numel() and float(scales.max()) > limits.max:
             raise ValueError(
                 f"a scale of {float(scales.max()):.3g} does not fit {self.scale_dtype}: choose bf16 or fp32"

@@ -40,13 +40,15 @@ def inverse_factor(hessian: Hessian, damping: float = LEAST_DAMPING, order: Tens
     """Factorise the inverse of ``hessian`` with ``damping`` times the mean of its diagonal added to it.
 
     ``order``: [in] int64, the inputs as they are quantised; by default 0, 1, … A Hessian that stays singular is damped
-    more, and ``notes`` say so. Raises ValueError for a damping that is negative or not finite.
+    more, and ``notes`` say so. Raises ValueError for a Hessian or a damping that is not finite, or a negative damping.
 
     With the matrix turned upside down as ``L L'``, the factor is ``L``'s inverse turned back: one Cholesky
     factorisation instead of two and an inverse, with less rounding. At most three matrices exist, ``hessian`` included.
     """
     if not math.isfinite(damping) or damping < 0:
         raise ValueError(f"a damping of {damping}: choose a share of the mean of the diagonal, such as {LEAST_DAMPING}")
+    if not torch.isfinite(hessian.matrix).all():
+        raise ValueError("the Hessian holds NaN or infinite numbers: those of the calibration's activations")
     inputs = hessian.inputs
     turned = torch.arange(inputs - 1, -1, -1) if order is None else order.flip(0)
     turned = turned.to(hessian.matrix.device)

@@ -87,7 +87,7 @@ def _learn(policy: Policy, load: Load, memory: Memory) -> Memory:
     # Latencies are of what engines got in about the last half minute.
     lately = (load.arrivals + arrivals.level) / 2
     floor = memory.floor.with_rate(load.at, lately, headroom.most, lead, allowed)
-    floor = floor.with_plan(load.at, arrivals.ahead(lead), lead + policy.down_delay)
+    floor = floor.with_plan(load.at, arrivals.ahead(lead), lead, lead + policy.down_delay)
     lengths = memory.lengths.with_load(load)
     return replace(memory, capacity=capacity, arrivals=arrivals, headroom=headroom, floor=floor, lengths=lengths)
 

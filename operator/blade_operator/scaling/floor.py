@@ -31,7 +31,7 @@ _MEMORY: Final = 3600.0
 _LONGEST: Final = 180.0
 """Seconds between two looks after which what was planned in between is unknown."""
 _PARTS: Final = 20
-"""Of the time for which plans are kept: one is remembered for each."""
+"""Of the time in which an engine starts, and of that for which plans are kept: one is remembered for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,17 @@ class Floor:
     plans: tuple[tuple[float, float], ...] = ()
     """When, and the rate that was planned for without a floor, oldest first."""
 
-    def with_plan(self, at: float, planned: float, kept: float) -> Floor:
-        """Also that at ``at`` engines for ``planned`` requests a second were wanted. Plans are remembered for ``kept``
-        seconds."""
+    def with_plan(self, at: float, planned: float, lead: float, kept: float) -> Floor:
+        """Also that at ``at`` engines for ``planned`` requests a second were wanted, which are there ``lead`` seconds
+        later. Plans are remembered for ``kept`` seconds."""
         plans = [each for each in self.plans if 0.0 < at - each[0] <= kept]
-        if len(plans) > 1 and plans[-1][0] - plans[-2][0] < kept / _PARTS:
-            (when, one), (_, other) = plans[-2:]
-            plans[-2:] = [(when, max(one, other))]
+        part = lead / _PARTS
+        if plans and plans[-1][0] // part == at // part:
+            planned = max(planned, plans.pop()[1])
+        met = sum(at - when >= lead for when, _ in plans)
+        if met > 1 and plans[met - 1][0] - plans[met - 2][0] < kept / _PARTS:
+            (when, one), (_, other) = plans[met - 2 : met]
+            plans[met - 2 : met] = [(when, max(one, other))]
         return replace(self, plans=(*plans, (at, planned)))
 
     def with_rate(self, at: float, rate: float, highest: float, lead: float, allowed: float) -> Floor:
@@ -64,7 +68,7 @@ class Floor:
         passed = at - self.at
         if not self.at or not 0.0 <= passed <= _LONGEST:
             return replace(self, at=at, plans=())
-        floor = self._up_to(highest)
+        floor = self._fitted_to(highest)
         met = max((planned for when, planned in self.plans if at - when >= lead), default=None)
         if met is None or not floor.top:
             return replace(floor, at=at)
@@ -92,11 +96,12 @@ class Floor:
         """Without what was planned lately."""
         return replace(self, at=0.0, plans=())
 
-    def _up_to(self, highest: float) -> Floor:
-        """With floors up to ``highest``, if that is more than before: what is known, interpolated."""
-        if highest <= self.top and len(self.late) == LEVELS:
+    def _fitted_to(self, highest: float) -> Floor:
+        """With floors up to ``highest``, if that is more than before or less than half of it: what is known,
+        interpolated."""
+        if self.top / 2 <= highest <= self.top and len(self.late) == LEVELS:
             return self
-        top = max(highest, self.top)
+        top = highest or self.top
         late = tuple(self._interpolated(top * (index + 1) / LEVELS) for index in range(LEVELS))
         return replace(self, top=top, late=late)
 

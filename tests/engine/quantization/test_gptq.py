@@ -186,6 +186,13 @@ def test_ranges_can_be_searched(static_groups: bool) -> None:
     assert torch.all(found.scales[:, 0] <= plainly.scales[:, 0] + 1e-7)
 
 
+@pytest.mark.parametrize("weight", [normal(1, 256), normal(256, 32).T], ids=["one output", "transposed"])
+def test_the_weight_stays_as_it_is(weight: Tensor) -> None:
+    before = weight.clone()
+    gptq(weight, Hessian.of(correlated(512, 256)), Grid(4))
+    assert torch.equal(weight, before)
+
+
 def test_scales_are_stored_in_the_type_of_the_grid() -> None:
     weight, x = normal(16, 32).bfloat16(), correlated(100, 32)
     found = gptq(weight, Hessian.of(x), Grid(4, 16, scale_dtype=torch.bfloat16))
@@ -251,6 +258,13 @@ def test_inputs_of_zeros() -> None:
     found = gptq(weight, Hessian.of(torch.zeros(20, 16)), Grid(4))
     assert found.unused == 16
     assert torch.equal(found.weight.integers, minmax(weight, Grid(4)).integers)
+
+
+def test_a_hessian_that_is_not_finite_is_refused() -> None:
+    matrix = torch.eye(8)
+    matrix[1, 2] = matrix[2, 1] = float("nan")
+    with pytest.raises(ValueError, match="the Hessian holds NaN or infinite numbers"):
+        inverse_factor(Hessian(matrix, 8), 0.01)
 
 
 def test_bad_input() -> None:

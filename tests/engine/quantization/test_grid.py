@@ -164,3 +164,11 @@ def test_types_of_scales() -> None:
         Grid(2, scale_dtype=torch.float16).quantize(torch.full((1, 4), 1e6))
     tiny = Grid(4, scale_dtype=torch.float16).quantize(torch.full((1, 4), 1e-9))
     assert torch.all(tiny.dequantize().abs() <= 1e-4)
+
+
+@pytest.mark.parametrize("largest", [1e-2, 1e-3])
+def test_small_weights_keep_their_bits_with_scales_of_16_bits(largest: float) -> None:
+    weight = normal(8, 64) * largest / 4
+    halves, exact = (Grid(8, 32, scale_dtype=dtype).quantize(weight) for dtype in (torch.float16, torch.float32))
+    errors = [float((each.dequantize() - weight).norm()) for each in (halves, exact)]
+    assert errors[0] < 2 * errors[1]

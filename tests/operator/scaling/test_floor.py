@@ -12,12 +12,12 @@ ALLOWED, AIMED = 0.05, 0.04
 LEAD, KEPT = 50.0, 170.0
 
 
-def fed(rates: list[float], floor: Floor | None = None, start: float = 1000.0) -> Floor:
+def fed(rates: list[float], floor: Floor | None = None, start: float = 1000.0, kept: float = KEPT) -> Floor:
     """Looks each ten seconds, of which each plans for what it sees."""
-    floor, highest = floor or Floor(), 0.0
+    floor = floor or Floor()
     for index, rate in enumerate(rates):
-        at, highest = start + 10 * index, max(highest, rate)
-        floor = floor.with_rate(at, rate, highest, LEAD, ALLOWED).with_plan(at, rate, KEPT)
+        at, highest = start + 10 * index, max(rates[max(0, index - 360) : index + 1])
+        floor = floor.with_rate(at, rate, highest, LEAD, ALLOWED).with_plan(at, rate, LEAD, kept)
     return floor
 
 
@@ -70,6 +70,20 @@ def test_of_a_time_that_nothing_is_known_of_nothing_is_learnt(passed: float) -> 
     assert floor.without_lately().late == floor.late
 
 
+def test_after_a_rate_out_of_all_proportion_floors_are_as_high_as_they_were() -> None:
+    usual = fed(bursts(10)).rate(AIMED)
+    floor = fed([*bursts(2), *[1500.0] * 6, *bursts(30)])
+    assert floor.top == 24.0
+    assert floor.rate(AIMED) == pytest.approx(usual, rel=0.1)
+
+
+@pytest.mark.parametrize("kept", [170.0, 650.0, 3650.0])
+def test_what_a_burst_made_wanted_is_not_there_when_it_begins_however_long_plans_are_kept(kept: float) -> None:
+    before = fed(bursts(10, quiet=400)[:-12], kept=kept)
+    after = fed([24.0] * 5, before, start=before.at + 10, kept=kept)
+    assert after.late[0] - before.late[0] > 0.9 * 24.0 * LEAD - 0.05 * before.late[0]
+
+
 def test_a_higher_rate_keeps_what_is_known_of_lower_floors() -> None:
     floor = fed(bursts(5))
     higher = floor.with_rate(floor.at + 10, 24.0, 48.0, LEAD, ALLOWED)
@@ -95,4 +109,4 @@ def test_it_is_bounded_and_small(rates: list[float], share: float) -> None:
     floor = fed(rates)
     assert 0.0 <= floor.rate(share) <= max(rates)
     assert len(floor.late) in (0, LEVELS)
-    assert len(floor.plans) <= 23
+    assert len(floor.plans) <= 46
