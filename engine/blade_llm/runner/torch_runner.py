@@ -225,7 +225,7 @@ class TorchRunner:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
         start = time.perf_counter()
         with torch.inference_mode():
-            autotune_linear(self)  # first: what is warmed up is then what will run
+            autotune_linear(self, self.group, self.link)  # first: what is warmed up is then what will run
             warm_up(self)
             autotune_threads(self)
         self.timings["warm-up"] = time.perf_counter() - start

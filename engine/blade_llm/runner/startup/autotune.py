@@ -10,6 +10,8 @@ import torch
 
 from blade_llm.kernels.linear import native as linear
 from blade_llm.kernels.native.build import source_hash
+from blade_llm.parallel.group import RankGroup
+from blade_llm.parallel.link import StageLink, least_of_ranks
 from blade_llm.runner.startup.autotune_cache import cached_measurement
 from blade_llm.runner.startup.dummy_batch import DummyBatch
 from blade_llm.runner.startup.startable import StartableRunner
@@ -17,11 +19,12 @@ from blade_llm.runner.startup.threads import SHORT_STEP_SECONDS, requested_threa
 from blade_llm.runner.startup.warm_up import run_dummy_batch, short_prompt
 
 
-def autotune_linear(runner: StartableRunner) -> None:
+def autotune_linear(runner: StartableRunner, group: RankGroup | None = None, link: StageLink | None = None) -> None:
     """Choose how far ahead the CPU's linear layers prefetch weights, for each kind of weights where that matters, and
     whether quantised weights are multiplied as integers by any number of rows.
 
-    Both are measured at the first start on a machine, and cached.
+    Both are measured at the first start on a machine, and cached. Integers round otherwise, and each rank computes the
+    whole of a draft model, so all ranks multiply in the same way: as integers where that is faster for all of them.
     """
     if runner.device.type != "cpu" or runner.dtype_name != "bfloat16":
         return
@@ -29,9 +32,13 @@ def autotune_linear(runner: StartableRunner) -> None:
         if linear.prefetch_matters(kind):
             name = f"prefetch of weights, bytes, {kind}, kernels {source_hash()}"
             linear.set_prefetch(kind, int(cached_measurement(name, partial(linear.measure_prefetch, kind))))
+    always = True
     if linear.integers_matter():
         name = f"quantised weights as integers, kernels {source_hash()}"
-        linear.set_always_integers(bool(cached_measurement(name, linear.measure_integers)))
+        always = bool(cached_measurement(name, linear.measure_integers))
+    always = bool(least_of_ranks(group, link, always))
+    if linear.integers_matter():
+        linear.set_always_integers(always)
 
 
 def autotune_threads(runner: StartableRunner) -> None:
