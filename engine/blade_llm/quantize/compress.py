@@ -84,9 +84,10 @@ class _Error:
 
     def add(self, block: Tensor, found: Tensor) -> None:
         """Rows in fp32, and what they became. Squares are fp64: those of weights above 1.8e19 are beyond fp32."""
-        for exact, near in zip(block.split(_DOUBLE_ROWS), found.split(_DOUBLE_ROWS), strict=True):
-            whole = exact.double()
-            self._wrong += float((near.double() - whole).square_().sum())
+        for start in range(0, len(block), _DOUBLE_ROWS):
+            rows = slice(start, start + _DOUBLE_ROWS)
+            whole = block[rows].double()
+            self._wrong += float((found[rows].double() - whole).square_().sum())
             self._whole += float(whole.square_().sum())
 
     @property
