@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from blade_llm.cli.quantize_flags import GROUPS, options_of
 from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.quantize.output import OutputFolder
 from blade_llm.quantize.report import Report, by_kind
 from blade_llm.quantize.run import prepare, quantize_model
 
@@ -32,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     logging.basicConfig(level=logging.WARNING, format="blade_llm_quantize: %(message)s")
     output_dir = flags["output_dir"].expanduser().absolute()
+    output = OutputFolder.at(output_dir)
     try:
         with download_progress() as progress:
             folder = resolve_model(flags["model"], progress=progress)
@@ -42,22 +45,32 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_shard_bytes=flags["max_shard_size"],
             tensor_parallel_size=flags["tensor_parallel_size"],
         )
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
-        with locked(output_dir.parent / f".{output_dir.name}.lock"), byte_progress("quantising") as start:
-            report = quantize_model(job, output_dir, start)
+        output.require_usable(whole=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with locked(output.lock, lambda: _say_waiting(output)), byte_progress("quantising") as start:
+            report = quantize_model(job, output, start)
     except ModelFilesError as error:
         print(f"blade_llm_quantize: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         what = f"no space left for {output_dir}" if error.errno == errno.ENOSPC else str(error)
-        print(f"blade_llm_quantize: {what}; what is complete is kept, the same command continues", file=sys.stderr)
+        print(f"blade_llm_quantize: {what}{_kept(output)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("blade_llm_quantize: stopped; what is complete is kept, the same command continues", file=sys.stderr)
+        print(f"blade_llm_quantize: stopped{_kept(output)}", file=sys.stderr)
         return 130
     _print_report(report)
     print(output_dir)
     return 0
+
+
+def _say_waiting(output: OutputFolder) -> None:
+    print(f"blade_llm_quantize: waiting for another run that writes {output.path}", file=sys.stderr, flush=True)
+
+
+def _kept(output: OutputFolder) -> str:
+    """What to add to a failure where something was begun."""
+    return "; what is complete is kept, the same command continues" if os.path.isdir(output.staging) else ""
 
 
 def _print_report(report: Report) -> None:

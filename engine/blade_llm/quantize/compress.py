@@ -19,6 +19,8 @@ from blade_llm.quantize.packing import pack_columns, pack_rows
 
 _ROWS: Final = 1024
 """Outputs that are handled at a time where fp32 copies are made."""
+_DOUBLE_ROWS: Final = 64
+"""The same of fp64 copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +83,17 @@ class _Error:
         self._wrong = self._whole = 0.0
 
     def add(self, block: Tensor, found: Tensor) -> None:
-        """Rows in fp32, and what they became."""
-        self._wrong += _squared(found - block)
-        self._whole += _squared(block)
+        """Rows in fp32, and what they became. Squares are fp64: those of weights above 1.8e19 are beyond fp32."""
+        for start in range(0, len(block), _DOUBLE_ROWS):
+            rows = slice(start, start + _DOUBLE_ROWS)
+            whole = block[rows].double()
+            self._wrong += float((found[rows].double() - whole).square_().sum())
+            self._whole += float(whole.square_().sum())
 
     @property
     def relative(self) -> float:
-        """As :attr:`Compressed.error`; that of zeros is 0."""
-        return math.sqrt(self._wrong / self._whole) if self._whole else 0.0
-
-
-def _squared(block: Tensor) -> float:
-    return float(block.square().sum(1).double().sum())
+        """As :attr:`Compressed.error`; that of zeros is 0. Raises ``ValueError`` where it is not finite."""
+        error = math.sqrt(self._wrong / self._whole) if self._whole else 0.0
+        if not math.isfinite(error):
+            raise ValueError("rounded, its largest weights are more than their type can hold")
+        return error

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.families.registry import CLASSIFIERS, EMBEDDING_ONLY
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.plan import Plan
 
+CONFIG_NAME: Final = "config.json"
 _NAMES: Final = ("quantization_config", "compression_config")
 
 
@@ -60,4 +62,16 @@ def require_unquantized(folder: object, source: Mapping[str, Any]) -> None:
         method = found.get("quant_method", "compressed-tensors") if isinstance(found, dict) else found
         raise ModelFilesError(
             f"{folder} is quantised already ({method}); the server loads it as it is, or quantise the original"
+        )
+
+
+def require_generative(folder: object, source: Mapping[str, Any]) -> None:
+    """Raise :class:`~blade_llm.models.errors.ModelFilesError` for the ``config.json`` of a model that makes embeddings
+    or scores alone."""
+    architectures = source.get("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    if isinstance(name, str) and (name in EMBEDDING_ONLY or name in CLASSIFIERS):
+        raise ModelFilesError(
+            f"{folder}: {name} generates no text, and only models that generate text are quantised; the server loads "
+            "it as it is"
         )

@@ -31,7 +31,8 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def read_journal(path: Path) -> tuple[str | None, dict[str, Done]]:
-    """The fingerprint, and what is done by its name. None for no journal, or one that was killed with its first line.
+    """The fingerprint, and what is done by its name. None for no journal, or one that was killed with its first line
+    or whose first line is damaged.
 
     A line that is not whole is the last: what it would say is not known to be on the disk.
     """
@@ -41,13 +42,13 @@ def read_journal(path: Path) -> tuple[str | None, dict[str, Done]]:
         return None, {}
     try:
         fingerprint = msgspec.json.decode(lines[0], type=Head).fingerprint
-    except msgspec.DecodeError:
+    except ValueError:  # of msgspec, or bytes that are not UTF-8
         return None, {}
     done: dict[str, Done] = {}
     for line in lines[1:-1]:
         try:
             entry = msgspec.json.decode(line, type=Done)
-        except msgspec.DecodeError:
+        except ValueError:
             break
         done[entry.tensor] = entry
     return fingerprint, done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,7 @@ def model_card(report: Report, original: str) -> str:
     front = _FRONT.match(original)
     fields, body = ("", original) if front is None else (front[1], original[front.end() :])
     base = report.model if _is_hub_id(report.model) else ""
-    name = base or Path(report.model).name
+    name = base or Path(os.path.abspath(report.model.removeprefix("file://"))).name or "model"  # of "." and "..", too
     # Times stay out: a run that was stopped and continued makes the same file.
     lines = [
         "---",

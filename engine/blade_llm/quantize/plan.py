@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +47,8 @@ def make_plan(config: ModelConfig, tensors: Mapping[str, TensorInfo], options: Q
     inside = {
         part.module: part for place, each in found.linears.items() if not place.startswith(_KEPT) for part in each.parts
     }
-    ignored = _ignored(options.ignore, linear)
+    stored = {name.removesuffix(".weight") for name in tensors if name.endswith(".weight")}
+    ignored = _ignored(options.ignore, linear, {*stored, head, _HEAD})
     wanted = {module: part for module, part in inside.items() if module not in ignored}
     if not wanted:
         raise ModelFilesError("nothing is left to quantise; take something out of --ignore")
@@ -73,12 +74,13 @@ def _unfit(part: LinearPart) -> str | None:
     return "is stored as [in, out]" if part.transposed else None
 
 
-def _ignored(patterns: Sequence[str], modules: Mapping[str, LinearPart]) -> set[str]:
+def _ignored(patterns: Sequence[str], modules: Mapping[str, LinearPart], others: Collection[str]) -> set[str]:
+    """Those of ``modules`` that are to be ignored. ``others`` may be named, too: they are left as they are anyway."""
     found: set[str] = set()
     for pattern in patterns:
         matches = _matcher(pattern)
         these = {module for module in modules if matches(module)}
-        if not these:
+        if not these and not any(map(matches, others)):
             near = difflib.get_close_matches(pattern, modules, 1)
             hint = f"did you mean {near[0]}?" if near else f"names are like {next(iter(modules))}"
             raise ModelFilesError(f"--ignore {pattern}: the model has no linear layer of that name; {hint}")

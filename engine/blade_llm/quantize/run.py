@@ -1,12 +1,10 @@
-"""Makes a quantised checkpoint of a model folder: in a folder beside, which is renamed when it is whole."""
+"""Makes a quantised checkpoint of a model folder: in a staging folder, until it is whole."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +18,12 @@ from blade_llm.models.families.registry import family_of
 from blade_llm.models.implementation import read_model_config, through_transformers
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.sharding import tensor_parallel_problem
-from blade_llm.quantize.config import new_config, require_unquantized
+from blade_llm.quantize.config import CONFIG_NAME, new_config, require_generative, require_unquantized
 from blade_llm.quantize.journal import JOURNAL_NAME, Done, Journal, read_journal
 from blade_llm.quantize.layout import Layout, make_layout
 from blade_llm.quantize.model_card import CARD_NAME, model_card
 from blade_llm.quantize.options import QuantizeOptions
+from blade_llm.quantize.output import OutputFolder, sync
 from blade_llm.quantize.plan import Plan, make_plan
 from blade_llm.quantize.report import FORMAT, REPORT_NAME, Report, make_report
 from blade_llm.quantize.source import TensorReader
@@ -36,7 +35,8 @@ from blade_llm.weights.split.writer import INDEX_NAME, Progress
 
 logger = logging.getLogger(__name__)
 
-CONFIG_NAME: Final = "config.json"
+_OF_QUANTIZED: Final = frozenset({"hf_quant_config.json", "quantize_config.json", "quant_config.json"})
+"""Files of other tools that say how a checkpoint is quantised: they would not be true of the new one."""
 _BLOCK: Final = 512
 """Bytes of what ``st_blocks`` counts, whatever the file system's own block."""
 
@@ -54,6 +54,7 @@ class Job:
     reader: TensorReader
     plan: Plan
     layout: Layout
+    max_shard_bytes: int
     fingerprint: str
 
 
@@ -72,6 +73,7 @@ def prepare(
     """
     fields = read_json(folder, CONFIG_NAME)
     require_unquantized(folder, fields)
+    require_generative(folder, fields)
     config = read_model_config(folder)
     if through_transformers(config):
         raise ModelFilesError(
@@ -91,73 +93,104 @@ def prepare(
     tensors = reader.checkpoint.tensors
     plan = make_plan(config, tensors, options, _head(config, fields))
     layout = make_layout(tensors, plan, options, max_shard_bytes)
-    sources = [source_file(file) for file in reader.checkpoint.files]
-    parts = (FORMAT, model, options, max_shard_bytes, fields, sources, str(torch.__version__))
-    fingerprint = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
-    return Job(folder, model, options, fields, reader, plan, layout, fingerprint)
+    fingerprint = _fingerprint(model, options, max_shard_bytes, fields, reader.checkpoint.files)
+    return Job(folder, model, options, fields, reader, plan, layout, max_shard_bytes, fingerprint)
 
 
-def quantize_model(job: Job, output_dir: Path, start: Callable[[int], Progress]) -> Report:
-    """Make ``output_dir`` the quantised checkpoint, there whole or not at all; goes on where an earlier run of the same
-    job was stopped.
+def quantize_model(job: Job, output: OutputFolder, start: Callable[[int], Progress]) -> Report:
+    """Make ``output`` the quantised checkpoint, which cannot be loaded before it is whole; goes on where an earlier run
+    of the same job was stopped.
 
     ``start``: called with the bytes of the source that are to be worked on, gives what is called with those that were.
-    Raises :class:`ModelFilesError` for a folder that is not empty, too little space and weights that cannot be
-    quantised, ``OSError``.
+    Raises :class:`ModelFilesError` for a folder that is not empty, a staging folder of somebody else, too little space,
+    weights that cannot be quantised and a source that changes meanwhile, ``OSError``.
     """
-    if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
-        raise ModelFilesError(f"{output_dir} is not empty; delete it or give another --output_dir")
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    staging = output_dir.with_name(f".{output_dir.name}.staging")
-    if (report := _finished(staging, job)) is None:
-        done = _resumable(staging, job)
+    staging = output.staging
+    report = _finished(output, job)
+    output.require_usable(whole=report is not None)
+    if report is None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        done = _resumable(output, job)
         there = sum(file.stat().st_blocks * _BLOCK for file in staging.iterdir()) if staging.exists() else 0
-        require_space(output_dir.parent, max(0, job.layout.nbytes - there), side_files(job.folder))
+        others = [file for file in side_files(job.folder) if file.name not in _OF_QUANTIZED]
+        require_space(output.parent, max(0, job.layout.nbytes - there), others)
         staging.mkdir(exist_ok=True)
         progress = start(sum(unit.source.nbytes for unit in job.layout.units if unit.source.name not in done))
         with Journal(staging / JOURNAL_NAME, job.fingerprint, done.values()) as journal:
             done = write_weights(staging, job.layout, job.reader, job.options, journal, done, progress)
         report = _write_others(staging, job, done)
+        if _has_changed(job):
+            output.discard()
+            raise ModelFilesError(
+                f"{job.folder} was changed while it was quantised; what was made of it is deleted: give the command "
+                "again when the folder is complete"
+            )
         (staging / JOURNAL_NAME).unlink()
-        _sync(staging)
-    staging.replace(output_dir)
-    _sync(output_dir.parent)
+        sync(staging)
+        output.require_usable(whole=True)
+    output.publish()
     return report
 
 
-def _finished(staging: Path, job: Job) -> Report | None:
-    """The report in ``staging`` where that is all that the job is to make: its journal goes last."""
-    if (staging / JOURNAL_NAME).exists() or not (staging / REPORT_NAME).is_file():
+def _fingerprint(
+    model: str, options: QuantizeOptions, max_shard_bytes: int, fields: Mapping[str, Any], files: Sequence[Path]
+) -> str:
+    """Of the source, as its ``config.json`` and weight ``files`` are now, and of what is to be made of it."""
+    sources = [source_file(file) for file in files]
+    parts = (FORMAT, model, options, max_shard_bytes, fields, sources, str(torch.__version__))
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _has_changed(job: Job) -> bool:
+    """Whether the source is no longer what the job was prepared for."""
+    try:
+        fields = read_json(job.folder, CONFIG_NAME)
+        files = job.reader.checkpoint.files
+        return _fingerprint(job.model, job.options, job.max_shard_bytes, fields, files) != job.fingerprint
+    except (FileNotFoundError, ModelFilesError):
+        return True
+
+
+def _finished(output: OutputFolder, job: Job) -> Report | None:
+    """The report where all that the job is to make is in staging, or some of it in place already: the journal goes
+    before that."""
+    staging = output.staging
+    if not staging.is_dir() or (staging / JOURNAL_NAME).exists():
+        return None
+    file = next((place / REPORT_NAME for place in output.places if (place / REPORT_NAME).is_file()), None)
+    if file is None:
         return None
     try:
-        report = msgspec.json.decode((staging / REPORT_NAME).read_bytes(), type=Report)
-    except msgspec.DecodeError:
+        report = msgspec.json.decode(file.read_bytes(), type=Report)
+    except ValueError:  # of msgspec, or bytes that are not UTF-8
         return None
     return report if report.fingerprint == job.fingerprint else None
 
 
-def _resumable(staging: Path, job: Job) -> dict[str, Done]:
-    """What is done in ``staging``, which is emptied where it belongs to another job."""
+def _resumable(output: OutputFolder, job: Job) -> dict[str, Done]:
+    """What is done in the staging folder, which is deleted where it belongs to another job."""
+    staging = output.staging
     fingerprint, done = read_journal(staging / JOURNAL_NAME)
     if fingerprint != job.fingerprint:
         if fingerprint is not None:
             logger.warning(
                 "%s is of another model, of one that has changed, or of other flags; it is begun anew", staging
             )
-        shutil.rmtree(staging, ignore_errors=True)
+        output.discard()
         return {}
     whole = [
         file for file in job.layout.files
         if (staging / file.name).is_file() and (staging / file.name).stat().st_size == file.nbytes
     ]  # fmt: skip
-    names = {unit.source.name for file in whole for unit in file.units}
-    return {name: entry for name, entry in done.items() if name in names}
+    # An entry without an error is of a tensor that was copied; of any other it says nothing.
+    quantized = {unit.source.name: unit.module is not None for file in whole for unit in file.units}
+    return {name: entry for name, entry in done.items() if quantized.get(name) == (entry.error is not None)}
 
 
 def _write_others(staging: Path, job: Job, done: Mapping[str, Done]) -> Report:
     """All but the weights."""
     report = make_report(job.fingerprint, job.model, job.options, job.layout, done)
-    copy_side_files(job.folder, staging)
+    copy_side_files(job.folder, staging, _OF_QUANTIZED)
     original = job.folder / CARD_NAME
     card = model_card(report, original.read_text(encoding="utf-8", errors="replace") if original.is_file() else "")
     written = {
@@ -171,19 +204,10 @@ def _write_others(staging: Path, job: Job, done: Mapping[str, Done]) -> Report:
         (staging / name).write_bytes(content)
     for file in staging.rglob("*"):
         if file.is_file():
-            _sync(file)
+            sync(file)
     return report
 
 
 def _head(config: ModelConfig, fields: Mapping[str, Any]) -> str:
     """What the family calls the output matrix's module."""
     return family_of(config.architecture, "generate").names_of(RawConfig(fields)).head
-
-
-def _sync(path: Path) -> None:
-    """Return when the file, or what the folder lists, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from safetensors.torch import load_file, save_file
 from blade_llm.cli.quantize import main
 from blade_llm.cli.quantize_flags import GROUPS
 from blade_llm.cli.split import main as split_main
+from blade_llm.hub.locking import locked
 from blade_llm.models.config import load_model_config
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.quantize import run
+from blade_llm.quantize.output import OutputFolder
 from blade_llm.quantize.source import TensorReader
 from blade_llm.weights.split import space
 
@@ -168,6 +171,18 @@ def test_models_that_are_not_quantised(
     assert "GGUF files are not quantised here; take the model's safetensors files" in said
 
 
+@pytest.mark.parametrize("name", ["BertModel", "Qwen2Model", "Qwen2ForSequenceClassification"])
+def test_models_that_generate_no_text(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    shutil.copytree(model, tmp_path / "whole")
+    fields = json.loads((model / "config.json").read_text())
+    (tmp_path / "whole" / "config.json").write_text(json.dumps({**fields, "architectures": [name]}))
+    said = refused(["--model", str(tmp_path / "whole"), "--output_dir", str(tmp_path / "new")], capsys)
+    assert f"{name} generates no text, and only models that generate text are quantised" in said
+    assert "--task" not in said
+
+
 @pytest.mark.parametrize("flags", [(), ("--quant_dtype", "fp8")])
 def test_weights_that_are_not_finite_are_named(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
@@ -216,6 +231,47 @@ def test_a_disk_that_becomes_full(
     assert f"no space left for {tmp_path / 'small'}; what is complete is kept, the same command continues" in said
     monkeypatch.undo()
     assert quantize(model, tmp_path / "small") == 0
+
+
+def test_where_nothing_is_begun_nothing_is_kept(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    said = refused(["--model", str(model), "--output_dir", str(tmp_path / "file" / "small")], capsys)
+    assert "Not a directory" in said or "File exists" in said
+    assert "is kept" not in said
+
+    def interrupt(*arguments: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("blade_llm.cli.quantize.prepare", interrupt)
+    assert quantize(model, tmp_path / "small") == 130
+    assert capsys.readouterr().err == "blade_llm_quantize: stopped\n"
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_second_run_says_that_it_waits(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], exists: bool
+) -> None:
+    """And refuses the folder that the first has made meanwhile."""
+    if exists:
+        (tmp_path / "small").mkdir()
+    said: list[str] = []
+    with locked(OutputFolder.at(tmp_path / "small").lock):
+        second = threading.Thread(target=lambda: said.append(str(quantize(model, tmp_path / "small"))))
+        second.start()
+        seen = ""
+        for _ in range(1200):
+            seen += capsys.readouterr().err
+            if "waiting" in seen or not second.is_alive():
+                break
+            second.join(0.05)
+        assert seen == f"blade_llm_quantize: waiting for another run that writes {tmp_path / 'small'}\n"
+        (tmp_path / "small").mkdir(exist_ok=True)
+        (tmp_path / "small" / "config.json").write_text("{}")
+    second.join()
+    assert said == ["1"]
+    assert "is not empty" in capsys.readouterr().err
 
 
 def test_what_is_said(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,6 +323,30 @@ def test_memory_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
         peaks.append(int(done.stdout.split("VmHWM:\\t")[1].split(" kB")[0]) * 1024)
     assert (tmp_path / "whole-24" / "model.safetensors").stat().st_size > 150e6
     assert peaks[1] - peaks[0] < 20e6, peaks
+
+
+def test_what_is_left_alone_anyway_may_be_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output matrix of a tied model, which is in no file, and what is no linear layer."""
+    save_model(tmp_path / "whole", "qwen2", torch.bfloat16, **SIZES, tie_word_embeddings=True)
+    assert "lm_head.weight" not in load_file(tmp_path / "whole" / "model.safetensors")
+    ignored = ("lm_head", "model.embed_tokens", "model.norm", "re:.*layernorm")
+    assert quantize(tmp_path / "whole", tmp_path / "small", "--ignore", *ignored) == 0
+    assert quantize(tmp_path / "whole", tmp_path / "plain") == 0
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "small" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    common = ["--model", str(tmp_path / "whole"), "--output_dir", str(tmp_path / "new")]
+    capsys.readouterr()
+    assert "--ignore lm_heads: the model has no linear layer" in refused([*common, "--ignore", "lm_heads"], capsys)
+
+
+def test_files_that_say_how_another_checkpoint_is_quantised_are_not_copied(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "whole")
+    for name in ("hf_quant_config.json", "quantize_config.json", "quant_config.json", "tokenizer.json"):
+        (tmp_path / "whole" / name).write_text("{}")
+    assert quantize(tmp_path / "whole", tmp_path / "small") == 0
+    there = {file.name for file in (tmp_path / "small").iterdir()}
+    assert "tokenizer.json" in there
+    assert not any("quant_config" in name or name == "quantize_config.json" for name in there)
 
 
 def test_ignored_layers_stay(model: Path, tmp_path: Path) -> None:

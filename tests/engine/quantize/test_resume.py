@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from engine_support.tiny_models import save_model
 
 from blade_llm.quantize import run, writer
 from blade_llm.quantize.journal import JOURNAL_NAME, Done, Journal, read_journal
+from blade_llm.quantize.report import REPORT_NAME
 
 FLAGS = (*BLOCKS, "--max_shard_size", "40KB")
 TENSORS = 30
@@ -148,6 +152,80 @@ def test_another_job_begins_anew(
     assert content(output) == content(tmp_path / "fresh")
 
 
+@pytest.mark.parametrize("change", ["weights", "config", "gone"])
+def test_a_source_that_changes_meanwhile(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    worked_on: list[str],
+    change: str,
+) -> None:
+    """Is refused when it is noticed, and nothing of it is used again, even where it changes back."""
+    whole, output = tmp_path / "whole", tmp_path / "small"
+    shutil.copytree(model, whole)
+    changed = whole / ("config.json" if change == "config" else "model.safetensors")
+    content_before, status = changed.read_bytes(), changed.stat()
+    original = run.write_weights
+
+    def meanwhile(*arguments: Any) -> Any:
+        done = original(*arguments)
+        if change == "gone":
+            changed.unlink()
+        elif change == "config":
+            changed.write_bytes(content_before.replace(b"{", b'{"new": 1,', 1))
+        else:
+            os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "write_weights", meanwhile)
+        assert quantize(whole, output, *FLAGS) == 1
+    said = capsys.readouterr().err
+    assert f"{whole} was changed while it was quantised; what was made of it is deleted: give the command again" in said
+    assert "is kept" not in said
+    assert not (tmp_path / ".small.staging").exists()
+    assert not output.exists()
+    changed.write_bytes(content_before)
+    os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
+    worked_on.clear()
+    assert quantize(whole, output, *FLAGS) == 0
+    assert len(worked_on) == TENSORS
+
+
+@pytest.mark.parametrize("name", [JOURNAL_NAME, REPORT_NAME])
+@pytest.mark.parametrize("damage", [b'{"fingerprint": "\xff\xfe"}\n', b"\x00\x00", b"[]"])
+def test_damaged_notes_begin_anew(
+    model: Path, made: dict[str, bytes], tmp_path: Path, worked_on: list[str], name: str, damage: bytes
+) -> None:
+    output, staging = tmp_path / "small", tmp_path / ".small.staging"
+    assert quantize(model, output, *FLAGS) == 0
+    output.replace(staging)
+    (staging / name).write_bytes(damage)
+    worked_on.clear()
+    assert quantize(model, output, *FLAGS) == 0
+    assert len(worked_on) == TENSORS
+    assert content(output) == made
+
+
+def test_a_journal_without_an_error_where_there_should_be_one(
+    model: Path, made: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worked_on: list[str]
+) -> None:
+    """The tensor is done again."""
+    monkeypatch.setattr(writer, "SYNC_SECONDS", 0.0)
+    calls = disk_calls(lambda: quantize(model, tmp_path / "counted", *FLAGS))
+    killed_at(calls // 2, lambda: quantize(model, tmp_path / "small", *FLAGS))
+    journal = tmp_path / ".small.staging" / JOURNAL_NAME
+    done = read_journal(journal)[1]
+    without = [name for name, entry in done.items() if entry.error is not None]
+    assert without
+    journal.write_bytes(re.sub(rb'"error":[0-9.e-]+', b'"error":null', journal.read_bytes()))
+    assert quantize(model, tmp_path / "small", *FLAGS) == 0
+    assert set(without) <= set(worked_on)
+    assert not (done.keys() - set(without)) & set(worked_on)
+    assert content(tmp_path / "small") == made
+
+
 def test_interrupted(
     model: Path,
     made: dict[str, bytes],
@@ -186,8 +264,11 @@ def test_a_journal_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
         lines = whole[:cut].count(b"\n")
         assert len(done) == max(0, lines - 1)
         assert fingerprint == ("a" if cut >= whole.index(b"\n") else None)
-    path.write_bytes(whole.replace(b'"two"', b'"t\x00o"'))
-    assert read_journal(path)[1].keys() == {"one"}
+    for damage in (b'"t\x00o"', b'"t\xffo"'):
+        path.write_bytes(whole.replace(b'"two"', damage))
+        assert read_journal(path)[1].keys() == {"one"}
+    path.write_bytes(whole.replace(b'"a"', b'"\xff"'))
+    assert read_journal(path) == (None, {})
 
 
 def test_what_is_there_needs_no_space_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -13,19 +13,28 @@ from blade_llm.weights.split.manifest import SPLIT_NAME
 
 POOLING: Final = "*Pooling/config.json"
 """How a model for embeddings pools: the only thing below the folder itself that matters here."""
-_WEIGHTS: Final = re.compile(r".*\.(?:safetensors|bin|gguf|pth|pt|ckpt|h5|msgpack|onnx)(?:\.index\.json|\.json)?|\..*")
-"""Files with weights, their indices, and hidden ones."""
+_LEFT: Final = re.compile(
+    r".*\.(?:safetensors|bin|gguf|pth|pt|ckpt|h5|msgpack|ot|npz)(?:\.json)?|.*\.onnx.*|consolidated\..*"
+    r"|.*\.index.*\.json"
+    r"|.*\.(?:zip|7z|rar|tgz|tar(?:\.\w+)?)"
+    r"|.*\.(?:tmp|part|incomplete)|adapter_config\.json|trainer_state\.json|events\.out\.tfevents.*|\..*"
+)
+"""Weights of any framework and their indices, archives, what is left of downloads, of adapters and of training, and
+hidden files."""
 
 
 def side_files(folder: Path) -> list[Path]:
-    """Configuration, tokenizer, templates: all files of a model folder that hold no weights, sorted."""
+    """Configuration, tokenizer, templates: what of a model folder belongs to the model and holds no weights,
+    sorted."""
     found = [file for file in (*folder.iterdir(), *folder.glob(POOLING)) if file.is_file()]
-    return sorted(file for file in found if not _WEIGHTS.fullmatch(file.name) and file.name != SPLIT_NAME)
+    return sorted(file for file in found if not _LEFT.fullmatch(file.name) and file.name != SPLIT_NAME)
 
 
-def copy_side_files(folder: Path, target: Path) -> None:
-    """Copy them; what ``target`` has of them is overwritten. Raises ``OSError``."""
+def copy_side_files(folder: Path, target: Path, without: Collection[str] = ()) -> None:
+    """Copy them, but for those named in ``without``; what ``target`` has of them is overwritten. Raises ``OSError``."""
     for file in side_files(folder):
+        if file.name in without:
+            continue
         copy = target / file.relative_to(folder)
         copy.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, copy)
