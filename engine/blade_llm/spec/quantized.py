@@ -52,10 +52,10 @@ class GptqForm:
         return f"GPTQ, {self.bits} bits"
 
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
-        """The tensors in place of ``module.weight`` [outputs, inputs]. Raises ``ValueError`` for impossible sizes."""
+        """The tensors in place of ``module.weight`` [outputs, inputs]."""
         groups = _groups(inputs, self.group_size)
-        yield StoredTensor(f"{module}.qweight", (_words(module, inputs, self.bits), outputs), _PACKED)
-        yield StoredTensor(f"{module}.qzeros", (groups, _words(module, outputs, self.bits)), _PACKED)
+        yield StoredTensor(f"{module}.qweight", (_words(inputs, self.bits), outputs), _PACKED)
+        yield StoredTensor(f"{module}.qzeros", (groups, _words(outputs, self.bits)), _PACKED)
         yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
         if self.has_groups or self.act_order:
             yield StoredTensor(f"{module}.g_idx", (inputs,), ("I32", "I64"))
@@ -88,7 +88,7 @@ class AwqForm:
 
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
-        groups, words = _groups(inputs, self.group_size), _words(module, outputs, self.bits)
+        groups, words = _groups(inputs, self.group_size), _words(outputs, self.bits)
         yield StoredTensor(f"{module}.qweight", (inputs, words), _PACKED)
         yield StoredTensor(f"{module}.qzeros", (groups, words), _PACKED)
         yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
@@ -126,13 +126,13 @@ class IntegerForm:
         """As :meth:`GptqForm.stored`."""
         scales = () if self.strategy == "tensor" else (outputs, _groups(inputs, self.group_size))
         if self.packed:
-            yield StoredTensor(f"{module}.weight_packed", (outputs, _ceil_words(inputs, self.bits)), _PACKED)
+            yield StoredTensor(f"{module}.weight_packed", (outputs, _words(inputs, self.bits)), _PACKED)
             yield StoredTensor(f"{module}.weight_shape", (2,), ("I64", "I32"))
         else:
             yield StoredTensor(f"{module}.weight", (outputs, inputs), ("I8",))
         yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES)
         if not self.symmetric and self.packed and scales:
-            yield StoredTensor(f"{module}.weight_zero_point", (_ceil_words(outputs, self.bits), scales[1]), _PACKED)
+            yield StoredTensor(f"{module}.weight_zero_point", (_words(outputs, self.bits), scales[1]), _PACKED)
         elif not self.symmetric:
             yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",))
         if self.has_groups:
@@ -192,15 +192,8 @@ def _groups(inputs: int, group_size: int | None) -> int:
     return 1 if group_size is None else -(-inputs // group_size)
 
 
-def _words(module: str, count: int, bits: int) -> int:
-    """32-bit integers that ``count`` integers of so many bits fill."""
-    if count * bits % _WORD:
-        raise ValueError(f"{module}: {count} integers of {bits} bits do not fill whole 32-bit integers")
-    return count * bits // _WORD
-
-
-def _ceil_words(count: int, bits: int) -> int:
-    """As :func:`_words`, the last of which may be filled in part."""
+def _words(count: int, bits: int) -> int:
+    """32-bit integers that hold ``count`` integers of so many bits; the last of them may be filled in part."""
     return -(-count * bits // _WORD)
 
 

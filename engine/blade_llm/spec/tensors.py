@@ -62,7 +62,7 @@ class TensorPart:
         return self.name.removesuffix(".weight")
 
     def stored(self) -> Iterator[StoredTensor]:
-        """What the checkpoint must have for it. Raises ``ValueError`` where its form is impossible for its size."""
+        """What the checkpoint must have for it."""
         if self.form is not None:
             yield from self.form.stored(self.module, *self.shape)
         else:

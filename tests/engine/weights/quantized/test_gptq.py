@@ -8,14 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.quantized_checkpoints import SIZES, gptq, read_linears, save_quantized
+from engine_support.quantized_checkpoints import (
+    SIZES,
+    gptq,
+    gptq_tensors,
+    read_linears,
+    round_weight,
+    save_quantized,
+)
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy
 from safetensors.torch import load_file, save_file
 
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
+from blade_llm.models.quantized.integers import read_gptq
 from blade_llm.runner import build_runner
+from blade_llm.spec.quantized import GptqForm
 
 FORMS: dict[str, dict[str, Any]] = {
     "4 bits": {"bits": 4, "group_size": 16},
@@ -99,6 +108,26 @@ def test_some_modules_of_each_block(tmp_path: Path) -> None:
     assert len(quantised) == 3 * 3
     driver = Driver(build_runner(engine_config(tmp_path)))
     assert driver.generate(0, prompt_of(40), 12) == reference_greedy(reference, prompt_of(40), 12)
+
+
+def test_the_last_integer_may_be_filled_in_part() -> None:
+    """59 outputs of 3 bits, and 31 inputs in the same way."""
+    rounded = round_weight(torch.randn(64, 32), 3, 16, symmetric=False)
+    whole = gptq_tensors("layer", rounded)
+    stored = {
+        name: tensor if name.endswith(("qzeros", "g_idx")) else tensor[:, :59].contiguous()
+        for name, tensor in whole.items()
+    }
+
+    class Source:
+        def stored(self, name: str) -> torch.Tensor:
+            return stored[name]
+
+    form = GptqForm(3, 16, act_order=False, zero_offset=1)
+    shapes = {tensor.name: tensor.shape for tensor in form.stored("layer", 59, 31)}
+    assert all(tuple(stored[name].shape) == shape for name, shape in shapes.items())
+    weight = read_gptq(Source(), "layer", form, 31)  # type: ignore[arg-type]
+    assert torch.equal(weight.dequantize(), rounded.weight()[:59, :31])
 
 
 def edited(folder: Path, **changes: torch.Tensor | None) -> None:
