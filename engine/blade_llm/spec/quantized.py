@@ -140,7 +140,8 @@ class IntegerForm:
 
     def found_in(self, module: str, names: Collection[str]) -> IntegerForm | None:
         """As :meth:`GptqForm.found_in`."""
-        if self.packed and f"{module}.weight_packed" not in names and f"{module}.weight" in names:
+        sign = "weight_packed" if self.packed else "weight_scale"
+        if f"{module}.{sign}" not in names and f"{module}.weight" in names:
             return None
         return replace(self, has_groups=f"{module}.weight_g_idx" in names)
 
@@ -172,12 +173,12 @@ class Float8Form:
         scales = () if whole else (_groups(outputs, self.rows), _groups(inputs, self.columns))
         yield StoredTensor(f"{module}.{self.scale}", scales, SCALE_TYPES)
 
-    def found_in(self, module: str, names: Collection[str]) -> Float8Form:
-        """As :meth:`GptqForm.found_in`: only the configuration says which weights were left as they are."""
+    def found_in(self, module: str, names: Collection[str]) -> Float8Form | None:
+        """As :meth:`GptqForm.found_in`; a weight without any scale is a plain one."""
         for scale in (self.scale, "weight_scale", "weight_scale_inv"):
             if f"{module}.{scale}" in names:
                 return replace(self, scale=scale)
-        return self
+        return None if f"{module}.weight" in names else self
 
     def packed_bytes(self, outputs: int, inputs: int) -> int:
         """As :meth:`GptqForm.packed_bytes`."""

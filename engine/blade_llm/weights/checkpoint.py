@@ -42,6 +42,8 @@ SINGLE_NAME: Final = "model.safetensors"
 PICKLED_INDEX_NAME: Final = "pytorch_model.bin.index.json"
 PICKLED_NAME: Final = "pytorch_model.bin"
 WEIGHT_DTYPES: Final = ("BF16", "F16", "F32", *(kind for kind in GGUF_TYPES if kind not in PLAIN))
+_SCALED_DTYPES: Final = ("I8", "F8_E4M3")
+"""Those of weights that are quantised one by one, under the name of plain ones."""
 """Types the loader turns into the compute type."""
 
 _HABITUAL: Final = (
@@ -221,18 +223,19 @@ def check_tensors(
             f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match: download the "
             "model again into an empty folder"
         )
-    odd = [
-        f"{tensor.name} is {tensor.dtype} in {tensor.file.name}"
-        for tensor, _ in present
-        if tensor.dtype not in WEIGHT_DTYPES and tensor.name not in types
-    ]
+    odd = [tensor for tensor, _ in present if tensor.dtype not in WEIGHT_DTYPES and tensor.name not in types]
     problems += [
         f"{tensor.name} is {tensor.dtype} in {tensor.file.name}: {_called(types[tensor.name])}"
         for tensor, _ in present
         if tensor.name in types and tensor.dtype not in types[tensor.name]
     ]
     if odd:
-        problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
+        found = _some([f"{tensor.name} is {tensor.dtype} in {tensor.file.name}" for tensor in odd])
+        scaled = bool(types) and any(tensor.dtype in _SCALED_DTYPES for tensor in odd)
+        problems.append(
+            f"unsupported weight type: {found}; supported are BF16, F16, F32"
+            f"{', others only with the scales of their quantisation, which are missing here' if scaled else ''}"
+        )
     return problems
 
 

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.quantized_checkpoints import SIZES, awq, gptq, quantize_folder
+from engine_support.compressed_tensors import F8, W8, compressed
+from engine_support.quantized_checkpoints import SIZES, awq, float8, gptq, quantize_folder, save_quantized
 from engine_support.runner_driver import Driver, prompt_of
-from engine_support.tiny_models import SHAPE, engine_config
+from engine_support.tiny_models import SHAPE, engine_config, reference_greedy
 from examples.families.weights import randomize
+from safetensors.torch import load_file, save_file
 
 from blade_llm.check.memory_fit import check_memory_fit
+from blade_llm.models.errors import ModelFilesError
 from blade_llm.runner import build_runner
 
-FORMS = {"gptq": gptq(4, 16), "awq": awq(16)}
+FORMS = {"gptq": gptq(4, 16), "awq": awq(16), "fp8": float8((32, 32))}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
@@ -40,3 +43,32 @@ def test_the_head_of_a_cross_encoder(tmp_path: Path, form: Any) -> None:
         expected = float(reference.eval()(torch.tensor([tokens])).logits[0, 0])
     assert float(driver.embeddings[0]) == pytest.approx(expected, abs=1e-4)
     assert check_memory_fit(settings, limit=1 << 34).status == "PASS"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [float8((32, 32)), float8(None), compressed(F8, "float-quantized"), compressed(W8, "int-quantized")],
+    ids=["fp8, blocks", "fp8, one scale", "floats", "integers"],
+)
+def test_a_plain_weight_of_the_same_name(tmp_path: Path, form: Any) -> None:
+    """Where quantised ones have no name of their own."""
+    config, quantize = form
+
+    def some(module: str, weight: torch.Tensor) -> Any:
+        return None if module.endswith("layers.1.mlp.down_proj") else quantize(module, weight)
+
+    reference = save_quantized(tmp_path, "qwen2", config, some, **SIZES)
+    driver = Driver(build_runner(engine_config(tmp_path)))
+    assert driver.generate(0, prompt_of(40), 12) == reference_greedy(reference, prompt_of(40), 12)
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"), [(float8(None), "F8_E4M3"), (compressed(W8, "int-quantized"), "I8")], ids=["fp8", "integers"]
+)
+def test_a_quantised_weight_without_its_scale_is_refused(tmp_path: Path, form: Any, dtype: str) -> None:
+    save_quantized(tmp_path, "qwen2", *form, **SIZES)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.mlp.down_proj.weight_scale"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ModelFilesError, match=f"weight type: .*down_proj.weight is {dtype} .*, others only"):
+        build_runner(engine_config(tmp_path))
