@@ -19,6 +19,11 @@ _WORD: Final = 32
 """Bits of the integers that hold packed ones."""
 _FEW_BITS: Final = 4
 """Up to so many bits a weight is kept as half a byte, else as a byte."""
+BLOCK_ELEMENTS: Final = 1 << 20
+"""Floats of a quantised weight that exist at a time where no kernel multiplies it as it is: few enough to stay in a
+core's share of the caches."""
+_BLOCK_BYTES: Final = 12
+"""Of each of these floats while it is made: itself, its scale where these are spread out, and integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +192,13 @@ class Float8Form:
 
 WeightForm = GptqForm | AwqForm | IntegerForm | Float8Form
 """What a linear layer's weight is in the checkpoint, where it is not the plain one."""
+
+
+def dequantized_bytes(tokens: int, outputs: int, inputs: int) -> int:
+    """Upper estimate of the working memory that multiplying by a quantised weight takes where it becomes floats for it,
+    a block of outputs at a time: the activations and their product with a block in fp32, and the block."""
+    rows = min(outputs, max(1, BLOCK_ELEMENTS // inputs))
+    return tokens * (inputs + rows) * 4 + rows * inputs * _BLOCK_BYTES
 
 
 def _groups(inputs: int, group_size: int | None) -> int:

@@ -277,6 +277,12 @@ class TensorMap:
         kept = (part for place, part in self._linear_parts() if not _becomes_plain(place))
         return sum(part.form.packed_bytes(part.wanted, part.wanted_inputs) for part in kept if part.form is not None)
 
+    def quantized_sizes(self) -> Iterator[tuple[int, int]]:
+        """Outputs and inputs of the linear layers that have any weight which is kept quantised."""
+        for place, linear in self.linears.items():
+            if linear.quantized and not _becomes_plain(place):
+                yield sum(part.wanted for part in linear.parts), linear.parts[0].wanted_inputs
+
     def linear_parts(self) -> Iterator[LinearPart]:
         """The parts of all linear layers."""
         for _, part in self._linear_parts():

@@ -59,18 +59,16 @@ def pack_quantized(
     ``deterministic``: as in :func:`pack`. ``dtype``: of the activations.
     """
     on_gpu = weight.scales.device.type == "cuda"
-    reference: PackedLinear
+    rows = _reference.rows_at_once(on_gpu=on_gpu) if deterministic else None
     if isinstance(weight, Float8Weight):
-        reference = Float8Linear(weight, bias)
-        return _reference.fixed_rows(reference, on_gpu=on_gpu) if deterministic else reference
+        return Float8Linear(weight, bias, rows)
     if dtype == bfloat16 and not on_gpu and backend_of(weight.integers) == "native":
         from blade_llm.kernels.linear import native
 
         packed = native.pack_quantized(weight, bias, deterministic)
         if packed is not None:
             return packed
-    reference = AffineLinear(weight, bias)
-    return _reference.fixed_rows(reference, on_gpu=on_gpu) if deterministic else reference
+    return AffineLinear(weight, bias, rows)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -27,9 +27,10 @@ from blade_llm.lora.reader import read_adapter
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import UnsupportedModelError, UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.memory import weight_bytes
+from blade_llm.models.memory import activation_bytes, weight_bytes
 from blade_llm.models.sharding import tensor_parallel_problem
 from blade_llm.runner import build_runner
+from blade_llm.spec.quantized import dequantized_bytes
 
 FORMS = {
     "gptq": gptq(4, 32, symmetric=False),
@@ -170,6 +171,16 @@ def test_the_memory_plan_counts_what_is_kept(model: tuple[Path, Any]) -> None:
     )
     assert measured[1] < 0.6 * measured[0]
     assert estimated[0] - estimated[1] == pytest.approx(measured[0] - measured[1], rel=0.05)
+
+
+def test_the_memory_plan_counts_what_becomes_floats(model: tuple[Path, Any]) -> None:
+    folder, _ = model
+    plain, quantised = (
+        activation_bytes(read_model_config(own), "bfloat16", max_batch_tokens=256, max_num_seqs=8)
+        for own in (folder / "plain", folder)
+    )
+    shapes = [(128, 64), (64, 64), (192, 64), (64, 96)]
+    assert quantised - plain == max(dequantized_bytes(256, *shape) for shape in shapes) > 256 * 64 * 4
 
 
 def test_quant_is_refused(model: tuple[Path, Any]) -> None:
