@@ -119,8 +119,10 @@ class IntegerForm:
     group_size: int | None
     """Of strategy ``group``."""
     symmetric: bool
+    act_order: bool = False
+    """Groups are not consecutive inputs (``actorder``)."""
     has_groups: bool = False
-    """Whether the checkpoint has ``weight_g_idx``: groups are not consecutive inputs."""
+    """Whether the checkpoint has ``weight_g_idx``, which says what they are."""
 
     @property
     def label(self) -> str:

@@ -20,6 +20,8 @@ _UNPACKED: Final = ("int-quantized", "naive-quantized")
 _FLOAT: Final = ("float-quantized", "naive-quantized")
 _FORMATS: Final = (_PACKED, *_UNPACKED, "float-quantized")
 
+_GROUPED_BY_ORDER: Final = ("group", "dynamic")
+
 
 class _Weights(msgspec.Struct, frozen=True):
     num_bits: int = 8
@@ -28,6 +30,9 @@ class _Weights(msgspec.Struct, frozen=True):
     group_size: int | None = None
     strategy: str | None = None
     block_structure: list[int] | str | None = None
+    actorder: str | bool | None = None
+    """``group`` (or true, or ``dynamic``): inputs are grouped in the order of their activations. ``weight`` (or
+    ``static``): they were rounded in that order, which changes nothing of what is stored."""
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -115,7 +120,8 @@ def _form(group: _Group, common: str) -> WeightForm | None:
     if strategy == "channel":
         return IntegerForm(bits, form == _PACKED, "channel", None, weights.symmetric)
     if strategy == "group" and size is not None:
-        return IntegerForm(bits, form == _PACKED, "group", size, weights.symmetric)
+        act_order = weights.actorder is True or str(weights.actorder).lower() in _GROUPED_BY_ORDER
+        return IntegerForm(bits, form == _PACKED, "group", size, weights.symmetric, act_order)
     raise _unknown_strategy(strategy, "integers", "'tensor', 'channel' and 'group'")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_support.adapters import targets_of, write_adapter
-from engine_support.compressed_tensors import compressed
+from engine_support.compressed_tensors import W4, compressed
 from engine_support.families import ROWS, save_row
 from engine_support.family_proof import SCENARIOS, Comparison
 from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
@@ -99,6 +99,22 @@ def test_ranks_cannot_divide_act_order(ordered: Path) -> None:
     assert "--tensor_parallel_size 2: ranks cannot divide the inputs of model.layers.0" in problem
     assert "act-order ('desc_act'); give --tensor_parallel_size 1" in problem
     assert tensor_parallel_problem(config, 1) is None
+
+
+@pytest.mark.parametrize(("actorder", "divides"), [("group", False), (True, False), ("weight", True), (None, True)])
+def test_act_order_of_compressed_tensors(tmp_path: Path, actorder: Any, divides: bool) -> None:
+    """Refused before weights are read; one that changes nothing of what is stored is not."""
+    weights = {**W4, "actorder": actorder}
+    save_quantized(tmp_path, "qwen2", *compressed(weights, "pack-quantized", shuffled=not divides), **SIZES)
+    problem = tensor_parallel_problem(read_model_config(tmp_path), 2)
+    item = check_memory_fit(engine_config(tmp_path, tensor_parallel_size=2), limit=1 << 34)
+    assert item.status == ("PASS" if divides else "FAILED")
+    if divides:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert "which is quantised with act-order ('actorder'); give --tensor_parallel_size 1" in problem
+        assert problem in item.detail
 
 
 def test_adapters(model: tuple[Path, Any], tmp_path: Path) -> None:
