@@ -82,7 +82,8 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
 
 
 def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
-    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=config.quant != "none")
+    quantized = config.quant != "none" or model.tensors.quantized
+    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=quantized)
     ranks = config.ranks_per_node
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
     parts = _largest_parts(config, model, dtype)

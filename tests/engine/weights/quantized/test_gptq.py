@@ -20,6 +20,7 @@ from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy
 from safetensors.torch import load_file, save_file
 
+from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.quantized.integers import read_gptq
@@ -92,6 +93,16 @@ def test_the_type_where_nothing_is_said(tmp_path: Path) -> None:
     fields = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**fields, "dtype": None, "torch_dtype": None}))
     assert read_model_config(tmp_path).dtype == "float16"
+
+
+def test_the_type_where_it_is_32_bits(tmp_path: Path) -> None:
+    """Quantised weights have kernels for bf16; the check plans for the same type."""
+    save(tmp_path, "qwen2", {"bits": 4, "group_size": 32})
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "dtype": "float32"}))
+    config = engine_config(tmp_path, dtype="auto")
+    assert build_runner(config).dtype_name == "bfloat16"
+    assert check_memory_fit(config, limit=1 << 34).detail.startswith("bfloat16: ")
 
 
 def test_some_modules_of_each_block(tmp_path: Path) -> None:
