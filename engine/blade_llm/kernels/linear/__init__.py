@@ -71,6 +71,19 @@ def pack_quantized(
     return AffineLinear(weight, bias, rows)
 
 
+def why_floats(weight: QuantizedWeight | Float8Weight, dtype: DType) -> str:
+    """In words, why no kernel multiplies by such a weight as it is, where :func:`pack_quantized` found none."""
+    if weight.scales.device.type == "cuda":
+        return "a GPU"
+    if isinstance(weight, Float8Weight):
+        return "FP8"
+    if dtype != bfloat16:
+        return f"activations in {str(dtype).removeprefix('torch.')}"
+    if weight.group_size % GROUP and weight.group_size < weight.inputs:
+        return f"groups of {weight.group_size}"
+    return "no native operators" if backend_of(weight.integers) != "native" else "unusual zero points"
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias`` with a weight that was not packed, as :func:`torch.nn.functional.linear`."""
     if backend_of(weight) == "triton":

@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.config import SpeculativeConfig
 from blade_llm.kernels.linear.affine import AffineLinear, StackedLinear
+from blade_llm.kernels.linear.native import is_available
 from blade_llm.lora.reader import read_adapter
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import UnsupportedModelError, UnsupportedSettingError
@@ -211,6 +212,37 @@ def test_quant_is_refused(model: tuple[Path, Any]) -> None:
 def test_random_weights_are_refused(model: tuple[Path, Any]) -> None:
     with pytest.raises(UnsupportedModelError, match="--load_format dummy makes weights that are not quantised"):
         build_runner(engine_config(model[0], load_format="dummy"))
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "said"),
+    [
+        (
+            float8((32, 32)),
+            "bfloat16",
+            (21, "FP8"),
+        ),
+        (gptq(4, 16), "bfloat16", (12, "groups of 16")),
+        (
+            gptq(4, 32),
+            "float32",
+            (12, "activations in float32"),
+        ),
+        (gptq(4, 32), "bfloat16", None if is_available() else (12, "no native operators")),
+    ],
+    ids=["fp8", "groups", "float32", "fast"],
+)
+def test_what_becomes_floats_is_said_once(
+    form: Any, dtype: DTypeName, said: tuple[int, str] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_quantized(tmp_path, "qwen2", *form, **SIZES)
+    with caplog.at_level("WARNING"):
+        build_runner(engine_config(tmp_path, dtype=dtype))
+    found = [record.getMessage() for record in caplog.records if "become floats" in record.getMessage()]
+    assert len(found) == (said is not None)
+    if said is not None:
+        count, why = said
+        assert f"{count} quantised weights become floats each time they are multiplied ({why}), " in found[0]
 
 
 def test_a_stack_of_one_form_is_one_weight(ordered: Path, model: tuple[Path, Any]) -> None:
