@@ -17,6 +17,9 @@ from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.runner import build_runner
 
+SLOW = r"(\w*.?)*" * 8 + r"\1\2\3\4\5\6\7\8\d\d\d"
+"""Of which there are more ways to match than anybody could try."""
+
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 def test_the_numbers_are_those_that_were_stored(tmp_path: Path, form: Any) -> None:
@@ -76,11 +79,18 @@ def test_groups_by_layer_and_ignored_ones(tmp_path: Path) -> None:
         ({"weights": {**W4, "num_bits": 1}}, "compressed-tensors (pack-quantized) with 1 bits"),
         ({"weights": {**W4, "strategy": "block"}}, "'strategy' 'block' with integers ('quantization_config')"),
         ({"weights": {**W4, "type": "float"}}, "with floats of 4 bits is not supported"),
+        ({"weights": {**W4, "group_size": None}}, "'strategy' 'group' without 'group_size', which it needs"),
+        ({"weights": {**F8, "strategy": "group"}}, "'strategy' 'group' without 'group_size', which it needs"),
         ({"ignore": ["re:("]}, "'re:(' is no regular expression"),
+        ({"ignore": ["re:" + "a" * 2001]}, "a regular expression of 2001 characters; at most 2000 are read"),
+        ({"ignore": [f"re:{SLOW}"]}, "is a regular expression that takes more than 0.01 s to match 'model.layers."),
         ({"config_groups": None}, "missing required field `config_groups`"),
     ],
 )
-def test_settings_that_are_not_read_are_named(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+def test_settings_that_are_not_read_are_named(
+    tmp_path: Path, changes: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blade_llm.models.quantized.fields.MATCH_SECONDS", 0.01)
     config, quantize = FORMS["4 bits"]
     fields = {**config, **changes}
     if weights := fields.pop("weights", None):

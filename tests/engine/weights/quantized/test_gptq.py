@@ -195,6 +195,7 @@ def test_tensors_that_are_missing_or_wrong_are_named(
         ({"group_size": 0}, "'group_size' must be positive, or -1 for whole rows, not 0"),
         ({"bits": "4"}, "'quantization_config': Expected `int`, got `str` - at `$.bits`"),
         ({"dynamic": {"(": {}}}, "'dynamic' has '(', no regular expression"),
+        ({"dynamic": {"-:" + "a" * 2001: {}}}, "'dynamic' has '-:aaaa"),
     ],
 )
 def test_settings_that_are_not_read_are_named(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
