@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +74,24 @@ def test_a_quantised_weight_without_its_scale_is_refused(tmp_path: Path, form: A
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ModelFilesError, match=f"weight type: .*down_proj.weight is {dtype} .*, others only"):
         build_runner(engine_config(tmp_path))
+
+
+@pytest.mark.parametrize(("form", "sizes"), [(gptq(4, 32), (1, 1)), (float8((32, 32)), (2, 1)), (awq(16), (1, 2))])
+def test_the_memory_of_what_is_plain(form: Any, sizes: tuple[int, int], tmp_path: Path) -> None:
+    """As measured: the checkpoint that says it of all layers, and the one where it is true, do not take the same."""
+    config, quantize = form
+
+    def some(module: str, weight: torch.Tensor) -> Any:
+        return None if ".mlp." in module else quantize(module, weight)
+
+    counted = []
+    for name, rule in (("some", some), ("all", quantize)):
+        save_quantized(tmp_path / name, "qwen2", config, rule, **SIZES)
+        ranks = {"tensor_parallel_size": sizes[0], "pipeline_parallel_size": sizes[1]}
+        detail = check_memory_fit(engine_config(tmp_path / name, **ranks), limit=1 << 34).detail
+        found = re.search(r"weights (\d+) bytes", detail)
+        assert found is not None, detail
+        counted.append(int(found[1]))
+    fields = json.loads((tmp_path / "all" / "config.json").read_text())
+    mlp = 3 * fields["num_hidden_layers"] * fields["hidden_size"] * fields["intermediate_size"]
+    assert counted[0] - counted[1] > 2.5 * mlp / max(sizes)
