@@ -34,6 +34,8 @@ class StoredTensor:
     shape: tuple[int, ...]
     types: tuple[str, ...] = ()
     """Safetensors' names of the types that it may have; none: those of plain weights."""
+    older: tuple[int, ...] | None = None
+    """Another shape that it may have: that of an earlier version of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,11 @@ class AwqForm:
 @dataclass(frozen=True, slots=True)
 class IntegerForm:
     """compressed-tensors' integers: packed into 32-bit ones (``pack-quantized``), or 8-bit ones (``int-quantized``,
-    ``naive-quantized``). Signed, with a zero point around 0."""
+    ``naive-quantized``). Signed, with a zero point around 0.
+
+    Packed integers follow each other without gaps, or, as the package wrote them up to version 0.12, none crosses the
+    border of two 32-bit ones: then 3, 5, 6 and 7 bits take more of these.
+    """
 
     bits: int
     packed: bool
@@ -133,13 +139,15 @@ class IntegerForm:
         """As :meth:`GptqForm.stored`."""
         scales = () if self.strategy == "tensor" else (outputs, _groups(inputs, self.group_size))
         if self.packed:
-            yield StoredTensor(f"{module}.weight_packed", (outputs, _words(inputs, self.bits)), _PACKED)
+            older = (outputs, _spaced_words(inputs, self.bits))
+            yield StoredTensor(f"{module}.weight_packed", (outputs, _words(inputs, self.bits)), _PACKED, older)
             yield StoredTensor(f"{module}.weight_shape", (2,), ("I64", "I32"))
         else:
             yield StoredTensor(f"{module}.weight", (outputs, inputs), ("I8",))
         yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES)
         if not self.symmetric and self.packed and scales:
-            yield StoredTensor(f"{module}.weight_zero_point", (_words(outputs, self.bits), scales[1]), _PACKED)
+            shape, older = (_words(outputs, self.bits), scales[1]), (_spaced_words(outputs, self.bits), scales[1])
+            yield StoredTensor(f"{module}.weight_zero_point", shape, _PACKED, older)
         elif not self.symmetric:
             yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",))
         if self.has_groups:
@@ -210,6 +218,11 @@ def _groups(inputs: int, group_size: int | None) -> int:
 def _words(count: int, bits: int) -> int:
     """32-bit integers that hold ``count`` integers of so many bits; the last of them may be filled in part."""
     return -(-count * bits // _WORD)
+
+
+def _spaced_words(count: int, bits: int) -> int:
+    """As :func:`_words` where none of the integers is in two of them."""
+    return -(-count // (_WORD // bits))
 
 
 def _affine_bytes(bits: int, outputs: int, inputs: int, group_size: int | None, *, zeros: bool) -> int:

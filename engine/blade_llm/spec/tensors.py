@@ -266,6 +266,11 @@ class TensorMap:
         return {tensor.name: tensor.types for tensor in self.stored() if tensor.types}
 
     @property
+    def older_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names of tensors that earlier versions of their format have in another shape, and that."""
+        return {tensor.name: tensor.older for tensor in self.stored() if tensor.older is not None}
+
+    @property
     def linear_size(self) -> int:
         """Elements of all linear layers' weights that are kept as floats."""
         kept = (part for place, part in self._linear_parts() if part.form is None or _becomes_plain(place))

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.tensors import expected_tensors, expected_types
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
@@ -192,8 +191,13 @@ def read_tensor_headers(file: Path) -> dict[str, TensorInfo]:
 
 def check_weights(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     """What keeps ``checkpoint`` from being that of ``config``, as :func:`check_tensors`; empty when it is."""
-    names = checkpoint.names
-    return check_tensors(checkpoint, expected_tensors(config, names), expected_types(config, names))
+    tensors = config.tensors.found_in(checkpoint.names)
+    older = {
+        name: shape
+        for name, shape in tensors.older_shapes.items()
+        if name in checkpoint.tensors and checkpoint.tensors[name].shape == shape
+    }
+    return check_tensors(checkpoint, tensors.expected() | older, tensors.types)
 
 
 def check_tensors(

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.quantized.bits import unpack_rows
+from blade_llm.models.quantized.bits import WORD_BITS, unpack_rows
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.spec.quantized import AWQ_ORDER, AwqForm, GptqForm, IntegerForm
 
@@ -36,13 +36,14 @@ def read_awq(source: WeightSource, module: str, form: AwqForm, inputs: int) -> Q
 def read_integers(source: WeightSource, module: str, form: IntegerForm, outputs: int, inputs: int) -> QuantizedWeight:
     """The whole weight. Raises :class:`~blade_llm.models.errors.ModelFilesError` for groups of other sizes, and for a
     stored shape that is another."""
-    middle = 1 << (form.bits - 1)
+    middle, spaced = 1 << (form.bits - 1), False
     if form.packed:
         shape = source.stored(f"{module}.weight_shape").tolist()
         if shape != [outputs, inputs]:
             raise ModelFilesError(f"{module}.weight_shape is {shape}, config.json asks for {[outputs, inputs]}")
         words = source.stored(f"{module}.weight_packed").t().contiguous()
-        integers = unpack_rows(words, form.bits, inputs).t().contiguous()
+        spaced = len(words) * WORD_BITS >= inputs * form.bits + WORD_BITS  # a whole word more than without gaps
+        integers = unpack_rows(words, form.bits, inputs, spaced=spaced).t().contiguous()
     else:
         integers = _unsigned(source.stored(f"{module}.weight"), middle)
     scales = source.stored(f"{module}.weight_scale").clone()
@@ -50,7 +51,7 @@ def read_integers(source: WeightSource, module: str, form: IntegerForm, outputs:
     if not form.symmetric:
         stored = source.stored(f"{module}.weight_zero_point")
         packed = form.packed and form.strategy != "tensor"
-        zeros = unpack_rows(stored, form.bits, outputs) if packed else _unsigned(stored, middle)
+        zeros = unpack_rows(stored, form.bits, outputs, spaced=spaced) if packed else _unsigned(stored, middle)
     if form.strategy == "tensor":
         scales = scales.reshape(1, 1).expand(outputs, 1).contiguous()
         zeros = None if zeros is None else zeros.reshape(1, 1).expand(outputs, 1).contiguous()
