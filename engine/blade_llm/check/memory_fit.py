@@ -12,7 +12,8 @@ into the memory that they share. Of several machines it is about the ranks of th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
@@ -22,7 +23,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.lora.memory import adapter_bytes
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTypeName, resolve_dtype
-from blade_llm.models.errors import UnsupportedSettingError
+from blade_llm.models.errors import ModelFilesError, UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import layer_activation_bytes, weight_bytes
 from blade_llm.models.quantized.config import quant_problem
@@ -35,6 +36,7 @@ from blade_llm.models.sharding import (
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
 from blade_llm.runner.startup.memory_plan import GpuMemory, activation_peak, plan_kv_cache
+from blade_llm.weights.checkpoint import open_checkpoint
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_memory_fit"
@@ -82,7 +84,8 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
 
 
 def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
-    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=config.quant != "none")
+    quantized = config.quant != "none" or model.tensors.quantized
+    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=quantized)
     ranks = config.ranks_per_node
     given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
     parts = _largest_parts(config, model, dtype)
@@ -185,11 +188,25 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu:
 def _largest_parts(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> list[ModelConfig]:
     """What the rank of each stage that has most of ``model``, of those on this machine, has of it. All ranks of a stage
     have as many heads, and so as much of the KV cache."""
-    layout = RankLayout.of(config)
+    layout, names = RankLayout.of(config), _stored_names(config, model)
     stages: dict[int, list[ModelConfig]] = {}
     for rank in layout.ranks_of_node(config.node_rank):
-        stages.setdefault(layout.stage_of(rank), []).append(rank_model(model, layout, rank))
+        part = rank_model(model, layout, rank)
+        if names is not None:
+            part = replace(part, tensors=part.tensors.found_in(names))
+        stages.setdefault(layout.stage_of(rank), []).append(part)
     return [max(parts, key=lambda part: weight_bytes(part, dtype, config.quant)) for parts in stages.values()]
+
+
+def _stored_names(config: EngineConfig, model: ModelConfig) -> Collection[str] | None:
+    """Names of the tensors of a quantised checkpoint, which tell the weights that it left as they were; None where that
+    is of no interest, or the files cannot be read, of which ``check_model`` says why."""
+    if not model.tensors.quantized:
+        return None
+    try:
+        return open_checkpoint(config.model_dir).names
+    except ModelFilesError:
+        return None
 
 
 def _of_ranks(dtype: DTypeName, config: EngineConfig) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from torch import Tensor
+from torch import dtype as DType
 
-from blade_llm.kernels.linear import pack_quantized
-from blade_llm.kernels.linear.affine import StackedLinear
-from blade_llm.kernels.linear.float8 import Float8Weight
+from blade_llm.kernels.linear import pack_quantized, why_floats
+from blade_llm.kernels.linear.affine import AffineLinear, StackedLinear
+from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.layers.linear import Linear, LinearOptions
@@ -46,6 +48,8 @@ class CheckpointWeights:
 
     def __init__(self, options: LinearOptions | None = None) -> None:
         self._options = options or LinearOptions()
+        self.as_floats: Counter[str] = Counter()
+        """How many quantised weights become floats each time they are multiplied, by why."""
 
     def create(self, parameters: Parameters, linear: LinearMap) -> Linear:
         if linear.quantized:
@@ -60,18 +64,24 @@ class CheckpointWeights:
         options, dtype = self._options, parameters.source.dtype
         weights = [part if part.form is None else parameters.quantized(part) for part in linear.weights]
         if stackable(weights):
-            return pack_quantized(stack(weights), bias, deterministic=options.deterministic, dtype=dtype)
+            return self._packed(stack(weights), bias, dtype)
         parts: list[PackedLinear] = []
         first = 0
         for weight, part in zip(weights, linear.weights, strict=True):
             own = None if bias is None else bias[first : first + part.wanted_shape[0]]
             first += part.wanted_shape[0]
             if isinstance(weight, QuantizedWeight | Float8Weight):
-                parts.append(pack_quantized(weight, own, deterministic=options.deterministic, dtype=dtype))
+                parts.append(self._packed(weight, own, dtype))
             else:
                 plain = Linear(parameters.read((part,)), own, options)
                 parts.append(plain)
         return StackedLinear(parts)
+
+    def _packed(self, weight: QuantizedWeight | Float8Weight, bias: Tensor | None, dtype: DType) -> PackedLinear:
+        packed = pack_quantized(weight, bias, deterministic=self._options.deterministic, dtype=dtype)
+        if isinstance(packed, AffineLinear | Float8Linear):
+            self.as_floats[why_floats(weight, dtype)] += 1
+        return packed
 
     @property
     def deterministic(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.spec.latent_attention import EXPANDED_CONTEXT
+from blade_llm.spec.quantized import dequantized_bytes
 from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
@@ -51,9 +52,11 @@ def layer_activation_bytes(config: ModelConfig, dtype: DTypeName, tokens: int) -
     """Upper estimate of the working memory of the layers in a step of so many tokens, in bytes.
 
     Per token: residual, normed input, attention output, q, k, v, and the arrays of the MLP, of the widest layer (layers
-    reuse them).
+    reuse them). Besides, what multiplying by a weight takes that the checkpoint has quantised, as if it were made
+    floats: whether a kernel takes it as it is depends on the machine and on the stored numbers.
     """
-    return tokens * (4 * config.hidden_size + config.decoder.widest) * DTYPE_BYTES[dtype]
+    floats = max((dequantized_bytes(tokens, *size) for size in config.tensors.quantized_sizes()), default=0)
+    return tokens * (4 * config.hidden_size + config.decoder.widest) * DTYPE_BYTES[dtype] + floats
 
 
 def _vocabulary_rows(config: ModelConfig) -> int:

@@ -15,9 +15,3 @@ def expected_tensors(config: ModelConfig, present: Collection[str] | None = None
     ``present``: names that the checkpoint has, which tell the form of the names.
     """
     return (config.tensors if present is None else config.tensors.found_in(present)).expected()
-
-
-def expected_types(config: ModelConfig, present: Collection[str] | None = None) -> dict[str, tuple[str, ...]]:
-    """As :func:`expected_tensors`, those that are no plain weights: indices, and what quantised weights are made of,
-    with the types (safetensors' names) that they may have."""
-    return (config.tensors if present is None else config.tensors.found_in(present)).types

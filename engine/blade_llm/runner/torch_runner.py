@@ -116,9 +116,8 @@ class TorchRunner:
         self.group, self.link = group, link
         before = 0 if link is None else link.stage * config.tensor_parallel_size
         self.device = choose_device(before + (0 if group is None else group.rank))
-        self.dtype_name = resolve_dtype(
-            config.dtype, model_config.dtype, on_gpu=self.device.type != "cpu", quantized=config.quant != "none"
-        )
+        quantized, on_gpu = config.quant != "none" or model_config.tensors.quantized, self.device.type != "cpu"
+        self.dtype_name = resolve_dtype(config.dtype, model_config.dtype, on_gpu=on_gpu, quantized=quantized)
         require_quantization(config.quant, self.device, self.dtype_name, model_config.tensors)
         self.dtype = TORCH_DTYPES[self.dtype_name]
         self.attn_cls = choose_attention(config.attn_cls, self.device)
@@ -148,7 +147,7 @@ class TorchRunner:
                 self.attach(kv)
             except torch.OutOfMemoryError as error:
                 raise out_of_memory("the KV cache", self.config, error) from error
-        lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=self.device.type != "cpu")
+        lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=on_gpu)
         self.memory_plan = memory_plan(
             kv,
             weights=self.model.nbytes,

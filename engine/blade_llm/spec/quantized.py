@@ -19,6 +19,11 @@ _WORD: Final = 32
 """Bits of the integers that hold packed ones."""
 _FEW_BITS: Final = 4
 """Up to so many bits a weight is kept as half a byte, else as a byte."""
+BLOCK_ELEMENTS: Final = 1 << 20
+"""Floats of a quantised weight that exist at a time where no kernel multiplies it as it is: few enough to stay in a
+core's share of the caches."""
+_BLOCK_BYTES: Final = 12
+"""Of each of these floats while it is made: itself, its scale where these are spread out, and integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class StoredTensor:
     shape: tuple[int, ...]
     types: tuple[str, ...] = ()
     """Safetensors' names of the types that it may have; none: those of plain weights."""
+    older: tuple[int, ...] | None = None
+    """Another shape that it may have: that of an earlier version of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +59,10 @@ class GptqForm:
         return f"GPTQ, {self.bits} bits"
 
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
-        """The tensors in place of ``module.weight`` [outputs, inputs]. Raises ``ValueError`` for impossible sizes."""
+        """The tensors in place of ``module.weight`` [outputs, inputs]."""
         groups = _groups(inputs, self.group_size)
-        yield StoredTensor(f"{module}.qweight", (_words(module, inputs, self.bits), outputs), _PACKED)
-        yield StoredTensor(f"{module}.qzeros", (groups, _words(module, outputs, self.bits)), _PACKED)
+        yield StoredTensor(f"{module}.qweight", (_words(inputs, self.bits), outputs), _PACKED)
+        yield StoredTensor(f"{module}.qzeros", (groups, _words(outputs, self.bits)), _PACKED)
         yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
         if self.has_groups or self.act_order:
             yield StoredTensor(f"{module}.g_idx", (inputs,), ("I32", "I64"))
@@ -88,7 +95,7 @@ class AwqForm:
 
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
-        groups, words = _groups(inputs, self.group_size), _words(module, outputs, self.bits)
+        groups, words = _groups(inputs, self.group_size), _words(outputs, self.bits)
         yield StoredTensor(f"{module}.qweight", (inputs, words), _PACKED)
         yield StoredTensor(f"{module}.qzeros", (groups, words), _PACKED)
         yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
@@ -105,7 +112,11 @@ class AwqForm:
 @dataclass(frozen=True, slots=True)
 class IntegerForm:
     """compressed-tensors' integers: packed into 32-bit ones (``pack-quantized``), or 8-bit ones (``int-quantized``,
-    ``naive-quantized``). Signed, with a zero point around 0."""
+    ``naive-quantized``). Signed, with a zero point around 0.
+
+    Packed integers follow each other without gaps, or, as the package wrote them up to version 0.12, none crosses the
+    border of two 32-bit ones: then 3, 5, 6 and 7 bits take more of these.
+    """
 
     bits: int
     packed: bool
@@ -114,8 +125,10 @@ class IntegerForm:
     group_size: int | None
     """Of strategy ``group``."""
     symmetric: bool
+    act_order: bool = False
+    """Groups are not consecutive inputs (``actorder``)."""
     has_groups: bool = False
-    """Whether the checkpoint has ``weight_g_idx``: groups are not consecutive inputs."""
+    """Whether the checkpoint has ``weight_g_idx``, which says what they are."""
 
     @property
     def label(self) -> str:
@@ -126,13 +139,15 @@ class IntegerForm:
         """As :meth:`GptqForm.stored`."""
         scales = () if self.strategy == "tensor" else (outputs, _groups(inputs, self.group_size))
         if self.packed:
-            yield StoredTensor(f"{module}.weight_packed", (outputs, _ceil_words(inputs, self.bits)), _PACKED)
+            older = (outputs, _spaced_words(inputs, self.bits))
+            yield StoredTensor(f"{module}.weight_packed", (outputs, _words(inputs, self.bits)), _PACKED, older)
             yield StoredTensor(f"{module}.weight_shape", (2,), ("I64", "I32"))
         else:
             yield StoredTensor(f"{module}.weight", (outputs, inputs), ("I8",))
         yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES)
         if not self.symmetric and self.packed and scales:
-            yield StoredTensor(f"{module}.weight_zero_point", (_ceil_words(outputs, self.bits), scales[1]), _PACKED)
+            shape, older = (_words(outputs, self.bits), scales[1]), (_spaced_words(outputs, self.bits), scales[1])
+            yield StoredTensor(f"{module}.weight_zero_point", shape, _PACKED, older)
         elif not self.symmetric:
             yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",))
         if self.has_groups:
@@ -140,7 +155,8 @@ class IntegerForm:
 
     def found_in(self, module: str, names: Collection[str]) -> IntegerForm | None:
         """As :meth:`GptqForm.found_in`."""
-        if self.packed and f"{module}.weight_packed" not in names and f"{module}.weight" in names:
+        sign = "weight_packed" if self.packed else "weight_scale"
+        if f"{module}.{sign}" not in names and f"{module}.weight" in names:
             return None
         return replace(self, has_groups=f"{module}.weight_g_idx" in names)
 
@@ -172,12 +188,12 @@ class Float8Form:
         scales = () if whole else (_groups(outputs, self.rows), _groups(inputs, self.columns))
         yield StoredTensor(f"{module}.{self.scale}", scales, SCALE_TYPES)
 
-    def found_in(self, module: str, names: Collection[str]) -> Float8Form:
-        """As :meth:`GptqForm.found_in`: only the configuration says which weights were left as they are."""
+    def found_in(self, module: str, names: Collection[str]) -> Float8Form | None:
+        """As :meth:`GptqForm.found_in`; a weight without any scale is a plain one."""
         for scale in (self.scale, "weight_scale", "weight_scale_inv"):
             if f"{module}.{scale}" in names:
                 return replace(self, scale=scale)
-        return self
+        return None if f"{module}.weight" in names else self
 
     def packed_bytes(self, outputs: int, inputs: int) -> int:
         """As :meth:`GptqForm.packed_bytes`."""
@@ -188,20 +204,25 @@ WeightForm = GptqForm | AwqForm | IntegerForm | Float8Form
 """What a linear layer's weight is in the checkpoint, where it is not the plain one."""
 
 
+def dequantized_bytes(tokens: int, outputs: int, inputs: int) -> int:
+    """Upper estimate of the working memory that multiplying by a quantised weight takes where it becomes floats for it,
+    a block of outputs at a time: the activations and their product with a block in fp32, and the block."""
+    rows = min(outputs, max(1, BLOCK_ELEMENTS // inputs))
+    return tokens * (inputs + rows) * 4 + rows * inputs * _BLOCK_BYTES
+
+
 def _groups(inputs: int, group_size: int | None) -> int:
     return 1 if group_size is None else -(-inputs // group_size)
 
 
-def _words(module: str, count: int, bits: int) -> int:
-    """32-bit integers that ``count`` integers of so many bits fill."""
-    if count * bits % _WORD:
-        raise ValueError(f"{module}: {count} integers of {bits} bits do not fill whole 32-bit integers")
-    return count * bits // _WORD
-
-
-def _ceil_words(count: int, bits: int) -> int:
-    """As :func:`_words`, the last of which may be filled in part."""
+def _words(count: int, bits: int) -> int:
+    """32-bit integers that hold ``count`` integers of so many bits; the last of them may be filled in part."""
     return -(-count * bits // _WORD)
+
+
+def _spaced_words(count: int, bits: int) -> int:
+    """As :func:`_words` where none of the integers is in two of them."""
+    return -(-count // (_WORD // bits))
 
 
 def _affine_bytes(bits: int, outputs: int, inputs: int, group_size: int | None, *, zeros: bool) -> int:

@@ -62,7 +62,7 @@ class TensorPart:
         return self.name.removesuffix(".weight")
 
     def stored(self) -> Iterator[StoredTensor]:
-        """What the checkpoint must have for it. Raises ``ValueError`` where its form is impossible for its size."""
+        """What the checkpoint must have for it."""
         if self.form is not None:
             yield from self.form.stored(self.module, *self.shape)
         else:
@@ -266,6 +266,11 @@ class TensorMap:
         return {tensor.name: tensor.types for tensor in self.stored() if tensor.types}
 
     @property
+    def older_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names of tensors that earlier versions of their format have in another shape, and that."""
+        return {tensor.name: tensor.older for tensor in self.stored() if tensor.older is not None}
+
+    @property
     def linear_size(self) -> int:
         """Elements of all linear layers' weights that are kept as floats."""
         kept = (part for place, part in self._linear_parts() if part.form is None or _becomes_plain(place))
@@ -276,6 +281,12 @@ class TensorMap:
         """Estimate of the bytes that the weights take which are kept quantised as the checkpoint has them."""
         kept = (part for place, part in self._linear_parts() if not _becomes_plain(place))
         return sum(part.form.packed_bytes(part.wanted, part.wanted_inputs) for part in kept if part.form is not None)
+
+    def quantized_sizes(self) -> Iterator[tuple[int, int]]:
+        """Outputs and inputs of the linear layers that have any weight which is kept quantised."""
+        for place, linear in self.linears.items():
+            if linear.quantized and not _becomes_plain(place):
+                yield sum(part.wanted for part in linear.parts), linear.parts[0].wanted_inputs
 
     def linear_parts(self) -> Iterator[LinearPart]:
         """The parts of all linear layers."""

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.tensors import expected_tensors, expected_types
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
@@ -42,6 +41,8 @@ SINGLE_NAME: Final = "model.safetensors"
 PICKLED_INDEX_NAME: Final = "pytorch_model.bin.index.json"
 PICKLED_NAME: Final = "pytorch_model.bin"
 WEIGHT_DTYPES: Final = ("BF16", "F16", "F32", *(kind for kind in GGUF_TYPES if kind not in PLAIN))
+_SCALED_DTYPES: Final = ("I8", "F8_E4M3")
+"""Those of weights that are quantised one by one, under the name of plain ones."""
 """Types the loader turns into the compute type."""
 
 _HABITUAL: Final = (
@@ -190,8 +191,13 @@ def read_tensor_headers(file: Path) -> dict[str, TensorInfo]:
 
 def check_weights(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     """What keeps ``checkpoint`` from being that of ``config``, as :func:`check_tensors`; empty when it is."""
-    names = checkpoint.names
-    return check_tensors(checkpoint, expected_tensors(config, names), expected_types(config, names))
+    tensors = config.tensors.found_in(checkpoint.names)
+    older = {
+        name: shape
+        for name, shape in tensors.older_shapes.items()
+        if name in checkpoint.tensors and checkpoint.tensors[name].shape == shape
+    }
+    return check_tensors(checkpoint, tensors.expected() | older, tensors.types)
 
 
 def check_tensors(
@@ -221,18 +227,19 @@ def check_tensors(
             f"wrong shape: {_some(wrong, separator='; ')}; config.json and the weights do not match: download the "
             "model again into an empty folder"
         )
-    odd = [
-        f"{tensor.name} is {tensor.dtype} in {tensor.file.name}"
-        for tensor, _ in present
-        if tensor.dtype not in WEIGHT_DTYPES and tensor.name not in types
-    ]
+    odd = [tensor for tensor, _ in present if tensor.dtype not in WEIGHT_DTYPES and tensor.name not in types]
     problems += [
         f"{tensor.name} is {tensor.dtype} in {tensor.file.name}: {_called(types[tensor.name])}"
         for tensor, _ in present
         if tensor.name in types and tensor.dtype not in types[tensor.name]
     ]
     if odd:
-        problems.append(f"unsupported weight type: {_some(odd)}; supported are BF16, F16, F32")
+        found = _some([f"{tensor.name} is {tensor.dtype} in {tensor.file.name}" for tensor in odd])
+        scaled = bool(types) and any(tensor.dtype in _SCALED_DTYPES for tensor in odd)
+        problems.append(
+            f"unsupported weight type: {found}; supported are BF16, F16, F32"
+            f"{', others only with the scales of their quantisation, which are missing here' if scaled else ''}"
+        )
     return problems
 
 

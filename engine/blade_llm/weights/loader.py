@@ -60,9 +60,12 @@ def load_model(
     """
 
     def build(source: WeightSource, tensors: TensorMap, packer: Packer) -> Model:
-        method: LinearMethod = CheckpointWeights(LinearOptions(quant, deterministic, packer))
-        if wrap is not None:
-            method = wrap(method, tensors)
+        of_checkpoint = CheckpointWeights(LinearOptions(quant, deterministic, packer))
+        model = make(source, tensors, of_checkpoint if wrap is None else wrap(of_checkpoint, tensors))
+        _warn_of_floats(of_checkpoint)
+        return model
+
+    def make(source: WeightSource, tensors: TensorMap, method: LinearMethod) -> Model:
         if isinstance(config.decoder, ModulesSpec):
             from blade_llm.models.transformers_modules.model import TransformersModel  # seconds to import
 
@@ -97,4 +100,16 @@ def _log_forms(tensors: TensorMap) -> None:
     kinds = sorted({part.form.label for part in parts if part.form is not None})
     logger.info(
         "%d linear layers are quantised in the checkpoint (%s); activations are not", len(parts), ", ".join(kinds)
+    )
+
+
+def _warn_of_floats(method: CheckpointWeights) -> None:
+    """Say which quantised weights are slow. Few people would expect it of a smaller checkpoint."""
+    if not method.as_floats:
+        return
+    logger.warning(
+        "%d quantised weights become floats each time they are multiplied (%s), which is many times slower for few "
+        "tokens; fast are, on a CPU in bf16, integers in whole rows or groups of a multiple of 32 inputs",
+        method.as_floats.total(),
+        ", ".join(sorted(method.as_floats)),
     )

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from engine_support.peak_memory import PeakMemory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from blade_llm.kernels.linear import pack_quantized
-from blade_llm.kernels.linear.float8 import Float8Weight
+from blade_llm.kernels.linear.affine import AffineLinear
+from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.quantized.slicing import select_rows, slice_columns, stack, stackable
+from blade_llm.spec.quantized import dequantized_bytes
 
 SHAPES = st.tuples(
     st.integers(1, 40), st.integers(1, 70), st.integers(1, 80), st.integers(2, 8), st.booleans(), st.booleans()
@@ -132,6 +135,44 @@ def test_products(make: Callable[[], Any], deterministic: bool, dtype: torch.dty
         assert error < (1e-6 if dtype == torch.float32 else 4e-3)  # bf16 rounds by 2**-9
         if deterministic:
             assert torch.equal(linear(x[-1:]), y[-1:])
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("make", [lambda: affine(72, 90, 16, 4, True, True), lambda: float8(72, 90, (32, 32))])
+def test_each_block_becomes_floats_once(make: Callable[[], Any], deterministic: bool, monkeypatch: Any) -> None:
+    """Whatever the number of rows, in pieces of 16, too."""
+    monkeypatch.setattr("blade_llm.kernels.linear.affine.BLOCK_ELEMENTS", 900)
+    monkeypatch.setattr("blade_llm.kernels.linear.float8.BLOCK_ELEMENTS", 900)
+    made: list[tuple[int, int]] = []
+    for kind, name in ((QuantizedWeight, "dequantize_columns"), (Float8Weight, "dequantize_rows")):
+        original = getattr(kind, name)
+        monkeypatch.setattr(
+            kind,
+            name,
+            lambda self, first, last, original=original: made.append((first, last)) or original(self, first, last),
+        )
+    linear = pack_quantized(make(), deterministic=deterministic, dtype=torch.float32)
+    assert linear(torch.ones(70, 90)).shape == (70, 72)
+    assert len(made) == 8
+    assert linear(torch.ones(0, 90)).shape == (0, 72)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    "make", [lambda: affine(2000, 512, 16, 4, True, True), lambda: float8(2000, 512, (64, 64))], ids=["integers", "fp8"]
+)
+def test_working_memory(make: Callable[[], Any], deterministic: bool, monkeypatch: Any) -> None:
+    """Besides the result, no more than is planned for."""
+    for module in ("kernels.linear.affine", "kernels.linear.float8", "spec.quantized"):
+        monkeypatch.setattr(f"blade_llm.{module}.BLOCK_ELEMENTS", 1 << 15)
+    weight, x = make(), torch.ones(320, 512).bfloat16()
+    linear = pack_quantized(weight, torch.ones(2000), deterministic=deterministic, dtype=torch.bfloat16)
+    assert isinstance(linear, AffineLinear | Float8Linear)
+    with PeakMemory() as memory:
+        y = linear(x)
+    planned = dequantized_bytes(320, 2000, 512)
+    assert 320 * 512 * 4 + y.nbytes < memory.peak <= planned + y.nbytes
+    assert planned < y.nbytes
 
 
 def test_small_integers_are_kept_two_in_a_byte() -> None:

@@ -198,9 +198,10 @@ def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
         read_model_config(tmp_path)
 
 
-def test_quantised_checkpoints_are_refused(llama: tuple[Path, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["quantization_config", "compression_config"])
+def test_quantised_checkpoints_are_refused(name: str, llama: tuple[Path, Any], tmp_path: Path) -> None:
     fields = json.loads((llama[0] / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**fields, "quantization_config": {"quant_method": "gptq"}}))
+    (tmp_path / "config.json").write_text(json.dumps({**fields, name: {"quant_method": "gptq"}}))
     with pytest.raises(UnsupportedModelError, match="quantised checkpoints"):
         read_model_config(tmp_path, "transformers")
 

@@ -59,18 +59,29 @@ def pack_quantized(
     ``deterministic``: as in :func:`pack`. ``dtype``: of the activations.
     """
     on_gpu = weight.scales.device.type == "cuda"
-    reference: PackedLinear
+    rows = _reference.rows_at_once(on_gpu=on_gpu) if deterministic else None
     if isinstance(weight, Float8Weight):
-        reference = Float8Linear(weight, bias)
-        return _reference.fixed_rows(reference, on_gpu=on_gpu) if deterministic else reference
+        return Float8Linear(weight, bias, rows)
     if dtype == bfloat16 and not on_gpu and backend_of(weight.integers) == "native":
         from blade_llm.kernels.linear import native
 
         packed = native.pack_quantized(weight, bias, deterministic)
         if packed is not None:
             return packed
-    reference = AffineLinear(weight, bias)
-    return _reference.fixed_rows(reference, on_gpu=on_gpu) if deterministic else reference
+    return AffineLinear(weight, bias, rows)
+
+
+def why_floats(weight: QuantizedWeight | Float8Weight, dtype: DType) -> str:
+    """In words, why no kernel multiplies by such a weight as it is, where :func:`pack_quantized` found none."""
+    if weight.scales.device.type == "cuda":
+        return "a GPU"
+    if isinstance(weight, Float8Weight):
+        return "FP8"
+    if dtype != bfloat16:
+        return f"activations in {str(dtype).removeprefix('torch.')}"
+    if weight.group_size % GROUP and weight.group_size < weight.inputs:
+        return f"groups of {weight.group_size}"
+    return "no native operators" if backend_of(weight.integers) != "native" else "unusual zero points"
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

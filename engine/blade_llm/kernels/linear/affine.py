@@ -10,9 +10,8 @@ from torch import Tensor
 
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.linear.quantized import QuantizedWeight
+from blade_llm.spec.quantized import BLOCK_ELEMENTS
 
-BLOCK_ELEMENTS = 1 << 20
-"""Of the floats that exist at a time: few enough to stay in a core's share of the caches."""
 PAIRED_BITS = 4
 """Up to so many bits, two integers are kept in a byte."""
 
@@ -23,9 +22,22 @@ class AffineLinear:
     On a CPU weights and sums are fp32; on a GPU the weight is rounded to the type of the activations, once per call.
     """
 
-    __slots__ = ("_bias", "_bits", "_group_size", "_inputs", "_integers", "_order", "_scales", "_zeros", "nbytes")
+    __slots__ = (
+        "_bias",
+        "_bits",
+        "_group_size",
+        "_inputs",
+        "_integers",
+        "_order",
+        "_rows",
+        "_scales",
+        "_zeros",
+        "nbytes",
+    )
 
-    def __init__(self, weight: QuantizedWeight, bias: Tensor | None) -> None:
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, rows: int | None = None) -> None:
+        """``rows``: as in :func:`multiply_in_blocks`."""
+        self._rows = rows
         self._bits, self._group_size, self._inputs = weight.bits, weight.group_size, weight.inputs
         self._integers = _paired(weight.integers) if weight.bits <= PAIRED_BITS else weight.integers.contiguous()
         self._scales, self._zeros, self._order, self._bias = weight.scales, weight.zeros, weight.order, bias
@@ -33,7 +45,11 @@ class AffineLinear:
         self.nbytes = sum(tensor.nbytes for tensor in kept if tensor is not None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return multiply_in_blocks(x if self._order is None else x[:, self._order], self._blocks(), self._bias)
+        # No name for the ordered copy: it goes as soon as there is one in fp32.
+        outputs = len(self._integers)
+        return multiply_in_blocks(
+            x if self._order is None else x[:, self._order], self._blocks(), outputs, self._bias, self._rows
+        )
 
     def _blocks(self) -> Iterator[Tensor]:
         rows = max(1, BLOCK_ELEMENTS // self._inputs)
@@ -60,13 +76,38 @@ class StackedLinear:
         return torch.cat([part(x) for part in self._parts], dim=1)
 
 
-def multiply_in_blocks(x: Tensor, blocks: Iterator[Tensor], bias: Tensor | None) -> Tensor:
-    """[tokens, in] times a weight whose outputs come in ``blocks`` ([some, in] fp32), to [tokens, out] of the same
-    type."""
+def multiply_in_blocks(
+    x: Tensor, blocks: Iterator[Tensor], outputs: int, bias: Tensor | None, rows: int | None = None
+) -> Tensor:
+    """[tokens, in] times a weight whose ``outputs`` come in ``blocks`` ([some, in] fp32), to [tokens, out] of the same
+    type.
+
+    Takes the memory that :func:`blade_llm.spec.quantized.dequantized_bytes` says. ``rows``: always so many tokens are
+    multiplied at once, because libraries choose by their number how they sum; None: all.
+    """
     dtype = x.dtype if x.device.type == "cuda" else torch.float32
-    wide = x.to(dtype)
-    y = torch.cat([F.linear(wide, block.to(dtype)) for block in blocks], dim=1)
-    return (y if bias is None else y.add_(bias)).to(x.dtype)
+    tokens = len(x)
+    y = x.new_empty(tokens, outputs)
+    if rows is None:
+        rows, wide = max(1, tokens), x.to(dtype)
+    else:
+        wide = x.new_zeros((tokens + -tokens % rows, x.shape[1]), dtype=dtype)
+        wide[:tokens] = x
+    del x
+    first = 0
+    for block in blocks:
+        floats = block.to(dtype)
+        last = first + len(floats)
+        for start in range(0, tokens, rows):
+            end = min(start + rows, tokens)
+            product = F.linear(wide[start : start + rows], floats)
+            if bias is not None:
+                product += bias[first:last]
+            y[start:end, first:last] = product[: end - start]
+            del product
+        first = last
+        del block, floats  # before the next one is made
+    return y
 
 
 def _paired(integers: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.linear.affine import BLOCK_ELEMENTS, multiply_in_blocks
+from blade_llm.kernels.linear.affine import multiply_in_blocks
 from blade_llm.kernels.linear.quantized import SCALE_DTYPES
+from blade_llm.spec.quantized import BLOCK_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,14 +68,15 @@ class Float8Weight:
 class Float8Linear:
     """8-bit floats; some outputs at a time become fp32, or on a GPU the type of the activations."""
 
-    __slots__ = ("_bias", "_weight", "nbytes")
+    __slots__ = ("_bias", "_rows", "_weight", "nbytes")
 
-    def __init__(self, weight: Float8Weight, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
+    def __init__(self, weight: Float8Weight, bias: Tensor | None, rows: int | None = None) -> None:
+        """``rows``: as in :func:`~blade_llm.kernels.linear.affine.multiply_in_blocks`."""
+        self._weight, self._bias, self._rows = weight, bias, rows
         self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return multiply_in_blocks(x, self._blocks(), self._bias)
+        return multiply_in_blocks(x, self._blocks(), self._weight.outputs, self._bias, self._rows)
 
     def _blocks(self) -> Iterator[Tensor]:
         weight = self._weight

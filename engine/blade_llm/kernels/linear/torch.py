@@ -116,12 +116,12 @@ def pack(
         linear = PlainLinear(weight, bias)
     else:
         return None
-    return fixed_rows(linear, on_gpu=on_gpu) if deterministic else linear
+    return FixedRows(linear, rows_at_once(on_gpu=on_gpu)) if deterministic else linear
 
 
-def fixed_rows(linear: PackedLinear, *, on_gpu: bool) -> FixedRows:
-    """``linear`` whose result for a row does not depend on the other rows and their number."""
-    return FixedRows(linear, GPU_ROWS if on_gpu else CPU_ROWS)
+def rows_at_once(*, on_gpu: bool) -> int:
+    """How many rows a deterministic layer multiplies at once."""
+    return GPU_ROWS if on_gpu else CPU_ROWS
 
 
 def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 // Quantised weights by few rows with AVX2, in integers, without making the weights bf16 first.
 //
-// A row of activations becomes 16-bit integers with one scale, and products are summed exactly in 32 bits, as in
-// with_int8.h. Weights and levels are bytes, 128 too large: sums start from -128 times the sum of their activations.
+// A row of activations becomes 16-bit integers with one scale, and products are summed exactly in 32 bits. Weights
+// and levels are bytes, 128 too large: sums start from -128 times the sum of their activations.
 #pragma once
 
 #include <algorithm>

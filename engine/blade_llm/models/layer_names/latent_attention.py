@@ -18,7 +18,7 @@ def map_latent_attention(
 
     Below ``place``: ``down`` (queries or their latent vector, then latent vector and shared key), ``query_norm`` and
     ``query_up`` where queries have a latent vector, ``latent_norm``, ``output``, and ``kv_up``, which is among the
-    tensors: it is multiplied head by head and never quantised.
+    tensors: it is multiplied head by head, as floats whatever the checkpoint has.
     """
     module = f"{prefix}.self_attn"
     kv_down = LinearPart(f"{module}.kv_a_proj_with_mqa", spec.head_dim, hidden)

@@ -37,7 +37,8 @@ def read_awq(fields: Mapping[str, Any]) -> Callable[[str], AwqForm | None]:
         raise UnsupportedModelError(f"AWQ's 'version' {version!r} is not supported; 'gemm' is")
     if not config.zero_point:
         raise UnsupportedModelError("AWQ without 'zero_point' is not supported")
-    require_bits(config.bits or config.w_bit or 4, BITS, "AWQ")
+    bits = config.bits if config.bits is not None else config.w_bit
+    require_bits(4 if bits is None else bits, BITS, "AWQ")
     size = config.group_size if config.group_size is not None else config.q_group_size
     form = AwqForm(group_size_of(128 if size is None else size))
 

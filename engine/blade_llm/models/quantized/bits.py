@@ -9,17 +9,18 @@ from torch import Tensor
 WORD_BITS = 32
 
 
-def unpack_rows(words: Tensor, bits: int, count: int | None = None) -> Tensor:
+def unpack_rows(words: Tensor, bits: int, count: int | None = None, *, spaced: bool = False) -> Tensor:
     """The integers of ``words`` ([rows, columns] int32), which follow each other down each column without gaps, the
-    lowest bits first: [rows * 32 / bits, columns] uint8, or the first ``count`` of them."""
-    return _unpack(words, bits)[:count]
+    lowest bits first: [rows * 32 / bits, columns] uint8, or the first ``count`` of them. ``spaced``: but for the
+    highest bits of each word, where not a whole one had room."""
+    return _unpack(words, bits, spaced)[:count]
 
 
-def _unpack(words: Tensor, bits: int) -> Tensor:
+def _unpack(words: Tensor, bits: int, spaced: bool) -> Tensor:
     words = words.view(torch.int32)
     rows, columns = words.shape
     mask = (1 << bits) - 1
-    if WORD_BITS % bits == 0:
+    if spaced or WORD_BITS % bits == 0:
         per_word = WORD_BITS // bits
         out = torch.empty(rows, per_word, columns, dtype=torch.uint8, device=words.device)
         for place in range(per_word):

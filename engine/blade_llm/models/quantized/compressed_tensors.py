@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
 from blade_llm.models.errors import UnsupportedModelError
-from blade_llm.models.quantized.fields import group_size_of, parse, require_bits
+from blade_llm.models.quantized.fields import group_size_of, matcher_of, parse, require_bits
 from blade_llm.spec.quantized import Float8Form, IntegerForm, WeightForm
 
 _REGEX: Final = "re:"
@@ -20,6 +19,8 @@ _UNPACKED: Final = ("int-quantized", "naive-quantized")
 _FLOAT: Final = ("float-quantized", "naive-quantized")
 _FORMATS: Final = (_PACKED, *_UNPACKED, "float-quantized")
 
+_GROUPED_BY_ORDER: Final = ("group", "dynamic")
+
 
 class _Weights(msgspec.Struct, frozen=True):
     num_bits: int = 8
@@ -28,6 +29,9 @@ class _Weights(msgspec.Struct, frozen=True):
     group_size: int | None = None
     strategy: str | None = None
     block_structure: list[int] | str | None = None
+    actorder: str | bool | None = None
+    """``group`` (or true, or ``dynamic``): inputs are grouped in the order of their activations. ``weight`` (or
+    ``static``): they were rounded in that order, which changes nothing of what is stored."""
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -85,11 +89,7 @@ def _matcher(target: str) -> Callable[[str], bool]:
         return lambda module: True
     if not target.startswith(_REGEX):
         return lambda module: module == target
-    try:
-        pattern = re.compile(target.removeprefix(_REGEX))
-    except re.error as error:
-        raise ValueError(f"'quantization_config': {target!r} is no regular expression: {error}") from None
-    return lambda module: pattern.match(module) is not None
+    return matcher_of(target.removeprefix(_REGEX), f"{target!r} is")
 
 
 def _form(group: _Group, common: str) -> WeightForm | None:
@@ -103,6 +103,8 @@ def _form(group: _Group, common: str) -> WeightForm | None:
     strategy = weights.strategy or ("tensor" if weights.group_size is None else "group")
     if strategy == "group" and weights.group_size == -1:
         strategy = "channel"
+    if strategy == "group" and weights.group_size is None:
+        raise ValueError("'quantization_config': 'strategy' 'group' without 'group_size', which it needs")
     if weights.type == "float":
         return _float_form(weights, form, strategy)
     if form not in (_PACKED, *_UNPACKED):
@@ -115,7 +117,8 @@ def _form(group: _Group, common: str) -> WeightForm | None:
     if strategy == "channel":
         return IntegerForm(bits, form == _PACKED, "channel", None, weights.symmetric)
     if strategy == "group" and size is not None:
-        return IntegerForm(bits, form == _PACKED, "group", size, weights.symmetric)
+        act_order = weights.actorder is True or str(weights.actorder).lower() in _GROUPED_BY_ORDER
+        return IntegerForm(bits, form == _PACKED, "group", size, weights.symmetric, act_order)
     raise _unknown_strategy(strategy, "integers", "'tensor', 'channel' and 'group'")
 
 

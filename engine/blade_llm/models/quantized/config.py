@@ -35,7 +35,7 @@ def read_forms(raw: RawConfig) -> FormOf | None:
     Raises :class:`UnsupportedModelError` for a method, or a setting of one, that is not read, and ``ValueError`` for
     one that makes no sense.
     """
-    found = raw.get("quantization_config") or raw.get("compression_config")
+    found = _config_of(raw)
     if not found:
         return None
     if not isinstance(found, dict):
@@ -51,12 +51,17 @@ def read_forms(raw: RawConfig) -> FormOf | None:
 
 def require_plain(raw: RawConfig, what: str) -> None:
     """Raises :class:`UnsupportedModelError` for a quantised checkpoint, where models that are ``what`` cannot be."""
-    if found := raw.get("quantization_config"):
+    if found := _config_of(raw):
         method = found.get("quant_method") if isinstance(found, dict) else found
         raise UnsupportedModelError(
             f"quantised checkpoints ({method!r}, 'quantization_config') cannot be {what}; take one that "
             "is not quantised"
         )
+
+
+def _config_of(raw: RawConfig) -> Any:
+    """``quantization_config``, which older compressed-tensors checkpoints call ``compression_config``."""
+    return raw.get("quantization_config") or raw.get("compression_config")
 
 
 def quant_problem(tensors: TensorMap, quant: str) -> str | None:
@@ -96,6 +101,4 @@ def _part(part: LinearPart, forms: FormOf) -> LinearPart:
         if part.one_of is not None:
             why = "with one tensor for all experts of a layer"
         raise UnsupportedModelError(f"{part.module}: quantised checkpoints {why} are not supported")
-    for _ in form.stored(part.module, part.outputs, part.inputs):  # raises where the sizes are impossible
-        pass
     return replace(part, form=form)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from blade_llm.models.errors import UnsupportedModelError
-from blade_llm.models.quantized.fields import group_size_of, parse, require_bits
+from blade_llm.models.quantized.fields import group_size_of, matcher_of, parse, require_bits
 from blade_llm.spec.quantized import GptqForm
 
 BITS: Final = (2, 3, 4, 8)
@@ -48,7 +47,7 @@ def read_gptq(fields: Mapping[str, Any]) -> Callable[[str], GptqForm | None]:
     named = [
         name for entry in config.modules_in_block_to_quantize for name in ([entry] if isinstance(entry, str) else entry)
     ]
-    rules = [(_pattern(rule), rule.startswith(_NO_MATCH), change) for rule, change in config.dynamic.items()]
+    rules = [(_matcher(rule), rule.startswith(_NO_MATCH), change) for rule, change in config.dynamic.items()]
     common = _form(config, zero_offset)
 
     def form_of(module: str) -> GptqForm | None:
@@ -57,8 +56,8 @@ def read_gptq(fields: Mapping[str, Any]) -> Callable[[str], GptqForm | None]:
                 return None
         elif named and not module.endswith(tuple(f".{name}" for name in named)):
             return None
-        for pattern, excluded, change in rules:
-            if pattern.match(module):
+        for matches, excluded, change in rules:
+            if matches(module):
                 changed = {name: getattr(config, name) for name in _Settings.__struct_fields__} | change
                 return None if excluded else _form(parse(changed, _Settings), zero_offset)
         return common
@@ -73,9 +72,5 @@ def _form(settings: _Settings, zero_offset: int) -> GptqForm:
     return GptqForm(bits, group_size, settings.desc_act and group_size is not None, zero_offset)
 
 
-def _pattern(rule: str) -> re.Pattern[str]:
-    text = rule.removeprefix(_NO_MATCH).removeprefix("+:")
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ValueError(f"'quantization_config': 'dynamic' has {rule!r}, no regular expression: {error}") from None
+def _matcher(rule: str) -> Callable[[str], bool]:
+    return matcher_of(rule.removeprefix(_NO_MATCH).removeprefix("+:"), f"'dynamic' has {rule!r},")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.quantized.bits import unpack_rows
+from blade_llm.models.quantized.bits import WORD_BITS, unpack_rows
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.spec.quantized import AWQ_ORDER, AwqForm, GptqForm, IntegerForm
 
@@ -16,9 +16,9 @@ def read_gptq(source: WeightSource, module: str, form: GptqForm, inputs: int) ->
     """The whole weight. Raises :class:`~blade_llm.models.errors.ModelFilesError` for groups of other sizes."""
     scales = source.stored(f"{module}.scales").t().contiguous()
     # Zero points are stored less one in the first version, modulo 2^bits: AutoGPTQ reads them so, too.
-    zeros = unpack_rows(source.stored(f"{module}.qzeros").t().contiguous(), form.bits)
+    zeros = unpack_rows(source.stored(f"{module}.qzeros").t().contiguous(), form.bits, len(scales))
     zeros = (zeros + form.zero_offset) & ((1 << form.bits) - 1)
-    integers = unpack_rows(source.stored(f"{module}.qweight"), form.bits).t().contiguous()
+    integers = unpack_rows(source.stored(f"{module}.qweight"), form.bits, inputs).t().contiguous()
     order = None
     if form.has_groups and form.group_size is not None:
         order = order_of(source.stored(f"{module}.g_idx"), form.group_size, f"{module}.g_idx")
@@ -28,21 +28,22 @@ def read_gptq(source: WeightSource, module: str, form: GptqForm, inputs: int) ->
 def read_awq(source: WeightSource, module: str, form: AwqForm, inputs: int) -> QuantizedWeight:
     """The whole weight."""
     scales = source.stored(f"{module}.scales").t().contiguous()
-    zeros = _unpack_awq(source.stored(f"{module}.qzeros"))
-    integers = _unpack_awq(source.stored(f"{module}.qweight"))
+    zeros = _unpack_awq(source.stored(f"{module}.qzeros"), len(scales))
+    integers = _unpack_awq(source.stored(f"{module}.qweight"), len(scales))
     return _weight(form.bits, integers, scales, zeros, form.group_size or inputs, None)
 
 
 def read_integers(source: WeightSource, module: str, form: IntegerForm, outputs: int, inputs: int) -> QuantizedWeight:
     """The whole weight. Raises :class:`~blade_llm.models.errors.ModelFilesError` for groups of other sizes, and for a
     stored shape that is another."""
-    middle = 1 << (form.bits - 1)
+    middle, spaced = 1 << (form.bits - 1), False
     if form.packed:
         shape = source.stored(f"{module}.weight_shape").tolist()
         if shape != [outputs, inputs]:
             raise ModelFilesError(f"{module}.weight_shape is {shape}, config.json asks for {[outputs, inputs]}")
         words = source.stored(f"{module}.weight_packed").t().contiguous()
-        integers = unpack_rows(words, form.bits, inputs).t().contiguous()
+        spaced = len(words) * WORD_BITS >= inputs * form.bits + WORD_BITS  # a whole word more than without gaps
+        integers = unpack_rows(words, form.bits, inputs, spaced=spaced).t().contiguous()
     else:
         integers = _unsigned(source.stored(f"{module}.weight"), middle)
     scales = source.stored(f"{module}.weight_scale").clone()
@@ -50,7 +51,7 @@ def read_integers(source: WeightSource, module: str, form: IntegerForm, outputs:
     if not form.symmetric:
         stored = source.stored(f"{module}.weight_zero_point")
         packed = form.packed and form.strategy != "tensor"
-        zeros = unpack_rows(stored, form.bits, outputs) if packed else _unsigned(stored, middle)
+        zeros = unpack_rows(stored, form.bits, outputs, spaced=spaced) if packed else _unsigned(stored, middle)
     if form.strategy == "tensor":
         scales = scales.reshape(1, 1).expand(outputs, 1).contiguous()
         zeros = None if zeros is None else zeros.reshape(1, 1).expand(outputs, 1).contiguous()
@@ -86,12 +87,12 @@ def _weight(
     return QuantizedWeight(bits, integers, scales, zeros, group_size, order)
 
 
-def _unpack_awq(words: Tensor) -> Tensor:
-    """[out, rows] uint8 of ``words`` ([rows, out / 8] int32)."""
+def _unpack_awq(words: Tensor, outputs: int) -> Tensor:
+    """[outputs, rows] uint8 of ``words`` ([rows, outputs / 8] int32)."""
     fours = unpack_rows(words.t().contiguous(), AwqForm.bits).view(-1, len(AWQ_ORDER), len(words))
-    outputs = torch.empty_like(fours)
-    outputs[:, list(AWQ_ORDER)] = fours
-    return outputs.flatten(0, 1)
+    ordered = torch.empty_like(fours)
+    ordered[:, list(AWQ_ORDER)] = fours
+    return ordered.flatten(0, 1)[:outputs]
 
 
 def _unsigned(signed: Tensor, middle: int) -> Tensor:

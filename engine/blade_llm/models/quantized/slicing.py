@@ -44,7 +44,7 @@ def slice_columns(weight: Weight, columns: range | None, name: str) -> Weight:
     if isinstance(weight, Float8Weight):
         return _float8_columns(weight, columns)
     if weight.order is not None:
-        raise UnsupportedModelError(f"{name} is quantised with act-order ('desc_act'): ranks cannot divide its inputs")
+        raise UnsupportedModelError(f"{name} is quantised with act-order: ranks cannot divide its inputs")
     integers = weight.integers[:, columns.start : columns.stop]
     if weight.groups == 1:
         return replace(weight, integers=integers, group_size=len(columns))

@@ -64,7 +64,7 @@ def test_modules_that_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "name", "value", "reason"),
     [
-        ("fp8, blocks", "weight_scale_inv", None, r"1 of \d+ tensors are missing: .*down_proj.weight_scale_inv"),
+        ("fp8, blocks", "weight_scale_inv", None, r"down_proj.weight is F8_E4M3 in .*the scales .*are missing here"),
         ("fp8, blocks", "weight_scale_inv", torch.ones(2, 2), r"weight_scale_inv is \[2, 2\] in .* asks for \[2, 3\]"),
         ("fp8, blocks", "weight_scale_inv", torch.full((2, 3), torch.nan), "weight_scale_inv' holds NaN"),
         ("fp8, blocks", "weight", torch.full((64, 96), torch.nan).to(torch.float8_e4m3fn), "weight' holds NaN"),
@@ -92,6 +92,7 @@ def test_tensors_that_are_missing_or_wrong_are_named(
         ("awq", {"version": "gemv"}, "AWQ's 'version' 'gemv' is not supported; 'gemm' is"),
         ("awq", {"version": None, "checkpoint_format": "gemv_fast"}, "AWQ's 'version' 'gemv_fast' is not supported"),
         ("awq", {"zero_point": False}, "AWQ without 'zero_point' is not supported"),
+        ("awq", {"bits": 0}, "AWQ with 0 bits ('quantization_config') is not supported; 4 are"),
         ("awq", {"bits": 8}, "AWQ with 8 bits ('quantization_config') is not supported; 4 are"),
         ("fp8, blocks", {"fmt": "e5m2"}, "FP8's 'fmt' 'e5m2' is not supported; 'e4m3' is"),
         ("fp8, blocks", {"weight_block_size": [128]}, "'weight_block_size' must be two positive integers, not [128]"),

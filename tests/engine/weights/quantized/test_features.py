@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_support.adapters import targets_of, write_adapter
-from engine_support.compressed_tensors import compressed
+from engine_support.compressed_tensors import W4, compressed
 from engine_support.families import ROWS, save_row
 from engine_support.family_proof import SCENARIOS, Comparison
 from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
@@ -23,13 +23,15 @@ from safetensors.torch import load_file
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.config import SpeculativeConfig
 from blade_llm.kernels.linear.affine import AffineLinear, StackedLinear
+from blade_llm.kernels.linear.native import is_available
 from blade_llm.lora.reader import read_adapter
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import UnsupportedModelError, UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.memory import weight_bytes
+from blade_llm.models.memory import activation_bytes, weight_bytes
 from blade_llm.models.sharding import tensor_parallel_problem
 from blade_llm.runner import build_runner
+from blade_llm.spec.quantized import dequantized_bytes
 
 FORMS = {
     "gptq": gptq(4, 32, symmetric=False),
@@ -98,6 +100,22 @@ def test_ranks_cannot_divide_act_order(ordered: Path) -> None:
     assert "--tensor_parallel_size 2: ranks cannot divide the inputs of model.layers.0" in problem
     assert "act-order ('desc_act'); give --tensor_parallel_size 1" in problem
     assert tensor_parallel_problem(config, 1) is None
+
+
+@pytest.mark.parametrize(("actorder", "divides"), [("group", False), (True, False), ("weight", True), (None, True)])
+def test_act_order_of_compressed_tensors(tmp_path: Path, actorder: Any, divides: bool) -> None:
+    """Refused before weights are read; one that changes nothing of what is stored is not."""
+    weights = {**W4, "actorder": actorder}
+    save_quantized(tmp_path, "qwen2", *compressed(weights, "pack-quantized", shuffled=not divides), **SIZES)
+    problem = tensor_parallel_problem(read_model_config(tmp_path), 2)
+    item = check_memory_fit(engine_config(tmp_path, tensor_parallel_size=2), limit=1 << 34)
+    assert item.status == ("PASS" if divides else "FAILED")
+    if divides:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert "which is quantised with act-order ('actorder'); give --tensor_parallel_size 1" in problem
+        assert problem in item.detail
 
 
 def test_adapters(model: tuple[Path, Any], tmp_path: Path) -> None:
@@ -172,6 +190,16 @@ def test_the_memory_plan_counts_what_is_kept(model: tuple[Path, Any]) -> None:
     assert estimated[0] - estimated[1] == pytest.approx(measured[0] - measured[1], rel=0.05)
 
 
+def test_the_memory_plan_counts_what_becomes_floats(model: tuple[Path, Any]) -> None:
+    folder, _ = model
+    plain, quantised = (
+        activation_bytes(read_model_config(own), "bfloat16", max_batch_tokens=256, max_num_seqs=8)
+        for own in (folder / "plain", folder)
+    )
+    shapes = [(128, 64), (64, 64), (192, 64), (64, 96)]
+    assert quantised - plain == max(dequantized_bytes(256, *shape) for shape in shapes) > 256 * 64 * 4
+
+
 def test_quant_is_refused(model: tuple[Path, Any]) -> None:
     config = engine_config(model[0], quant="int8", dtype="bfloat16")
     with pytest.raises(UnsupportedSettingError, match="--quant int8: the checkpoint's weights are quantised already"):
@@ -184,6 +212,37 @@ def test_quant_is_refused(model: tuple[Path, Any]) -> None:
 def test_random_weights_are_refused(model: tuple[Path, Any]) -> None:
     with pytest.raises(UnsupportedModelError, match="--load_format dummy makes weights that are not quantised"):
         build_runner(engine_config(model[0], load_format="dummy"))
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype", "said"),
+    [
+        (
+            float8((32, 32)),
+            "bfloat16",
+            (21, "FP8"),
+        ),
+        (gptq(4, 16), "bfloat16", (12, "groups of 16")),
+        (
+            gptq(4, 32),
+            "float32",
+            (12, "activations in float32"),
+        ),
+        (gptq(4, 32), "bfloat16", None if is_available() else (12, "no native operators")),
+    ],
+    ids=["fp8", "groups", "float32", "fast"],
+)
+def test_what_becomes_floats_is_said_once(
+    form: Any, dtype: DTypeName, said: tuple[int, str] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_quantized(tmp_path, "qwen2", *form, **SIZES)
+    with caplog.at_level("WARNING"):
+        build_runner(engine_config(tmp_path, dtype=dtype))
+    found = [record.getMessage() for record in caplog.records if "become floats" in record.getMessage()]
+    assert len(found) == (said is not None)
+    if said is not None:
+        count, why = said
+        assert f"{count} quantised weights become floats each time they are multiplied ({why}), " in found[0]
 
 
 def test_a_stack_of_one_form_is_one_weight(ordered: Path, model: tuple[Path, Any]) -> None:

@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.quantized_checkpoints import SIZES, gptq, read_linears, save_quantized
+from engine_support.quantized_checkpoints import (
+    SIZES,
+    gptq,
+    gptq_tensors,
+    read_linears,
+    round_weight,
+    save_quantized,
+)
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy
 from safetensors.torch import load_file, save_file
 
+from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
+from blade_llm.models.quantized.integers import read_gptq
 from blade_llm.runner import build_runner
+from blade_llm.spec.quantized import GptqForm
 
 FORMS: dict[str, dict[str, Any]] = {
     "4 bits": {"bits": 4, "group_size": 16},
@@ -85,6 +95,16 @@ def test_the_type_where_nothing_is_said(tmp_path: Path) -> None:
     assert read_model_config(tmp_path).dtype == "float16"
 
 
+def test_the_type_where_it_is_32_bits(tmp_path: Path) -> None:
+    """Quantised weights have kernels for bf16; the check plans for the same type."""
+    save(tmp_path, "qwen2", {"bits": 4, "group_size": 32})
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "dtype": "float32"}))
+    config = engine_config(tmp_path, dtype="auto")
+    assert build_runner(config).dtype_name == "bfloat16"
+    assert check_memory_fit(config, limit=1 << 34).detail.startswith("bfloat16: ")
+
+
 def test_some_modules_of_each_block(tmp_path: Path) -> None:
     """``modules_in_block_to_quantize``: others are plain, and are not looked for in another form."""
     config, quantize = gptq(4, 16)
@@ -99,6 +119,26 @@ def test_some_modules_of_each_block(tmp_path: Path) -> None:
     assert len(quantised) == 3 * 3
     driver = Driver(build_runner(engine_config(tmp_path)))
     assert driver.generate(0, prompt_of(40), 12) == reference_greedy(reference, prompt_of(40), 12)
+
+
+def test_the_last_integer_may_be_filled_in_part() -> None:
+    """59 outputs of 3 bits, and 31 inputs in the same way."""
+    rounded = round_weight(torch.randn(64, 32), 3, 16, symmetric=False)
+    whole = gptq_tensors("layer", rounded)
+    stored = {
+        name: tensor if name.endswith(("qzeros", "g_idx")) else tensor[:, :59].contiguous()
+        for name, tensor in whole.items()
+    }
+
+    class Source:
+        def stored(self, name: str) -> torch.Tensor:
+            return stored[name]
+
+    form = GptqForm(3, 16, act_order=False, zero_offset=1)
+    shapes = {tensor.name: tensor.shape for tensor in form.stored("layer", 59, 31)}
+    assert all(tuple(stored[name].shape) == shape for name, shape in shapes.items())
+    weight = read_gptq(Source(), "layer", form, 31)  # type: ignore[arg-type]
+    assert torch.equal(weight.dequantize(), rounded.weight()[:59, :31])
 
 
 def edited(folder: Path, **changes: torch.Tensor | None) -> None:
@@ -155,6 +195,7 @@ def test_tensors_that_are_missing_or_wrong_are_named(
         ({"group_size": 0}, "'group_size' must be positive, or -1 for whole rows, not 0"),
         ({"bits": "4"}, "'quantization_config': Expected `int`, got `str` - at `$.bits`"),
         ({"dynamic": {"(": {}}}, "'dynamic' has '(', no regular expression"),
+        ({"dynamic": {"-:" + "a" * 2001: {}}}, "'dynamic' has '-:aaaa"),
     ],
 )
 def test_settings_that_are_not_read_are_named(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
