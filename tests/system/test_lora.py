@@ -105,7 +105,7 @@ def test_the_set_changes_without_a_restart(running: Loop, expected: dict[str, li
     apply(running, lambda adapters: adapters.pop())
     # A router that still has the adapter in its configuration says 503 of one that no engine has any more.
     running.until(lambda: chat(running, "pirate", QUESTIONS[0]).status_code == 404, 60)
-    assert "pirate" not in listed(running)
+    running.until(lambda: "pirate" not in listed(running), 60)
     check(running, expected, ["demo", "polite"])
     apply(running, lambda adapters: adapters[1].pop("replicas"))
     running.until(lambda: adapters(running).get("pirate", {}).get("loaded") == 2, 60)
