@@ -127,6 +127,19 @@ def quantize_folder(plain: Path, folder: Path, config: Mapping[str, Any], quanti
     (folder / "config.json").write_text(json.dumps({**fields, "quantization_config": dict(config)}))
 
 
+def edited(folder: Path, **changes: Tensor | None) -> None:
+    """Replace tensors of the first layer's down projection in ``folder``; None deletes."""
+    file, prefix = folder / "model.safetensors", "model.layers.0.mlp.down_proj."
+    tensors = load_file(file)
+    for name, value in changes.items():
+        assert prefix + name in tensors
+        if value is None:
+            del tensors[prefix + name]
+        else:
+            tensors[prefix + name] = value
+    save_file(tensors, file)
+
+
 def read_linears(folder: Path) -> dict[str, torch.Tensor]:
     """fp32 weights of all linear layers, dequantised."""
     config = read_model_config(folder)

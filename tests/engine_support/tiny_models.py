@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from examples.families.weights import randomize
+from safetensors.torch import save_file
 
 from blade_llm.config import EngineConfig
+from blade_llm.models.config import load_model_config
+from blade_llm.models.tensors import expected_tensors
+from blade_llm.weights.sources import DummyWeights
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 199,
@@ -38,6 +43,15 @@ def save_model(folder: Path, family: str, dtype: torch.dtype = torch.float32, **
     # Saved from a copy: converting a model also converts its table of rotary frequencies, which loading does not.
     copy.deepcopy(model).to(dtype).save_pretrained(folder)
     return load_reference(folder)
+
+
+def copy_with_weights(model: Path, folder: Path) -> None:
+    """Copy a folder that has everything but weights, and write these."""
+    shutil.copytree(model, folder)
+    config = load_model_config(model)
+    source = DummyWeights(config, torch.device("cpu"), torch.float32)
+    tensors = {name: source.tensor(name).clone() for name in expected_tensors(config)}
+    save_file(tensors, folder / "model.safetensors")
 
 
 def load_reference(folder: Path, dtype: torch.dtype = torch.float32) -> Any:

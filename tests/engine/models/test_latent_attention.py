@@ -13,6 +13,7 @@ import pytest
 import torch
 from engine_support.families import ROWS, save_row
 from engine_support.family_proof import Comparison
+from engine_support.packed_starts import names_read
 from engine_support.recording_graphs import RecordingGraphs
 from engine_support.runner_driver import GREEDY, Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy, reference_logits
@@ -219,11 +220,7 @@ def test_a_second_start_takes_packed_weights(
     prompt = prompt_of(40)
     first = Driver(build_runner(config)).generate(0, prompt, 5)
     threads[0].join()
-    read: list[str] = []
-    mapped = SafetensorsWeights._mapped
-    monkeypatch.setattr(
-        SafetensorsWeights, "_mapped", lambda self, name, index=None: read.append(name) or mapped(self, name, index)
-    )
+    read = names_read(monkeypatch)
     assert Driver(build_runner(config)).generate(0, prompt, 5) == first
     assert len(threads) == 1
     assert {name.partition("layers.")[2][1:] for name in read} <= {".mlp.gate.weight"}, "oneDNN keeps routers in fp32"

@@ -6,14 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from engine_support.quantize_runs import quantize, stored_linears, with_weights
 from engine_support.server_process import running_server
-from safetensors.torch import save_file
-
-from blade_llm.models.config import load_model_config
-from blade_llm.models.tensors import expected_tensors
-from blade_llm.weights.sources import DummyWeights
+from engine_support.tiny_models import copy_with_weights
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7}
 FLAGS = ("--load_format", "auto", "--dtype", "float32", "--kv_cache_bytes", "16MiB")
@@ -23,11 +18,7 @@ FLAGS = ("--load_format", "auto", "--dtype", "float32", "--kv_cache_bytes", "16M
 def folder(tmp_path_factory: pytest.TempPathFactory, text_model: Path) -> Path:
     """Of a short name, as the paths of sockets are short; with the model of ``text_model`` and weights."""
     folder = tmp_path_factory.mktemp("q")
-    shutil.copytree(text_model, folder / "model")
-    config = load_model_config(text_model)
-    source = DummyWeights(config, torch.device("cpu"), torch.float32)
-    tensors = {name: source.tensor(name).clone() for name in expected_tensors(config)}
-    save_file(tensors, folder / "model" / "model.safetensors")
+    copy_with_weights(text_model, folder / "model")
     return folder
 
 

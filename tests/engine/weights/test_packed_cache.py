@@ -13,6 +13,7 @@ import msgspec
 import numpy
 import pytest
 import torch
+from engine_support.packed_starts import keep_small_models, names_read
 from hub_support.tiny_model import make_model, tensors
 from safetensors.numpy import save_file
 
@@ -38,14 +39,7 @@ pytestmark = pytest.mark.skipif(not loading.can_be_kept(CPU, BF16), reason="no n
 @pytest.fixture(autouse=True)
 def small_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models of any size are kept, and a test goes on when a file is complete."""
-    finish = WritingSource.finish
-
-    def finish_and_wait(source: WritingSource) -> None:
-        if (thread := finish(source)) is not None:
-            thread.join()
-
-    monkeypatch.setattr(WritingSource, "finish", finish_and_wait)
-    monkeypatch.setattr(loading, "LEAST_BYTES", 0)
+    keep_small_models(monkeypatch)
 
 
 @pytest.fixture
@@ -99,12 +93,7 @@ def files(cache: Path) -> list[Path]:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the tensors that are read from the model's files."""
-    read: list[str] = []
-    mapped = SafetensorsWeights._mapped
-    monkeypatch.setattr(
-        SafetensorsWeights, "_mapped", lambda self, name, index=None: read.append(name) or mapped(self, name, index)
-    )
-    return read
+    return names_read(monkeypatch)
 
 
 @pytest.mark.parametrize(

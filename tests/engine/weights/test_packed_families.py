@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from engine_support.families import ROWS, in_one_tensor, save_row
-from engine_support.runner_driver import Driver, prompt_of
+from engine_support.packed_starts import keep_small_models, logits, names_read
 from engine_support.tiny_models import engine_config
 
 from blade_llm.runner import build_runner
 from blade_llm.weights.packed_cache import loading
 from blade_llm.weights.packed_cache.file import PackedFile
-from blade_llm.weights.packed_cache.sources import WritingSource
-from blade_llm.weights.sources import SafetensorsWeights
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 
@@ -24,19 +21,7 @@ pytestmark = pytest.mark.skipif(not loading.can_be_kept(CPU, BF16), reason="no n
 
 @pytest.fixture(autouse=True)
 def small_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = WritingSource.finish
-    monkeypatch.setattr(WritingSource, "finish", lambda self: (thread := finish(self)) and thread.join())
-    monkeypatch.setattr(loading, "LEAST_BYTES", 0)
-
-
-def logits(folder: Path, cache: Path | None, **options: Any) -> torch.Tensor:
-    """[vocabulary] after a prompt."""
-    where = {} if cache is None else {"packed_cache_dir": str(cache), "packed_cache_bytes": 1 << 40}
-    runner = build_runner(engine_config(folder, dtype="bfloat16", **where, **options))
-    driver = Driver(runner)
-    driver.enter(0, prompt_of(40))
-    driver.step({0: 40})
-    return driver.logits[0]
+    keep_small_models(monkeypatch)
 
 
 @pytest.mark.parametrize("quant", ["none", "int8"])
@@ -51,11 +36,7 @@ def test_a_later_start_reads_the_packed_file_alone(
     assert torch.equal(logits(tmp_path / "model", tmp_path / "cache", **options), expected)
     (packed,) = (tmp_path / "cache").glob("*.packed")
     assert len(PackedFile(packed).directory.linears) >= 3 * 4
-    read: list[str] = []
-    mapped = SafetensorsWeights._mapped
-    monkeypatch.setattr(
-        SafetensorsWeights, "_mapped", lambda self, name, index=None: read.append(name) or mapped(self, name, index)
-    )
+    read = names_read(monkeypatch)
     assert torch.equal(logits(tmp_path / "model", tmp_path / "cache", **options), expected)
     routers = [name for name in read if row.family.startswith("Deepseek") and name.endswith(".mlp.gate.weight")]
     assert read == routers, "all but what oneDNN keeps, routers in fp32, was converted, and so is in the packed file"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.quantized_checkpoints import SIZES, awq, float8, read_linears, save_quantized
+from engine_support.quantized_checkpoints import SIZES, awq, edited, float8, read_linears, save_quantized
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy
 from safetensors.torch import load_file, save_file
@@ -77,11 +77,7 @@ def test_tensors_that_are_missing_or_wrong_are_named(
     tmp_path: Path, form: str, name: str, value: torch.Tensor | None, reason: str
 ) -> None:
     save_quantized(tmp_path, "qwen2", *FORMS[form], **SIZES)
-    tensors = load_file(tmp_path / "model.safetensors")
-    key = f"model.layers.0.mlp.down_proj.{name}"
-    assert key in tensors
-    tensors = {other: tensor for other, tensor in tensors.items() if other != key}
-    save_file(tensors if value is None else {**tensors, key: value}, tmp_path / "model.safetensors")
+    edited(tmp_path, **{name: value})
     with pytest.raises(ModelFilesError, match=reason):
         build_runner(engine_config(tmp_path))
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from engine_support.compressed_tensors import F8, FORMS, W4, W8, compressed
-from engine_support.quantized_checkpoints import SIZES, read_linears, round_weight, save_quantized
+from engine_support.quantized_checkpoints import SIZES, edited, read_linears, round_weight, save_quantized
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
@@ -145,10 +145,6 @@ def test_tensors_that_are_missing_or_wrong_are_named(
     tmp_path: Path, name: str, value: torch.Tensor | None, reason: str
 ) -> None:
     save_quantized(tmp_path, "qwen2", *FORMS["4 bits"], **SIZES)
-    tensors = load_file(tmp_path / "model.safetensors")
-    key = f"model.layers.0.mlp.down_proj.{name}"
-    assert key in tensors
-    tensors = {other: tensor for other, tensor in tensors.items() if other != key}
-    save_file(tensors if value is None else {**tensors, key: value}, tmp_path / "model.safetensors")
+    edited(tmp_path, **{name: value})
     with pytest.raises(ModelFilesError, match=reason):
         build_runner(engine_config(tmp_path))

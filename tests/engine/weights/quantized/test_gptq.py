@@ -10,6 +10,7 @@ import pytest
 import torch
 from engine_support.quantized_checkpoints import (
     SIZES,
+    edited,
     gptq,
     gptq_tensors,
     read_linears,
@@ -18,7 +19,7 @@ from engine_support.quantized_checkpoints import (
 )
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
@@ -139,18 +140,6 @@ def test_the_last_integer_may_be_filled_in_part() -> None:
     assert all(tuple(stored[name].shape) == shape for name, shape in shapes.items())
     weight = read_gptq(Source(), "layer", form, 31)  # type: ignore[arg-type]
     assert torch.equal(weight.dequantize(), rounded.weight()[:59, :31])
-
-
-def edited(folder: Path, **changes: torch.Tensor | None) -> None:
-    """Replace tensors of the first layer's down projection; None deletes."""
-    file, prefix = folder / "model.safetensors", "model.layers.0.mlp.down_proj."
-    tensors = load_file(file)
-    for name, value in changes.items():
-        if value is None:
-            del tensors[prefix + name]
-        else:
-            tensors[prefix + name] = value
-    save_file(tensors, file)
 
 
 @pytest.mark.parametrize(

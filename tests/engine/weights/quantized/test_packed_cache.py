@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 import torch
 from engine_support.compressed_tensors import FORMS
+from engine_support.packed_starts import keep_small_models, logits, names_read
 from engine_support.quantized_checkpoints import SIZES, awq, float8, gptq, save_quantized
-from engine_support.runner_driver import Driver, prompt_of
-from engine_support.tiny_models import engine_config
 
-from blade_llm.runner import build_runner
 from blade_llm.weights.packed_cache import loading
 from blade_llm.weights.packed_cache.file import PackedFile
-from blade_llm.weights.packed_cache.sources import WritingSource
-from blade_llm.weights.sources import SafetensorsWeights
 
 pytestmark = pytest.mark.skipif(
     not loading.can_be_kept(torch.device("cpu"), torch.bfloat16), reason="no native kernels on this CPU"
@@ -26,27 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def small_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = WritingSource.finish
-    monkeypatch.setattr(WritingSource, "finish", lambda self: (thread := finish(self)) and thread.join())
-    monkeypatch.setattr(loading, "LEAST_BYTES", 0)
-
-
-def logits(folder: Path, cache: Path | None) -> torch.Tensor:
-    where = {} if cache is None else {"packed_cache_dir": str(cache), "packed_cache_bytes": 1 << 40}
-    driver = Driver(build_runner(engine_config(folder, dtype="bfloat16", **where)))
-    driver.enter(0, prompt_of(40))
-    driver.step({0: 40})
-    return driver.logits[0]
-
-
-def names_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which tensors are read of the model's files from now on."""
-    read: list[str] = []
-    mapped = SafetensorsWeights._mapped
-    monkeypatch.setattr(
-        SafetensorsWeights, "_mapped", lambda self, name, index=None: read.append(name) or mapped(self, name, index)
-    )
-    return read
+    keep_small_models(monkeypatch)
 
 
 @pytest.mark.parametrize(

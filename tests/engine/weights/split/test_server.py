@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 from engine_support.server_process import running_server
-from safetensors.torch import save_file
+from engine_support.tiny_models import copy_with_weights
 
 from blade_llm.cli.split import main
-from blade_llm.models.config import load_model_config
-from blade_llm.models.tensors import expected_tensors
-from blade_llm.weights.sources import DummyWeights
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7}
 FLAGS = ("--dtype", "float32", "--kv_cache_bytes", "16MiB")
@@ -25,11 +20,7 @@ FLAGS = ("--dtype", "float32", "--kv_cache_bytes", "16MiB")
 def folder(tmp_path_factory: pytest.TempPathFactory, text_model: Path) -> Path:
     """Of a short name, as the paths of sockets are short; with the model of ``text_model`` and weights."""
     folder = tmp_path_factory.mktemp("s")
-    shutil.copytree(text_model, folder / "model")
-    config = load_model_config(text_model)
-    source = DummyWeights(config, torch.device("cpu"), torch.float32)
-    tensors = {name: source.tensor(name).clone() for name in expected_tensors(config)}
-    save_file(tensors, folder / "model" / "model.safetensors")
+    copy_with_weights(text_model, folder / "model")
     return folder
 
 
