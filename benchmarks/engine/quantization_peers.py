@@ -281,7 +281,7 @@ def main() -> int:
             figures += measure()
     if not figures:
         return 1
-    return report("quantization-peers", figures, **_versions())
+    return report("quantization_peers", figures, **_versions())
 
 
 def _close(ours: Tensor, theirs: Tensor) -> float:

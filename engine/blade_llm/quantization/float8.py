@@ -22,8 +22,8 @@ BLOCK = 128
 Float8Scaling = Literal["tensor", "channel", "block"]
 
 
-def quantize_float8(weight: Tensor, scaling: Float8Scaling) -> Float8Weight:
-    """``weight`` ([out, in], any float) to the nearest e4m3 numbers.
+def quantize_float8(weight: Tensor, scaling: Float8Scaling, scale_dtype: torch.dtype = torch.float32) -> Float8Weight:
+    """``weight`` ([out, in], any float) to the nearest e4m3 numbers, multiples of the scales as they are stored.
 
     Raises ValueError for weights that are not finite."""
     check_weight(weight)
@@ -31,8 +31,9 @@ def quantize_float8(weight: Tensor, scaling: Float8Scaling) -> Float8Weight:
     block = {"tensor": (outputs, inputs), "channel": (1, inputs), "block": (BLOCK, BLOCK)}[scaling]
     padded = F.pad(weight.abs(), (0, -inputs % block[1], 0, -outputs % block[0]))
     most = padded.reshape(-(-outputs // block[0]), block[0], -1, block[1]).amax((1, 3))
-    scales = scales_to(most, FP8_MOST)
-    return Float8Weight(as_float8(weight.float() / _spread(scales, block, weight.shape)), scales, block)
+    # Rounded to 0 it could not be divided by; a larger one than need be loses nothing, as these are floats.
+    scales = scales_to(most, FP8_MOST).clamp_min(torch.finfo(scale_dtype).smallest_normal).to(scale_dtype)
+    return Float8Weight(as_float8(weight.float() / _spread(scales.float(), block, weight.shape)), scales, block)
 
 
 def scales_to(most: Tensor, largest: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.quantization.checks import check_weight
-from blade_llm.quantization.float8 import FP8, FP8_MOST, as_float8, scales_to
+from blade_llm.quantization.float8 import FP8, quantize_float8
 from blade_llm.quantization.grid import Grid
 from blade_llm.quantization.minmax import minmax
 from blade_llm.quantize.options import QuantizeOptions
@@ -54,17 +54,14 @@ def compress(weight: Tensor, options: QuantizeOptions) -> Compressed:
 
 
 def _float8(weight: Tensor) -> Compressed:
-    check_weight(weight)
     values, scales = torch.empty(weight.shape, dtype=FP8), torch.empty(len(weight), 1, dtype=weight.dtype)
-    smallest, error = torch.finfo(weight.dtype).smallest_normal, _Error()
+    error = _Error()
+    check_weight(weight)
     for start in range(0, len(weight), _ROWS):
         rows = slice(start, start + _ROWS)
-        block = weight[rows].float()
-        # Rounded to 0 it could not be divided by; a larger one than need be loses nothing, as these are floats.
-        scales[rows] = scales_to(block.abs().amax(1, keepdim=True), FP8_MOST).clamp_min(smallest)
-        scale = scales[rows].float()
-        values[rows] = as_float8(block / scale)
-        error.add(block, values[rows].float() * scale)
+        found = quantize_float8(weight[rows], "channel", weight.dtype)
+        values[rows], scales[rows] = found.values, found.scales
+        error.add(weight[rows].float(), found.dequantize())
     return Compressed({"weight": values, "weight_scale": scales}, error.relative)
 
 
