@@ -127,11 +127,6 @@ def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
     checkpoint = open_checkpoint(folder)
     if any(file.suffix == ".gguf" for file in checkpoint.files):
         raise ModelFilesError(f"{folder}: GGUF files cannot be split; take the model's safetensors files")
-    if config.tensors.quantized:
-        raise ModelFilesError(
-            f"{folder}: quantised checkpoints cannot be split; give the folder as it is with "
-            "--tensor_parallel_size: each rank takes its part of it"
-        )
     if problems := check_weights(checkpoint, config):
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
     return checkpoint

@@ -23,8 +23,8 @@ class WeightSource(Protocol):
         """The tensor of this name, or a block of it, contiguous, which alone is read then; ``dtype``: another than the
         model's type."""
 
-    def stored(self, name: str) -> Tensor:
-        """The whole tensor in the type that the checkpoint has it in: good until the next call."""
+    def stored(self, name: str, block: Slice | None = None) -> Tensor:
+        """The tensor, or a block of it, in the type that the checkpoint has it in: good until the next call."""
 
     def stacked(self, names: list[str]) -> Tensor:
         """Several tensors, concatenated along the first dimension."""

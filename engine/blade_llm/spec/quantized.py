@@ -11,31 +11,23 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
+from blade_llm.spec.stored_tensors import WORD_BITS, Axis, StoredTensor, words_of
+
 SCALE_TYPES: Final = ("F16", "BF16", "F32")
 AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight outputs each four bits of a 32-bit integer are, from the lowest bits on."""
 _PACKED: Final = ("I32", "U32")
-_WORD: Final = 32
-"""Bits of the integers that hold packed ones."""
+_OUTPUTS: Final = Axis(inputs=False)
+_INPUTS: Final = Axis(inputs=True)
 _FEW_BITS: Final = 4
 """Up to so many bits a weight is kept as half a byte, else as a byte."""
+GROUP_PART: Final = 32
+"""Columns of a weight that share a scale in the native kernels, or multiples of them."""
 BLOCK_ELEMENTS: Final = 1 << 20
 """Floats of a quantised weight that exist at a time where no kernel multiplies it as it is: few enough to stay in a
 core's share of the caches."""
 _BLOCK_BYTES: Final = 12
 """Of each of these floats while it is made: itself, its scale where these are spread out, and integers."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """A tensor that a checkpoint must have."""
-
-    name: str
-    shape: tuple[int, ...]
-    types: tuple[str, ...] = ()
-    """Safetensors' names of the types that it may have; none: those of plain weights."""
-    older: tuple[int, ...] | None = None
-    """Another shape that it may have: that of an earlier version of the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +53,15 @@ class GptqForm:
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """The tensors in place of ``module.weight`` [outputs, inputs]."""
         groups = _groups(inputs, self.group_size)
-        yield StoredTensor(f"{module}.qweight", (_words(inputs, self.bits), outputs), _PACKED)
-        yield StoredTensor(f"{module}.qzeros", (groups, _words(outputs, self.bits)), _PACKED)
-        yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
-        if self.has_groups or self.act_order:
-            yield StoredTensor(f"{module}.g_idx", (inputs,), ("I32", "I64"))
+        ordered = self.has_groups or self.act_order
+        words = words_of(self.bits, inputs=True), words_of(self.bits, inputs=False)
+        of_groups = None if ordered else _group_axis(self.group_size)  # an input may be of any, as g_idx says
+        weight, zeros = (_words(inputs, self.bits), outputs), (groups, _words(outputs, self.bits))
+        yield StoredTensor(f"{module}.qweight", weight, _PACKED, axes=(words[0], _OUTPUTS))
+        yield StoredTensor(f"{module}.qzeros", zeros, _PACKED, axes=(of_groups, words[1]))
+        yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES, axes=(of_groups, _OUTPUTS))
+        if ordered:
+            yield StoredTensor(f"{module}.g_idx", (inputs,), ("I32", "I64"), axes=(_INPUTS,))
 
     def found_in(self, module: str, names: Collection[str]) -> GptqForm | None:
         """The form as a checkpoint with tensors of these ``names`` has it; None where the weight was left as it is."""
@@ -73,9 +69,10 @@ class GptqForm:
             return None
         return replace(self, has_groups=f"{module}.g_idx" in names)
 
-    def packed_bytes(self, outputs: int, inputs: int) -> int:
-        """Estimate of what a layer of it takes in memory."""
-        return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=True)
+    def packed_bytes(self, outputs: int, inputs: int, whole_inputs: int) -> int:
+        """Estimate of what a layer of some outputs and inputs of it takes in memory."""
+        form = self.group_size, whole_inputs if self.act_order else inputs
+        return _affine_bytes(self.bits, outputs, inputs, *form, zeros=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +93,18 @@ class AwqForm:
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
         groups, words = _groups(inputs, self.group_size), _words(outputs, self.bits)
-        yield StoredTensor(f"{module}.qweight", (inputs, words), _PACKED)
-        yield StoredTensor(f"{module}.qzeros", (groups, words), _PACKED)
-        yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES)
+        of_words, of_groups = words_of(self.bits, inputs=False), _group_axis(self.group_size)
+        yield StoredTensor(f"{module}.qweight", (inputs, words), _PACKED, axes=(_INPUTS, of_words))
+        yield StoredTensor(f"{module}.qzeros", (groups, words), _PACKED, axes=(of_groups, of_words))
+        yield StoredTensor(f"{module}.scales", (groups, outputs), SCALE_TYPES, axes=(of_groups, _OUTPUTS))
 
     def found_in(self, module: str, names: Collection[str]) -> AwqForm | None:
         """As :meth:`GptqForm.found_in`."""
         return None if f"{module}.qweight" not in names and f"{module}.weight" in names else self
 
-    def packed_bytes(self, outputs: int, inputs: int) -> int:
+    def packed_bytes(self, outputs: int, inputs: int, whole_inputs: int) -> int:
         """As :meth:`GptqForm.packed_bytes`."""
-        return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=True)
+        return _affine_bytes(self.bits, outputs, inputs, self.group_size, inputs, zeros=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +136,26 @@ class IntegerForm:
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
         scales = () if self.strategy == "tensor" else (outputs, _groups(inputs, self.group_size))
+        of_scales = () if not scales else (_OUTPUTS, None if self.has_groups else _group_axis(self.group_size))
+        # Where it has gaps only the stored shape tells, so that its words are not divided where that matters.
+        divided = WORD_BITS % self.bits == 0
         if self.packed:
             older = (outputs, _spaced_words(inputs, self.bits))
-            yield StoredTensor(f"{module}.weight_packed", (outputs, _words(inputs, self.bits)), _PACKED, older)
+            axes = (_OUTPUTS, words_of(self.bits, inputs=True) if divided else None)
+            words = (outputs, _words(inputs, self.bits))
+            yield StoredTensor(f"{module}.weight_packed", words, _PACKED, older, axes)
             yield StoredTensor(f"{module}.weight_shape", (2,), ("I64", "I32"))
         else:
-            yield StoredTensor(f"{module}.weight", (outputs, inputs), ("I8",))
-        yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES)
+            yield StoredTensor(f"{module}.weight", (outputs, inputs), ("I8",), axes=(_OUTPUTS, _INPUTS))
+        yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES, axes=of_scales)
         if not self.symmetric and self.packed and scales:
             shape, older = (_words(outputs, self.bits), scales[1]), (_spaced_words(outputs, self.bits), scales[1])
-            yield StoredTensor(f"{module}.weight_zero_point", shape, _PACKED, older)
+            axes = (words_of(self.bits, inputs=False) if divided else None, of_scales[1])
+            yield StoredTensor(f"{module}.weight_zero_point", shape, _PACKED, older, axes)
         elif not self.symmetric:
-            yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",))
+            yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",), axes=of_scales)
         if self.has_groups:
-            yield StoredTensor(f"{module}.weight_g_idx", (inputs,), ("I32", "I64"))
+            yield StoredTensor(f"{module}.weight_g_idx", (inputs,), ("I32", "I64"), axes=(_INPUTS,))
 
     def found_in(self, module: str, names: Collection[str]) -> IntegerForm | None:
         """As :meth:`GptqForm.found_in`."""
@@ -160,9 +164,10 @@ class IntegerForm:
             return None
         return replace(self, has_groups=f"{module}.weight_g_idx" in names)
 
-    def packed_bytes(self, outputs: int, inputs: int) -> int:
+    def packed_bytes(self, outputs: int, inputs: int, whole_inputs: int) -> int:
         """As :meth:`GptqForm.packed_bytes`."""
-        return _affine_bytes(self.bits, outputs, inputs, self.group_size, zeros=not self.symmetric)
+        form = self.group_size, whole_inputs if self.act_order else inputs
+        return _affine_bytes(self.bits, outputs, inputs, *form, zeros=not self.symmetric)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +188,11 @@ class Float8Form:
 
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
-        yield StoredTensor(f"{module}.weight", (outputs, inputs), ("F8_E4M3",))
+        yield StoredTensor(f"{module}.weight", (outputs, inputs), ("F8_E4M3",), axes=(_OUTPUTS, _INPUTS))
         whole = self.rows is None and self.columns is None
         scales = () if whole else (_groups(outputs, self.rows), _groups(inputs, self.columns))
-        yield StoredTensor(f"{module}.{self.scale}", scales, SCALE_TYPES)
+        axes = () if whole else (_group_axis(self.rows, inputs=False), _group_axis(self.columns))
+        yield StoredTensor(f"{module}.{self.scale}", scales, SCALE_TYPES, axes=axes)
 
     def found_in(self, module: str, names: Collection[str]) -> Float8Form | None:
         """As :meth:`GptqForm.found_in`; a weight without any scale is a plain one."""
@@ -195,7 +201,7 @@ class Float8Form:
                 return replace(self, scale=scale)
         return None if f"{module}.weight" in names else self
 
-    def packed_bytes(self, outputs: int, inputs: int) -> int:
+    def packed_bytes(self, outputs: int, inputs: int, whole_inputs: int) -> int:
         """As :meth:`GptqForm.packed_bytes`."""
         return outputs * inputs + 4 * _groups(outputs, self.rows) * _groups(inputs, self.columns)
 
@@ -211,20 +217,28 @@ def dequantized_bytes(tokens: int, outputs: int, inputs: int) -> int:
     return tokens * (inputs + rows) * 4 + rows * inputs * _BLOCK_BYTES
 
 
+def _group_axis(group_size: int | None, *, inputs: bool = True) -> Axis | None:
+    return None if group_size is None else Axis(inputs, group_size)
+
+
 def _groups(inputs: int, group_size: int | None) -> int:
     return 1 if group_size is None else -(-inputs // group_size)
 
 
 def _words(count: int, bits: int) -> int:
     """32-bit integers that hold ``count`` integers of so many bits; the last of them may be filled in part."""
-    return -(-count * bits // _WORD)
+    return -(-count * bits // WORD_BITS)
 
 
 def _spaced_words(count: int, bits: int) -> int:
     """As :func:`_words` where none of the integers is in two of them."""
-    return -(-count // (_WORD // bits))
+    return -(-count // (WORD_BITS // bits))
 
 
-def _affine_bytes(bits: int, outputs: int, inputs: int, group_size: int | None, *, zeros: bool) -> int:
+def _affine_bytes(bits: int, outputs: int, inputs: int, group_size: int | None, among: int, *, zeros: bool) -> int:
+    """``among``: inputs that those of a group are among, more than ``inputs`` for a rank's part with act-order."""
+    if group_size is not None and among > inputs:
+        shared = math.gcd(group_size, GROUP_PART)
+        inputs, group_size = inputs + _groups(among, group_size) * shared // 2, shared  # filled up by half, about
     integers = outputs * math.ceil(inputs * (0.5 if bits <= _FEW_BITS else 1))
     return integers + outputs * _groups(inputs, group_size) * (4 + zeros)

@@ -11,8 +11,9 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from blade_llm.spec.quantized import StoredTensor, WeightForm
-from blade_llm.spec.slices import Slice
+from blade_llm.spec.quantized import WeightForm
+from blade_llm.spec.slices import Slice, contiguous_runs
+from blade_llm.spec.stored_tensors import StoredTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,18 @@ class TensorPart:
             yield from self.form.stored(self.module, *self.shape)
         else:
             yield StoredTensor(self.name, self.shape, ("I64",) if self.integers else ())
+
+    def blocks(self) -> Iterator[tuple[str, Slice | None]]:
+        """What is read of the checkpoint's tensors for it, by name; None for the whole tensor."""
+        runs: tuple[range | None, ...] = (None,) if self.rows is None else contiguous_runs(self.rows)[0]
+        if self.form is None:
+            for run in runs:
+                yield self.name, self.block(run)
+            return
+        outputs, inputs = self.shape
+        for tensor in self.stored():
+            for run in runs:
+                yield tensor.name, tensor.block(run or range(outputs), self.columns or range(inputs))
 
     @property
     def wanted_shape(self) -> tuple[int, ...]:
@@ -280,7 +293,11 @@ class TensorMap:
     def quantized_bytes(self) -> int:
         """Estimate of the bytes that the weights take which are kept quantised as the checkpoint has them."""
         kept = (part for place, part in self._linear_parts() if not _becomes_plain(place))
-        return sum(part.form.packed_bytes(part.wanted, part.wanted_inputs) for part in kept if part.form is not None)
+        return sum(
+            part.form.packed_bytes(part.wanted, part.wanted_inputs, part.inputs)
+            for part in kept
+            if part.form is not None
+        )
 
     def quantized_sizes(self) -> Iterator[tuple[int, int]]:
         """Outputs and inputs of the linear layers that have any weight which is kept quantised."""

@@ -95,9 +95,9 @@ class SafetensorsWeights:
                 self._kept.append((self._checkpoint.tensors[name].file, kept))
         return tensor
 
-    def stored(self, name: str) -> Tensor:
+    def stored(self, name: str, block: Slice | None = None) -> Tensor:
         self._pages.release()
-        return self._mapped(name, self._checkpoint.stored_block(name))
+        return self._mapped(name, self._checkpoint.stored_block(name, block))
 
     def stacked(self, names: list[str]) -> Tensor:
         if len(names) == 1:
@@ -264,8 +264,8 @@ class DummyWeights:
             offset, position = 0, position + count
         return tensor
 
-    def stored(self, name: str) -> Tensor:
-        return self._random(name, None)
+    def stored(self, name: str, block: Slice | None = None) -> Tensor:
+        return self.tensor(name, block)
 
     def stacked(self, names: list[str]) -> Tensor:
         parts = [self.tensor(name) for name in names]

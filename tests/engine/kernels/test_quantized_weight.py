@@ -15,9 +15,17 @@ from torch import Tensor
 from blade_llm.kernels.linear import pack_quantized
 from blade_llm.kernels.linear.affine import AffineLinear
 from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
+from blade_llm.kernels.linear.native import NativeLinear, is_available
 from blade_llm.kernels.linear.quantized import QuantizedWeight
-from blade_llm.models.errors import UnsupportedModelError
-from blade_llm.models.quantized.slicing import select_rows, slice_columns, stack, stackable
+from blade_llm.models.quantized.slicing import (
+    float8_part,
+    of_consecutive_groups,
+    of_groups,
+    select_rows,
+    stack,
+    stackable,
+    under_each_other,
+)
 from blade_llm.spec.quantized import dequantized_bytes
 
 SHAPES = st.tuples(
@@ -81,19 +89,79 @@ def test_8_bit_floats_stand_for_their_numbers(outputs: int, inputs: int, rows: i
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.data())
-def test_parts_are_those_of_the_numbers(shape: tuple[int, int, int, int, bool, bool], data: st.DataObject) -> None:
+def test_some_outputs_have_the_same_numbers(shape: tuple[int, int, int, int, bool, bool], data: st.DataObject) -> None:
     for weight in (affine(*shape), float8(shape[0], shape[1], (shape[3], shape[2]))):
         rows = data.draw(st.lists(st.integers(0, weight.outputs - 1), min_size=1, max_size=9))
         some = select_rows(weight, tuple(rows))
         assert torch.equal(some.dequantize(), weight.dequantize()[rows])
-        first = data.draw(st.integers(0, weight.inputs - 1))
-        columns = range(first, data.draw(st.integers(first + 1, weight.inputs)))
-        wanted = weight.dequantize()[:, columns.start : columns.stop]
-        if isinstance(weight, QuantizedWeight) and weight.order is not None and columns != range(weight.inputs):
-            with pytest.raises(UnsupportedModelError, match="name is quantised with act-order"):
-                slice_columns(weight, columns, "name")
-        else:
-            assert torch.equal(slice_columns(weight, columns, "name").dequantize(), wanted)
+        both = under_each_other([weight, some])
+        assert torch.equal(both.dequantize(), torch.cat([weight.dequantize(), some.dequantize()]))
+
+
+def some_of(data: st.DataObject, size: int) -> range:
+    first = data.draw(st.integers(0, size - 1))
+    return range(first, data.draw(st.integers(first + 1, size)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(SHAPES, st.data())
+def test_some_inputs_have_the_same_numbers(shape: tuple[int, int, int, int, bool, bool], data: st.DataObject) -> None:
+    """Wherever they begin and end within groups; of act-order, where the groups are anywhere."""
+    weight, inputs = affine(*shape), some_of(data, shape[1])
+    columns, size = slice(inputs.start, inputs.stop), weight.group_size
+    wanted = weight.dequantize()[:, columns]
+    kinds = weight.bits, weight.integers
+    if weight.order is None:
+        groups = slice(inputs.start // size, -(-inputs.stop // size))
+        zeros = None if weight.zeros is None else weight.zeros[:, groups]
+        part = of_consecutive_groups(kinds[0], kinds[1][:, columns], weight.scales[:, groups], zeros, size, inputs)
+        assert part.columns == len(inputs)
+    else:
+        group_of, integers = torch.empty_like(weight.order), torch.empty_like(weight.integers)
+        group_of[weight.order] = torch.arange(weight.inputs) // size
+        integers[:, weight.order] = weight.integers
+        own = group_of[columns]
+        part = of_groups(weight.bits, integers[:, columns], weight.scales, weight.zeros, size, own)
+        assert part.columns < len(inputs) + 32 * len(own.unique())
+    assert part.inputs == len(inputs)
+    assert torch.equal(part.dequantize(), wanted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 70), st.integers(1, 48), st.integers(1, 80), st.data())
+def test_a_part_of_8_bit_floats_has_the_same_numbers(
+    outputs: int, inputs: int, rows: int, columns: int, data: st.DataObject
+) -> None:
+    weight = float8(outputs, inputs, (rows, columns))
+    down, across = some_of(data, outputs), some_of(data, inputs)
+    place = slice(down.start, down.stop), slice(across.start, across.stop)
+    blocks = (
+        slice(down.start // rows, -(-down.stop // rows)),
+        slice(across.start // columns, -(-across.stop // columns)),
+    )
+    part = float8_part(weight.values[place], weight.scales[blocks], (rows, columns), down, across)
+    assert torch.equal(part.dequantize(), weight.dequantize()[place])
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_with_a_part_of_act_order(zeros: bool, dtype: torch.dtype) -> None:
+    """Whose groups are filled up: native kernels take it, too."""
+    generator = torch.Generator().manual_seed(3)
+    whole = affine(72, 256, 64, 4, zeros, False)
+    group_of = (torch.arange(256) // 64)[torch.randperm(256, generator=generator)][:100]
+    part = of_groups(4, whole.integers[:, :100], whole.scales, whole.zeros, 64, group_of)
+    assert (part.inputs, part.group_size) == (100, 32)
+    assert part.columns == sum(-(-int(count) // 32) * 32 for count in group_of.bincount())
+    linear = pack_quantized(part, None, dtype=dtype)
+    assert isinstance(linear, NativeLinear) == (dtype == torch.bfloat16 and is_available())
+    for rows in (1, 2, 17, 40):
+        x = torch.randn(rows, 100, generator=generator).to(dtype)
+        expected = x.double() @ part.dequantize().double().t()
+        error = (linear(x).double() - expected).norm() / expected.norm()
+        assert error < (1e-6 if dtype == torch.float32 else 8e-3)
+    with pytest.raises(ValueError, match="need an order"):
+        QuantizedWeight(4, part.integers, part.scales, part.zeros, 32, None, used=100)
 
 
 def test_a_stack_has_the_numbers_of_its_parts() -> None:

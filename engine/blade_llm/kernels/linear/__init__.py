@@ -79,7 +79,7 @@ def why_floats(weight: QuantizedWeight | Float8Weight, dtype: DType) -> str:
         return "FP8"
     if dtype != bfloat16:
         return f"activations in {str(dtype).removeprefix('torch.')}"
-    if weight.group_size % GROUP and weight.group_size < weight.inputs:
+    if weight.group_size % GROUP and weight.group_size < weight.columns:
         return f"groups of {weight.group_size}"
     return "no native operators" if backend_of(weight.integers) != "native" else "unusual zero points"
 

@@ -25,8 +25,8 @@ class AffineLinear:
     __slots__ = (
         "_bias",
         "_bits",
+        "_columns",
         "_group_size",
-        "_inputs",
         "_integers",
         "_order",
         "_rows",
@@ -38,7 +38,7 @@ class AffineLinear:
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None, rows: int | None = None) -> None:
         """``rows``: as in :func:`multiply_in_blocks`."""
         self._rows = rows
-        self._bits, self._group_size, self._inputs = weight.bits, weight.group_size, weight.inputs
+        self._bits, self._group_size, self._columns = weight.bits, weight.group_size, weight.columns
         self._integers = _paired(weight.integers) if weight.bits <= PAIRED_BITS else weight.integers.contiguous()
         self._scales, self._zeros, self._order, self._bias = weight.scales, weight.zeros, weight.order, bias
         kept = (self._integers, weight.scales, weight.zeros, weight.order, bias)
@@ -52,12 +52,12 @@ class AffineLinear:
         )
 
     def _blocks(self) -> Iterator[Tensor]:
-        rows = max(1, BLOCK_ELEMENTS // self._inputs)
+        rows = max(1, BLOCK_ELEMENTS // self._columns)
         for first in range(0, len(self._integers), rows):
             some = slice(first, first + rows)
             integers = self._integers[some]
             if self._bits <= PAIRED_BITS:
-                integers = torch.stack((integers & 15, integers >> 4), dim=-1).flatten(1)[:, : self._inputs]
+                integers = torch.stack((integers & 15, integers >> 4), dim=-1).flatten(1)[:, : self._columns]
             zeros = None if self._zeros is None else self._zeros[some]
             block = QuantizedWeight(self._bits, integers, self._scales[some], zeros, self._group_size)
             yield block.dequantize_columns(0, len(integers))

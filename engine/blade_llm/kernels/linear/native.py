@@ -92,7 +92,7 @@ class Parts(NamedTuple):
     bias: Tensor
     """[padded outputs] fp32."""
     order: Tensor
-    """[inputs] int32: the input that each column of the weight multiplies (act-order)."""
+    """[columns] int32: the input that each column of the weight multiplies (act-order)."""
 
 
 class NativeLinear:
@@ -105,7 +105,7 @@ class NativeLinear:
         assert library is not None
         self.outputs, self.inputs, self.form, self.deterministic = outputs, inputs, form, deterministic
         _kinds.add(form.kind)
-        self._weight = _weight(form, deterministic, outputs, inputs)
+        self._weight = _weight(form, deterministic, outputs, parts.order.numel() or inputs)
         self.address = ctypes.addressof(self._weight)
         self._multiply = library.blade_linear
         self.nbytes = sum(tensor.nbytes for tensor in parts)
@@ -175,7 +175,7 @@ def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: 
 
     Raises ``ValueError`` for integers that have more bits than they should, or an order that is no permutation.
     """
-    whole_rows = weight.group_size >= weight.inputs
+    whole_rows = weight.group_size >= weight.columns
     if _functions() is None or weight.integers.device.type != "cpu" or (weight.group_size % PANEL and not whole_rows):
         return None
     if not weight.integers.numel():
@@ -185,7 +185,8 @@ def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: 
         raise ValueError(f"integers of {weight.bits} bits reach {most}")
     order = torch.empty(0, dtype=torch.int32)
     if weight.order is not None:
-        if not torch.equal(weight.order.sort().values, torch.arange(weight.inputs)):
+        used = weight.order.sort().values if weight.used is None else weight.order.unique()
+        if not torch.equal(used, torch.arange(weight.inputs)):
             raise ValueError(f"the order of inputs must have each of 0 to {weight.inputs - 1} once")
         order = weight.order.int()
     kind: Kind = "affine4" if weight.bits <= 4 else "affine8"
@@ -196,7 +197,7 @@ def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: 
             return None
         zeros = above.to(torch.int8).contiguous()
     shift = MIDDLES[kind] - weight.middle if zeros is None else 0
-    group_steps = -(-min(weight.group_size, weight.inputs) // PANEL)
+    group_steps = -(-min(weight.group_size, weight.columns) // PANEL)
     form = Form(kind, group_steps, SCALE_TYPES[weight.scales.dtype], zeros is not None)
     scales = weight.scales
     if kind == "affine8" and whole_rows and zeros is None and least + shift > 0:  # -128 is what int8's kernels lack
@@ -231,7 +232,7 @@ def _empty(
     library = _functions()
     assert library is not None
     panels = -(-outputs // PANEL)
-    weight = _weight(form, deterministic, outputs, inputs)
+    weight = _weight(form, deterministic, outputs, order.numel() or inputs)
     records = arena.empty(panels * int(library.blade_linear_panel_bytes(ctypes.addressof(weight))))
     scales = torch.zeros(panels * PANEL if form.kind == "int8" else 0)
     padded_bias = torch.zeros(panels * PANEL if bias is not None else 0)

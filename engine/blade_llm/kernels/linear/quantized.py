@@ -31,6 +31,9 @@ class QuantizedWeight:
     order: Tensor | None = None
     """[in] int64, a permutation (act-order): column ``j`` of ``integers`` multiplies input ``order[j]``, and groups are
     consecutive columns, not consecutive inputs. None: they are the same."""
+    used: int | None = None
+    """Inputs, where the columns are more, to fill up groups: the integers of such columns are the zero point, and
+    ``order`` has any input for them. None: as many as columns."""
 
     def __post_init__(self) -> None:
         if not MIN_BITS <= self.bits <= MAX_BITS:
@@ -41,16 +44,18 @@ class QuantizedWeight:
             raise ValueError(f"a group must have at least one input, not {self.group_size}")
         if self.scales.dtype not in SCALE_DTYPES:
             raise ValueError(f"scales must be fp16, bf16 or fp32, not {self.scales.dtype}")
-        groups = [self.outputs, -(-self.inputs // self.group_size)]
+        groups = [self.outputs, -(-self.columns // self.group_size)]
         if list(self.scales.shape) != groups:
             raise ValueError(
-                f"scales must be {groups} for [{self.outputs}, {self.inputs}] integers in groups of {self.group_size}, "
-                f"not {list(self.scales.shape)}"
+                f"scales must be {groups} for [{self.outputs}, {self.columns}] integers in groups of "
+                f"{self.group_size}, not {list(self.scales.shape)}"
             )
         if self.zeros is not None and (self.zeros.dtype != torch.uint8 or list(self.zeros.shape) != groups):
             raise ValueError(f"zeros must be {groups} uint8, not {_described(self.zeros)}")
-        if self.order is not None and (self.order.dtype != torch.int64 or list(self.order.shape) != [self.inputs]):
-            raise ValueError(f"order must be [{self.inputs}] int64, not {_described(self.order)}")
+        if self.order is not None and (self.order.dtype != torch.int64 or list(self.order.shape) != [self.columns]):
+            raise ValueError(f"order must be [{self.columns}] int64, not {_described(self.order)}")
+        if self.used is not None and (self.order is None or self.used > self.columns):
+            raise ValueError(f"{self.columns} columns of {self.used} inputs need an order")
 
     @property
     def outputs(self) -> int:
@@ -58,6 +63,11 @@ class QuantizedWeight:
 
     @property
     def inputs(self) -> int:
+        return self.columns if self.used is None else self.used
+
+    @property
+    def columns(self) -> int:
+        """Integers of a row."""
         return self.integers.shape[1]
 
     @property
@@ -81,6 +91,8 @@ class QuantizedWeight:
         columns = self.dequantize_columns(0, self.outputs)
         if self.order is None:
             return columns
+        if self.used is not None:  # the columns that fill up groups are zero
+            return columns.new_zeros(self.outputs, self.used).index_add_(1, self.order, columns)
         weight = torch.empty_like(columns)
         weight[:, self.order] = columns
         return weight
@@ -90,13 +102,13 @@ class QuantizedWeight:
         weight = self.integers[first:last].float()
         scales = self.scales[first:last].float()
         zeros = None if self.zeros is None else self.zeros[first:last].float()
-        if self.group_size >= self.inputs:
+        if self.group_size >= self.columns:
             return weight.sub_(self.middle if zeros is None else zeros).mul_(scales)
-        whole = self.inputs // self.group_size * self.group_size
+        whole = self.columns // self.group_size * self.group_size
         count = whole // self.group_size
         groups = weight[:, :whole].view(len(weight), count, self.group_size)
         groups.sub_(self.middle if zeros is None else zeros[:, :count, None]).mul_(scales[:, :count, None])
-        if whole < self.inputs:
+        if whole < self.columns:
             weight[:, whole:].sub_(self.middle if zeros is None else zeros[:, count:]).mul_(scales[:, count:])
         return weight
 

@@ -5,32 +5,36 @@ from __future__ import annotations
 from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.models.quantized.integers import read_awq, read_gptq, read_integers
-from blade_llm.models.quantized.slicing import select_rows, slice_columns
+from blade_llm.models.quantized.slicing import float8_part, select_rows, under_each_other
+from blade_llm.models.quantized.stored_part import StoredPart
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.spec.quantized import AwqForm, Float8Form, GptqForm, IntegerForm
+from blade_llm.spec.slices import contiguous_runs
 from blade_llm.spec.tensors import TensorPart
 
 
 def read_quantized(source: WeightSource, part: TensorPart) -> QuantizedWeight | Float8Weight:
-    """The rows and columns of a quantised weight that ``part`` wants.
+    """The rows and columns of a quantised weight that ``part`` wants; of the checkpoint's tensors what
+    :meth:`~blade_llm.spec.tensors.TensorPart.blocks` says is read.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for tensors that contradict each other.
     """
-    whole = _read(source, part)
-    return slice_columns(select_rows(whole, part.rows), part.columns, part.module)
-
-
-def _read(source: WeightSource, part: TensorPart) -> QuantizedWeight | Float8Weight:
     outputs, inputs = part.shape
+    runs, order = ((range(outputs),), None) if part.rows is None else contiguous_runs(part.rows)
+    columns = part.columns or range(inputs)
+    found = under_each_other([_read(StoredPart(source, part, run, columns), part) for run in runs])
+    return found if order is None else select_rows(found, order)
+
+
+def _read(stored: StoredPart, part: TensorPart) -> QuantizedWeight | Float8Weight:
     form = part.form
     if isinstance(form, GptqForm):
-        return read_gptq(source, part.module, form, inputs)
+        return read_gptq(stored, form)
     if isinstance(form, AwqForm):
-        return read_awq(source, part.module, form, inputs)
+        return read_awq(stored, form)
     if isinstance(form, IntegerForm):
-        return read_integers(source, part.module, form, outputs, inputs)
+        return read_integers(stored, form)
     assert isinstance(form, Float8Form)
-    values = source.stored(f"{part.module}.weight").clone()
-    block = (form.rows or outputs, form.columns or inputs)
-    scales = source.stored(f"{part.module}.{form.scale}").clone()
-    return Float8Weight(values, scales.reshape(-(-outputs // block[0]), -(-inputs // block[1])), block)
+    values, scales = stored.read("weight").clone(), stored.read(form.scale).clone()
+    block = form.rows or stored.whole_outputs, form.columns or stored.whole_inputs
+    return float8_part(values, scales, block, stored.outputs, stored.inputs)

@@ -11,8 +11,6 @@ from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.moe import MoESpec
-from blade_llm.spec.quantized import GptqForm, IntegerForm
-from blade_llm.spec.tensors import LinearPart
 from blade_llm.spec.vocabulary import vocabulary_rows
 
 _FLAG: Final = "--tensor_parallel_size"
@@ -30,12 +28,6 @@ def tensor_parallel_problem(config: ModelConfig, size: int, *, expert_parallel: 
         return f"{_FLAG} {size}: {what} cannot be divided among ranks; give {_FLAG} 1"
     assert isinstance(config.decoder, DecoderSpec)
     decoder = config.decoder
-    for part in config.tensors.linear_parts():
-        if (setting := _order_setting(part)) is not None:
-            return (
-                f"{_FLAG} {size}: ranks cannot divide the inputs of {part.module}, which is quantised with act-order "
-                f"({setting!r}); give {_FLAG} 1"
-            )
     misfit = _misfit(decoder, size, expert_parallel)
     if misfit is None:
         return None
@@ -62,13 +54,6 @@ def undivided(decoder: DecoderSpec | ModulesSpec) -> str | None:
     if decoder.bidirectional:
         return "an encoder"
     return None
-
-
-def _order_setting(part: LinearPart) -> str | None:
-    """What of ``quantization_config`` says that its groups are not consecutive inputs; None where they are."""
-    if isinstance(part.form, GptqForm) and part.form.act_order:
-        return "desc_act"
-    return "actorder" if isinstance(part.form, IntegerForm) and part.form.act_order else None
 
 
 def _misfit(decoder: DecoderSpec, size: int, expert_parallel: bool) -> str | None:

@@ -83,8 +83,8 @@ class WritingSource:
         tensor = self._source.tensor(name, block, dtype)
         return self._handed.add((name,), tensor) if block is None and dtype is None else tensor
 
-    def stored(self, name: str) -> Tensor:
-        return self._source.stored(name)
+    def stored(self, name: str, block: Slice | None = None) -> Tensor:
+        return self._source.stored(name, block)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         return self._handed.add(tuple(keys), make())
@@ -202,8 +202,8 @@ class ReadingSource:
             return self._source.tensor(name, block, dtype)
         return self._hand((name,), lambda: self._source.tensor(name))
 
-    def stored(self, name: str) -> Tensor:
-        return self._source.stored(name)
+    def stored(self, name: str, block: Slice | None = None) -> Tensor:
+        return self._source.stored(name, block)
 
     def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
         return self._hand(tuple(keys), make)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.sharding import shard_model
-from blade_llm.spec.slices import contiguous_runs
-from blade_llm.spec.tensors import TensorMap, TensorPart
+from blade_llm.spec.slices import Slice
+from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.split.part import Part, Run, merged
 from blade_llm.weights.tensor_info import TensorInfo
 
@@ -50,13 +50,12 @@ class _Wanted:
     rows: set[Run] = field(default_factory=set)
     columns: set[Run] = field(default_factory=set)
 
-    def add(self, part: TensorPart) -> None:
-        if part.index is not None:
-            self.indices.add(part.index)
-        for run in (None,) if part.rows is None else contiguous_runs(part.rows)[0]:
-            block = part.block(run)
-            self.rows.add(self._run(None if block is None else block.rows, 0))
-            self.columns.add(self._run(None if block is None else block.columns, 1))
+    def add(self, block: Slice | None) -> None:
+        block = block or Slice()
+        if block.index is not None:
+            self.indices.add(block.index)
+        self.rows.add(self._run(block.rows, 0))
+        self.columns.add(self._run(block.columns, 1))
 
     def part(self) -> Part:
         if self.indexed and len(self.indices) < self.shape[0]:
@@ -72,12 +71,13 @@ class _Wanted:
         return self.shape[axis] if axis < len(self.shape) else 1
 
 
-def _read_by(maps: Sequence[TensorMap], names: Collection[str]) -> dict[str, Part]:
+def _read_by(maps: Sequence[TensorMap], stored: Mapping[str, TensorInfo]) -> dict[str, Part]:
     wanted: dict[str, _Wanted] = {}
-    for part in chain.from_iterable(tensors.parts() for tensors in (each.found_in(names) for each in maps)):
-        if part.name not in wanted:
-            wanted[part.name] = _Wanted(part.shape, part.index is not None)
-        wanted[part.name].add(part)
+    for part in chain.from_iterable(tensors.parts() for tensors in (each.found_in(stored) for each in maps)):
+        for name, block in part.blocks():
+            if name not in wanted:
+                wanted[name] = _Wanted(stored[name].shape, part.index is not None)
+            wanted[name].add(block)
     return {name: each.part() for name, each in wanted.items()}
 
 

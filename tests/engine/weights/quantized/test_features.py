@@ -29,7 +29,7 @@ from blade_llm.models.dtypes import DTypeName
 from blade_llm.models.errors import UnsupportedModelError, UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import activation_bytes, weight_bytes
-from blade_llm.models.sharding import tensor_parallel_problem
+from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.runner import build_runner
 from blade_llm.spec.quantized import dequantized_bytes
 
@@ -93,29 +93,31 @@ def test_ranks_and_stages(model: tuple[Path, Any], size: int, stages: int) -> No
     SCENARIOS["prefill_and_decode"](Comparison(thread_ranks(folder, size, stages), reference))  # type: ignore[arg-type]
 
 
-def test_ranks_cannot_divide_act_order(ordered: Path) -> None:
-    config = read_model_config(ordered)
-    problem = tensor_parallel_problem(config, 2)
-    assert problem is not None
-    assert "--tensor_parallel_size 2: ranks cannot divide the inputs of model.layers.0" in problem
-    assert "act-order ('desc_act'); give --tensor_parallel_size 1" in problem
-    assert tensor_parallel_problem(config, 1) is None
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("actorder", [None, "weight", "group", True])
+def test_ranks_divide_act_order(actorder: Any, size: int, tmp_path: Path) -> None:
+    """Of GPTQ (None) and compressed-tensors, in which ``weight`` changes nothing of what is stored."""
+    form = gptq(4, 16, symmetric=False, act_order=True)
+    if actorder is not None:
+        shuffled = actorder != "weight"
+        form = compressed({**W4, "actorder": actorder}, "pack-quantized", shuffled=shuffled)
+    reference = save_quantized(tmp_path, "qwen2", *form, **SIZES)
+    assert tensor_parallel_problem(read_model_config(tmp_path), size) is None
+    item = check_memory_fit(engine_config(tmp_path, tensor_parallel_size=size), limit=1 << 34)
+    assert item.status == "PASS"
+    SCENARIOS["prefill_and_decode"](Comparison(thread_ranks(tmp_path, size), reference))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("actorder", "divides"), [("group", False), (True, False), ("weight", True), (None, True)])
-def test_act_order_of_compressed_tensors(tmp_path: Path, actorder: Any, divides: bool) -> None:
-    """Refused before weights are read; one that changes nothing of what is stored is not."""
-    weights = {**W4, "actorder": actorder}
-    save_quantized(tmp_path, "qwen2", *compressed(weights, "pack-quantized", shuffled=not divides), **SIZES)
-    problem = tensor_parallel_problem(read_model_config(tmp_path), 2)
-    item = check_memory_fit(engine_config(tmp_path, tensor_parallel_size=2), limit=1 << 34)
-    assert item.status == ("PASS" if divides else "FAILED")
-    if divides:
-        assert problem is None
-    else:
-        assert problem is not None
-        assert "which is quantised with act-order ('actorder'); give --tensor_parallel_size 1" in problem
-        assert problem in item.detail
+def test_the_memory_plan_counts_what_fills_up_groups(tmp_path: Path) -> None:
+    """Of a rank's part with act-order."""
+    folders = [tmp_path / name for name in ("plain-order", "act-order")]
+    measured, estimated = [], []
+    for folder, act_order in zip(folders, (False, True), strict=True):
+        save_quantized(folder, "qwen2", *gptq(4, 32, act_order=act_order), **{**SIZES, "intermediate_size": 512})
+        measured.append(thread_ranks(folder, 2).memory_plan.weights)
+        estimated.append(weight_bytes(shard_model(read_model_config(folder), 0, 2), "float32"))
+    assert measured[1] > measured[0]
+    assert estimated[1] - estimated[0] == pytest.approx(measured[1] - measured[0], rel=0.3)
 
 
 def test_adapters(model: tuple[Path, Any], tmp_path: Path) -> None:

@@ -24,9 +24,11 @@ from safetensors.torch import load_file
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
-from blade_llm.models.quantized.integers import read_gptq
+from blade_llm.models.quantized.reading import read_quantized
 from blade_llm.runner import build_runner
 from blade_llm.spec.quantized import GptqForm
+from blade_llm.spec.slices import Slice
+from blade_llm.spec.tensors import TensorPart
 
 FORMS: dict[str, dict[str, Any]] = {
     "4 bits": {"bits": 4, "group_size": 16},
@@ -132,13 +134,13 @@ def test_the_last_integer_may_be_filled_in_part() -> None:
     }
 
     class Source:
-        def stored(self, name: str) -> torch.Tensor:
+        def stored(self, name: str, block: Slice | None = None) -> torch.Tensor:
             return stored[name]
 
     form = GptqForm(3, 16, act_order=False, zero_offset=1)
     shapes = {tensor.name: tensor.shape for tensor in form.stored("layer", 59, 31)}
     assert all(tuple(stored[name].shape) == shape for name, shape in shapes.items())
-    weight = read_gptq(Source(), "layer", form, 31)  # type: ignore[arg-type]
+    weight = read_quantized(Source(), TensorPart("layer.weight", (59, 31), form=form))  # type: ignore[arg-type]
     assert torch.equal(weight.dequantize(), rounded.weight()[:59, :31])
 
 
