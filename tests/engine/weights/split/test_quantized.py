@@ -73,8 +73,9 @@ def tokens_of(folder: Path, size: int, stages: int = 1, **options: Any) -> tuple
     return driver.generate(0, prompt_of(40), 12), driver.generate(1, prompt_of(9, 1), 12)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    ("name", "size"), [*((name, 2) for name in FORMS), ("gptq", 4), ("4 bits, act-order", 4), ("fp8 blocks", 4)]
+)
 def test_ranks_compute_the_same_and_join_to_the_same_bytes(name: str, size: int, tmp_path: Path) -> None:
     """Also where ranks divide groups and blocks: 96 inputs in groups of 32 make 24 for each of four."""
     whole, folder = tmp_path / "whole", tmp_path / "split"
@@ -88,8 +89,7 @@ def test_ranks_compute_the_same_and_join_to_the_same_bytes(name: str, size: int,
     assert_joined(folder, tmp_path / "joined", whole)
 
 
-@pytest.mark.parametrize("form", ["gptq, act-order", "fp8"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "form"), [*((name, "4 bits, act-order") for name in FAMILIES), ("falcon", "fp8")])
 def test_other_families(name: str, form: str, tmp_path: Path) -> None:
     """Parts of a stored weight that are several rows, or rows in another order."""
     save_row(tmp_path / "plain", ROWS[name], torch.float16)
