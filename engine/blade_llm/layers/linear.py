@@ -9,6 +9,7 @@ from torch import Tensor
 
 from blade_llm.kernels.linear import linear, pack
 from blade_llm.kernels.linear.packed import PackedLinear, Packer, Quantization
+from blade_llm.kernels.linear.torch import PlainLinear
 from blade_llm.kernels.lora import FactorTable, add_lora
 from blade_llm.layers.step import StepMetadata
 
@@ -49,6 +50,13 @@ class Linear:
         made.packed, made.weight, made.bias, made.adapters = packed, None, None, None
         made.nbytes = packed.nbytes
         return made
+
+    def as_packed(self) -> PackedLinear:
+        """The layer without adapters, for what takes packed ones."""
+        if self.packed is not None:
+            return self.packed
+        assert self.weight is not None
+        return PlainLinear(self.weight, self.bias)
 
     def __call__(self, x: Tensor, step: StepMetadata | None = None) -> Tensor:
         """[tokens, in] to [tokens, out]. ``step``: whose tokens they are; None outside of the layers."""

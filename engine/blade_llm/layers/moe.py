@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.kernels.experts import Expert, pack
-from blade_llm.kernels.experts.packed import MixtureWeights, Part
+from blade_llm.kernels.experts import Expert, of_layers, pack
+from blade_llm.kernels.experts.packed import LayerPair, MixtureWeights, PackedExperts, Part
 from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.warm import warm_moe
 from blade_llm.layers.linear import Linear, LinearOptions
@@ -25,15 +26,17 @@ class MoEWeights:
 
     router: Tensor
     """[num_experts, hidden]."""
-    experts: Iterable[Expert]
+    experts: Iterable[Expert] | Iterable[LayerPair]
     """For each that is here, gate and up stacked ([2 * inner, hidden]) and down ([hidden, inner]); read once, one at a
-    time."""
+    time. Where they are ``packed``, layers of these."""
     correction_bias: Tensor | None = None
     """[num_experts], added to scores for the choice (``e_score_correction_bias``)."""
-    shared: Expert | None = None
-    """As an expert, with ``shared_inner``."""
+    shared: tuple[Linear, Linear] | Expert | None = None
+    """As an expert, with ``shared_inner``; or its layers."""
     shared_gate: Tensor | None = None
     """[1, hidden]."""
+    packed: bool = False
+    """Whether the experts are packed already, quantised as their checkpoint has them."""
 
 
 class MoE:
@@ -54,14 +57,20 @@ class MoE:
         self.correction_bias = bias.float().contiguous() if bias is not None else None
         experts = _of_size(weights.experts, spec)
         part = None if spec.part is None else Part(spec.part.start, spec.routing.num_experts)
-        self.experts = pack(
-            experts, options.quant, deterministic=options.deterministic, packer=options.packer, part=part
-        )
+        self.experts: PackedExperts
+        if weights.packed:
+            self.experts = of_layers(experts, part)
+        else:
+            self.experts = pack(
+                experts, options.quant, deterministic=options.deterministic, packer=options.packer, part=part
+            )
         self.shared: MLP | None = None
         self.shared_gate: Linear | None = None
         self.nbytes = self.router.nbytes + self.experts.nbytes + (bias.numel() * 4 if bias is not None else 0)
         if weights.shared is not None and spec.shared is not None:
-            gate_up, down = (Linear(weight, None, options) for weight in weights.shared)
+            gate_up, down = (
+                each if isinstance(each, Linear) else Linear(each, None, options) for each in weights.shared
+            )
             self.shared = MLP(spec.shared, gate_up, down)
             self.nbytes += gate_up.nbytes + down.nbytes
         if weights.shared_gate is not None:
@@ -102,7 +111,7 @@ def _check(spec: MoESpec, weights: MoEWeights) -> None:
         ("correction_bias", weights.correction_bias, (experts,)),
         ("shared_gate", weights.shared_gate, (1, hidden)),
     ]
-    if weights.shared is not None:
+    if weights.shared is not None and isinstance(weights.shared[0], Tensor):
         expected.append(("shared gate_up", weights.shared[0], (2 * spec.shared_inner, hidden)))
     for name, tensor, shape in expected:
         if tensor is not None and tuple(tensor.shape) != shape:
@@ -113,11 +122,11 @@ def _check(spec: MoESpec, weights: MoEWeights) -> None:
         raise ValueError(f"a gate of the shared expert is {'missing' if spec.shared_gate else 'given but not wanted'}")
 
 
-def _of_size(experts: Iterable[Expert], spec: MoESpec) -> Iterable[Expert]:
-    """``experts``, if they are as many and as large as ``spec`` says."""
+def _of_size(experts: Iterable[Any], spec: MoESpec) -> Iterable[Any]:
+    """``experts``, if they are as many and, where these are tensors, as large as ``spec`` says."""
     count = 0
     for count, (gate_up, down) in enumerate(experts, 1):
-        if down.shape[1] != spec.inner:
+        if isinstance(down, Tensor) and down.shape[1] != spec.inner:
             raise ValueError(f"expert {count - 1} has an inner size of {down.shape[1]}, not {spec.inner}")
         yield gate_up, down
     if count != len(spec.experts):

@@ -88,14 +88,34 @@ class CheckpointWeights:
         return self._options.deterministic
 
     def moe(self, parameters: Parameters, place: str, spec: MoESpec) -> MoE:
+        router = parameters.tensor(f"{place}.router")
+
+        def linears(name: str) -> tuple[LinearMap, LinearMap]:
+            return parameters.linear(f"{place}.{name}.up"), parameters.linear(f"{place}.{name}.down")
+
         def expert(name: str) -> tuple[Tensor, Tensor]:
-            up, down = (parameters.linear(f"{place}.{name}.{part}") for part in ("up", "down"))
+            up, down = linears(name)
             return parameters.read(up.weights), parameters.read(down.weights)
 
+        def layers(name: str) -> tuple[PackedLinear, PackedLinear]:
+            up, down = linears(name)
+            return self.create(parameters, up).as_packed(), self.create(parameters, down).as_packed()
+
+        names = [f"experts.{index}" for index in spec.experts]
+        # On a GPU they become floats: there is no grouped product of such weights, and one expert after the other would
+        # have the host wait, which CUDA graphs do not allow.
+        packed = router.device.type == "cpu" and any(each.quantized for name in names for each in linears(name))
+        shared: tuple[Tensor, Tensor] | tuple[Linear, Linear] | None = None
+        if spec.shared_inner and any(each.quantized for each in linears("shared")):
+            up, down = linears("shared")
+            shared = self.create(parameters, up), self.create(parameters, down)
+        elif spec.shared_inner:
+            shared = expert("shared")
         weights = MoEWeights(
-            router=parameters.tensor(f"{place}.router"),
-            experts=(expert(f"experts.{index}") for index in spec.experts),
-            shared=expert("shared") if spec.shared_inner else None,
+            router=router,
+            experts=(layers(name) for name in names) if packed else (expert(name) for name in names),
+            packed=packed,
+            shared=shared,
             shared_gate=parameters.tensor(f"{place}.shared_gate") if spec.shared_gate else None,
             correction_bias=parameters.tensor(f"{place}.correction_bias") if spec.correction_bias else None,
         )

@@ -286,42 +286,30 @@ class TensorMap:
     @property
     def linear_size(self) -> int:
         """Elements of all linear layers' weights that are kept as floats."""
-        kept = (part for place, part in self._linear_parts() if part.form is None or _becomes_plain(place))
-        return sum(part.wanted * part.wanted_inputs for part in kept)
+        return sum(part.wanted * part.wanted_inputs for part in self.linear_parts() if part.form is None)
 
     @property
     def quantized_bytes(self) -> int:
         """Estimate of the bytes that the weights take which are kept quantised as the checkpoint has them."""
-        kept = (part for place, part in self._linear_parts() if not _becomes_plain(place))
         return sum(
             part.form.packed_bytes(part.wanted, part.wanted_inputs, part.inputs)
-            for part in kept
+            for part in self.linear_parts()
             if part.form is not None
         )
 
     def quantized_sizes(self) -> Iterator[tuple[int, int]]:
         """Outputs and inputs of the linear layers that have any weight which is kept quantised."""
-        for place, linear in self.linears.items():
-            if linear.quantized and not _becomes_plain(place):
+        for linear in self.linears.values():
+            if linear.quantized:
                 yield sum(part.wanted for part in linear.parts), linear.parts[0].wanted_inputs
 
     def linear_parts(self) -> Iterator[LinearPart]:
         """The parts of all linear layers."""
-        for _, part in self._linear_parts():
-            yield part
-
-    def _linear_parts(self) -> Iterator[tuple[str, LinearPart]]:
-        for place, linear in self.linears.items():
-            for part in linear.parts:
-                yield place, part
+        for linear in self.linears.values():
+            yield from linear.parts
 
     @property
     def other_size(self) -> int:
         """Elements of everything else."""
         biases = sum(part.wanted for linear in self.linears.values() if linear.bias for part in linear.parts)
         return biases + sum(part.size for part in self.tensors.values())
-
-
-def _becomes_plain(place: str) -> bool:
-    """Whether a quantised weight becomes floats when it is loaded: those of experts do."""
-    return ".mlp.experts." in place or ".mlp.shared." in place

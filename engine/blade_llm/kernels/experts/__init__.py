@@ -5,13 +5,13 @@ experts without tokens not at all. Results are weighted and added up in fp32, in
 experts, and rounded once.
 
 CPU, bf16 and quantised
-    Packed linear layers (:mod:`blade_llm.kernels.linear`); one call in C++ sorts, multiplies and adds up, with the work
-    of all experts together divided among the threads.
+    Packed linear layers (:mod:`blade_llm.kernels.linear`), also those of weights that a checkpoint has quantised; one
+    call in C++ sorts, multiplies and adds up, with the work of all experts together divided among the threads.
 GPU
     Triton: a launch each for sorting, gate and up with their activation, down, and the sum. Sizes of launches depend on
     the number of tokens alone and the host waits for nothing, so all of it can be part of a CUDA graph.
 otherwise
-    One expert after the other, by torch.
+    One expert after the other, by torch; of quantised weights without a kernel some outputs at a time become floats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.experts import torch as _reference
-from blade_llm.kernels.experts.packed import PackedExperts, Part
+from blade_llm.kernels.experts.packed import LayerPair, PackedExperts, Part
 from blade_llm.kernels.linear import pack as pack_linear
 from blade_llm.kernels.linear.packed import Packer, Quantization
 
@@ -63,6 +63,17 @@ def pack(
 
         return triton.TritonExperts(every, quant, deterministic, part)
     return _reference.TorchExperts(every, quant, deterministic, part)
+
+
+def of_layers(experts: Iterable[LayerPair], part: Part | None = None) -> PackedExperts:
+    """The experts whose layers are packed already, on a CPU, as of a checkpoint that has them quantised; each may be in
+    another form. ``part``: as of :func:`pack`. Raises ValueError without any."""
+    pairs = list(experts)
+    if not pairs:
+        raise ValueError("a mixture-of-experts layer needs at least one expert")
+    from blade_llm.kernels.experts import native
+
+    return native.NativeExperts.of_layers(pairs, part) or _reference.TorchExperts.of_layers(pairs, part)
 
 
 def _checked(experts: Iterable[Expert], first: Expert) -> Iterator[Expert]:

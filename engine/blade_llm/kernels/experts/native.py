@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from blade_llm.kernels.experts.packed import Part
+from blade_llm.kernels.experts.packed import LayerPair, Part
 from blade_llm.kernels.linear import native as linear
+from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.kernels.linear.packed import Packer, Quantization
 from blade_llm.kernels.native.functions import bind
 
@@ -46,13 +47,27 @@ class NativeExperts:
         packer: Packer,
         part: Part | None = None,
     ) -> None:
-        def pack(weight: Tensor) -> linear.NativeLinear:
+        def pack(weight: Tensor) -> NativeLinear:
             packed = packer(weight, None, quant, deterministic=deterministic)
-            if not isinstance(packed, linear.NativeLinear):
+            if not isinstance(packed, NativeLinear):
                 raise TypeError(f"experts need native linear layers, not {type(packed).__name__}")
             return packed
 
-        pairs = [(pack(gate_up), pack(down)) for gate_up, down in experts]
+        self._take([(pack(gate_up), pack(down)) for gate_up, down in experts], part)
+
+    @classmethod
+    def of_layers(cls, experts: Sequence[LayerPair], part: Part | None = None) -> NativeExperts | None:
+        """Those that are packed already, perhaps quantised, each in its own form; None where not all are packed for
+        these kernels, or are of several sizes, as groups of a rank's part with act-order may be."""
+        pairs = [(up, down) for up, down in experts if isinstance(up, NativeLinear) and isinstance(down, NativeLinear)]
+        sizes = {(up.outputs, up.inputs, up.columns, down.outputs, down.inputs, down.columns) for up, down in pairs}
+        if len(pairs) < len(experts) or len(sizes) > 1:
+            return None
+        made = cls.__new__(cls)
+        made._take(pairs, part)
+        return made
+
+    def _take(self, pairs: list[tuple[NativeLinear, NativeLinear]], part: Part | None) -> None:
         self._linears = pairs  # kept alive for their addresses
         self._arrays = [torch.tensor([pair[part].address for pair in pairs]) for part in range(2)]
         self._hidden, self._inner = pairs[0][0].inputs, pairs[0][1].inputs

@@ -22,6 +22,10 @@ class Part:
     """Experts of the layer."""
 
 
+LayerPair = tuple[PackedLinear, PackedLinear]
+"""An expert as layers that are packed already: gate and up stacked, and down."""
+
+
 class PackedExperts(Protocol):
     """Gated MLPs, of which each token is computed by a few."""
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.activate.torch import activate
-from blade_llm.kernels.experts.packed import Part
+from blade_llm.kernels.experts.packed import LayerPair, Part
 from blade_llm.kernels.linear import torch as linear
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 
@@ -28,9 +28,18 @@ class TorchExperts:
         def pack(weight: Tensor) -> PackedLinear:
             return linear.pack(weight, None, quant, deterministic) or linear.PlainLinear(weight, None)
 
-        self._experts = [(pack(gate_up), pack(down)) for gate_up, down in experts]
-        self._part = part
-        self.nbytes = sum(gate_up.nbytes + down.nbytes for gate_up, down in self._experts)
+        self._take([(pack(gate_up), pack(down)) for gate_up, down in experts], part)
+
+    @classmethod
+    def of_layers(cls, experts: list[LayerPair], part: Part | None = None) -> TorchExperts:
+        """Those that are packed already, each in whatever form."""
+        made = cls.__new__(cls)
+        made._take(experts, part)
+        return made
+
+    def _take(self, experts: list[LayerPair], part: Part | None) -> None:
+        self._experts, self._part = experts, part
+        self.nbytes = sum(gate_up.nbytes + down.nbytes for gate_up, down in experts)
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         tokens, top_k = ids.shape

@@ -111,6 +111,11 @@ class NativeLinear:
         self.nbytes = sum(tensor.nbytes for tensor in parts)
         self.place(parts)
 
+    @property
+    def columns(self) -> int:
+        """Of the packed weight: with act-order, perhaps more than inputs."""
+        return self.parts.order.numel() or self.inputs
+
     def place(self, parts: Parts) -> None:
         """Read the weight from another copy of its parts from now on."""
         self.parts = parts  # kept alive for their addresses

@@ -59,7 +59,9 @@ def of_groups(
     ``integers``: [out, in]; ``scales`` and ``zeros``: [out, groups] of all groups.
     """
     order, counts = torch.argsort(group_of, stable=True), group_of.bincount(minlength=scales.shape[1])
-    integers = integers[:, order]
+    integers, there = integers[:, order], counts.nonzero()[:, 0]
+    if len(there) < len(counts):
+        counts, scales, zeros = counts[there], scales[:, there], None if zeros is None else zeros[:, there]
     if bool((counts[:-1] == group_size).all()):
         return QuantizedWeight(bits, integers, scales, zeros, group_size, order)
     size = math.gcd(*counts.tolist())
