@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.activations import Activations
+
 MIN_BITS, MAX_BITS = 2, 8
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -31,6 +33,8 @@ class QuantizedWeight:
     order: Tensor | None = None
     """[in] int64, a permutation (act-order): column ``j`` of ``integers`` multiplies input ``order[j]``, and groups are
     consecutive columns, not consecutive inputs. None: they are the same."""
+    activations: Activations | None = None
+    """How inputs are rounded before they are multiplied (W8A8); None: they are not."""
 
     def __post_init__(self) -> None:
         if not MIN_BITS <= self.bits <= MAX_BITS:
