@@ -19,7 +19,8 @@
 //         (8 or 128), one int8 an output                                          512 or 1024 bytes
 //   w8a8  as int8, but for two steps at a time: 2 tiles of 16 vectors of 64 bytes, the
 //         whole tiles that AMX wants of bytes                                  2048 bytes for two
-//   float8  as int8, with e4m3 in the bytes; where groups of steps have scales of their
+//   float8  as int8, with e4m3 in the bytes, those of four outputs in the order of rows: inputs
+//         0 and 1 of each, then 2 and 3; where groups of steps have scales of their
 //         own, a fp32 scale for each of the 32 outputs behind the records of each           1024 bytes
 #pragma once
 

@@ -49,6 +49,15 @@ static inline void pack_w8a8(const uint8_t (&block)[PANEL][STEP], uint8_t* recor
     pack_bytes(block, record + step % 2 * 512, W8A8_RECORD / 2);
 }
 
+// In each four outputs of a vector, first their inputs 0 and 1, then 2 and 3.
+static inline void pack_float8(const uint8_t (&block)[PANEL][STEP], uint8_t* record) {
+    for (int output = 0; output < PANEL; ++output)
+        for (int input = 0; input < STEP; ++input) {
+            const int in_lane = input / 2 % 2 * 8 + output % 4 * 2 + input % 2;
+            record[output / 16 * 512 + input / 4 * 64 + output % 16 / 4 * 16 + in_lane] = block[output][input];
+        }
+}
+
 static inline void pack_nibbles(const uint8_t (&block)[PANEL][STEP], uint8_t* record) {
     uint16_t words[256];
     for (int tile = 0; tile < 2; ++tile)

@@ -39,6 +39,8 @@ static void pack_affine_panel(const Weight& weight, const Integers& source, int6
             fetch_integers(weight, source, panel, step, block);
             if (weight.kind == Kind::w8a8)
                 pack_w8a8(block, weight.records + panel * weight.panel_bytes(), step, steps);
+            else if (weight.kind == Kind::float8)
+                pack_float8(block, record);
             else if (weight.kind == Kind::affine4)
                 pack_nibbles(block, record);
             else

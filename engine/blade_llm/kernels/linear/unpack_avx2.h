@@ -76,6 +76,8 @@ BLADE_AVX2 static inline __m256 float8_avx2(__m256i bytes) {
 // float8: exact without groups; with them, products with their scales, rounded to bf16.
 BLADE_AVX2 static inline void unpack_float8_avx2(const uint8_t* record, const uint8_t* scales, bf16* tiles) {
     const __m256i byte = _mm256_set1_epi32(255);
+    const __m256i by_output = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15,
+                                               0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
     for (int half = 0; half < 4; ++half) {
         const float* of_group = reinterpret_cast<const float*>(scales) + half * 8;
         const __m256 scale = scales ? _mm256_loadu_ps(of_group) : _mm256_set1_ps(1.0f);
@@ -84,6 +86,7 @@ BLADE_AVX2 static inline void unpack_float8_avx2(const uint8_t* record, const ui
         bf16* to = tiles + half / 2 * TILE_WORDS + half % 2 * 16;
         for (int vector = 0; vector < 8; ++vector, from += 64, to += 64) {
             __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+            values = _mm256_shuffle_epi8(values, by_output);
             __m256i inputs[4];
             for (int i = 0; i < 4; ++i, values = _mm256_srli_epi32(values, 8)) {
                 const __m256 product = _mm256_mul_ps(float8_avx2(_mm256_and_si256(values, byte)), scale);
