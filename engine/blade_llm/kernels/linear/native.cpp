@@ -151,7 +151,6 @@ BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows
 
 // Several weights of one shape, each for its own rows: those of group g are [starts[g], starts[g + 1]). ``x``: [rows,
 // inputs] bf16, rows ``x_stride`` apart; ``y``: [rows, outputs] bf16, contiguous. Weights without rows are not touched.
-// None rounds its activations.
 // Threads share the panels of all groups together, by what these cost.
 BLADE_EXPORT void blade_grouped_linear(
     const Weight* const* weights, const int32_t* starts, int64_t groups, const bf16* x, int64_t x_stride, bf16* y) {
@@ -187,7 +186,8 @@ BLADE_EXPORT void blade_grouped_linear(
             const int64_t row = starts[group];
             const Job job{weights[group], x + row * x_stride, starts[group + 1] - row, x_stride, y + row * shape.outputs,
                           shape.outputs};
-            choose(job)(job, first, last, buffers);
+            const bool rounds = job.weight->rounding != Rounding::none;
+            choose(job)(rounds ? round_inputs(job, buffers) : job, first, last, buffers);
         }
     }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
+from blade_llm.models.quantized.activations import with_activations
 from blade_llm.models.quantized.integers import read_awq, read_gptq, read_integers
 from blade_llm.models.quantized.slicing import select_rows, slice_columns
 from blade_llm.models.weight_source import WeightSource
@@ -17,7 +18,7 @@ def read_quantized(source: WeightSource, part: TensorPart) -> QuantizedWeight | 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for tensors that contradict each other.
     """
     whole = _read(source, part)
-    return slice_columns(select_rows(whole, part.rows), part.columns, part.module)
+    return with_activations(slice_columns(select_rows(whole, part.rows), part.columns, part.module), source, part)
 
 
 def _read(source: WeightSource, part: TensorPart) -> QuantizedWeight | Float8Weight:
