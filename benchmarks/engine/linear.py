@@ -19,9 +19,12 @@ from torch import Tensor
 from benchmarks.figures import QUICK, Figure, report
 from blade_llm.kernels import native
 from blade_llm.kernels.linear import pack
+from blade_llm.kernels.linear.activations import Activations
+from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.native import (
     integers_matter,
     measure_integers,
+    pack_float8,
     pack_quantized,
     set_always_integers,
 )
@@ -39,6 +42,15 @@ GROUP_SIZE = 64
 """Inputs that share a scale and a zero point in ``affine4`` and ``affine8``, as GPTQ and AWQ checkpoints have them."""
 SECONDS = 2.0 if QUICK else 8.0
 """Measuring time of each number of rows."""
+FLOAT8: dict[str, tuple[int, Activations | None]] = {
+    "fp8": (0, None),
+    "fp8_rounded": (0, Activations("fp8")),
+    "fp8_blocks": (128, Activations("fp8", group_size=128)),
+}
+"""Inputs that share a scale (0: all of an output's), and how activations are rounded: weights alone, with one scale a
+token, and as DeepSeek's checkpoints have both."""
+W8A8_TARGETS = {16: 1.15, 256: 1.4, 1024: 1.4}
+"""Speed of ``w8a8`` against our bf16 by number of rows, with AVX-512 and with AMX."""
 TARGETS = {1: 1.3, 4: 1.3, 16: 1.1, 64: 1.0, 256: 1.0, 1024: 1.0}
 """Speed against oneDNN's packed weights by number of rows."""
 
@@ -63,7 +75,7 @@ def candidates(matrices: list[Tensor]) -> dict[str, tuple[list[Product], int]]:
     result: dict[str, tuple[list[Product], int]] = {"torch": (plain, sum(w.nbytes for w in matrices))}
     onednn = [OneDnnLinear(weight, None) for weight in matrices]
     result["onednn"] = (list(onednn), sum(linear.nbytes for linear in onednn))
-    quants: tuple[Quantization, ...] = ("none", "int8", "int4")
+    quants: tuple[Quantization, ...] = ("none", "int8", "int4", "w8a8")
     for quant in quants:
         start = time.perf_counter()
         packed = [linear for weight in matrices if (linear := pack(weight, None, quant)) is not None]
@@ -72,7 +84,20 @@ def candidates(matrices: list[Tensor]) -> dict[str, tuple[list[Product], int]]:
     for bits in (4, 8):
         affine = [linear for weight in matrices if (linear := pack_quantized(affine_weight(weight, bits), None, False))]
         result[f"affine{bits}"] = (list(affine), sum(linear.nbytes for linear in affine))
+    for name, (size, activations) in FLOAT8.items():
+        made = [pack_float8(float8_weight(weight, size, activations), None, False) for weight in matrices]
+        floats = [linear for linear in made if linear is not None]
+        result[name] = (list(floats), sum(linear.nbytes for linear in floats))
     return result
+
+
+def float8_weight(weight: Tensor, size: int, activations: Activations | None) -> Float8Weight:
+    """``weight`` as e4m3, in square blocks of ``size`` or with one scale an output."""
+    if not size:
+        scales = weight.float().abs().amax(1, keepdim=True) / 448
+        return Float8Weight((weight / scales).to(torch.float8_e4m3fn), scales, (1, weight.shape[1]), activations)
+    scales = torch.full([-(-length // size) for length in weight.shape], float(weight.abs().max()) / 448)
+    return Float8Weight((weight / scales[0, 0]).to(torch.float8_e4m3fn), scales, (size, size), activations)
 
 
 def affine_weight(weight: Tensor, bits: int) -> QuantizedWeight:
@@ -129,6 +154,10 @@ def main() -> int:
             ratio = seconds["onednn"] / seconds[name]
             goal = (">=", TARGETS[rows]) if name == "bf16" and native.isa() == "amx" else ("", 0.0)
             figures.append(Figure(f"linear_{name}_{rows}_vs_onednn", ratio, "x", *goal))
+        for name in ("int8", "w8a8", *FLOAT8):
+            held = name == "w8a8" and native.isa() in ("avx512_bf16", "amx") and rows in W8A8_TARGETS
+            goal = (">=", W8A8_TARGETS[rows]) if held else ("", 0.0)
+            figures.append(Figure(f"linear_{name}_{rows}_vs_bf16", seconds["bf16"] / seconds[name], "x", *goal))
         for bits in (4, 8):
             ratio = seconds[f"int{bits}"] / seconds[f"affine{bits}"]
             figures.append(Figure(f"linear_affine{bits}_{rows}_vs_int{bits}", ratio, "x"))

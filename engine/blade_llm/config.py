@@ -157,8 +157,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     preempt_strategy: Literal["AUTO", "RECOMPUTE"] = "AUTO"
     num_threads: int | None = None
     """torch threads; OMP_NUM_THREADS, else physical cores within the CPU quota, when None."""
-    quant: Literal["none", "int8", "int4"] = "none"
-    """Weight-only quantisation while the weights are loaded."""
+    quant: Literal["none", "int8", "int4", "w8a8"] = "none"
+    """Quantisation of linear layers while the weights are loaded: of weights alone, or, ``w8a8``, of activations, too."""
     attn_cls: Literal["ragged_flash", "paged"] | None = None
     """Attention: one Triton kernel, or gathered blocks with torch (on CPU the native kernel); None: what the device
     does best."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_support.rounded_activations import round_inputs_of
 from engine_support.tiny_models import load_reference, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -95,10 +96,18 @@ Quantize = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Tensor] | None]
 
 def save_quantized(folder: Path, family: str, config: Mapping[str, Any], quantize: Quantize, **overrides: Any) -> Any:
     """Save a random model as :func:`quantize_folder` does, from one in ``folder / "plain"``, which is then of the
-    numbers that are stored; transformers' own model of these, in fp32."""
+    numbers that are stored; transformers' own model of these, in fp32, rounding activations as ``config`` says."""
     save_model(folder / "plain", family, torch.float16, **overrides)
     quantize_folder(folder / "plain", folder, config, quantize)
-    return load_reference(folder / "plain")
+    return load_rounding_reference(folder)
+
+
+def load_rounding_reference(folder: Path) -> Any:
+    """The model in ``folder / "plain"``, whose layers round their inputs where those in ``folder`` are said to."""
+    reference = load_reference(folder / "plain")
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    round_inputs_of(reference, config, load_file(folder / "model.safetensors"))
+    return reference
 
 
 def quantize_folder(plain: Path, folder: Path, config: Mapping[str, Any], quantize: Quantize) -> None:

@@ -93,9 +93,9 @@ _MODEL = (
     ),
     Flag(
         name="quant",
-        help="quantise the weights of linear layers while loading",
+        help="quantise the weights of linear layers while loading; w8a8: to int8, and activations token by token, too",
         default="none",
-        choices=("none", "int8", "int4"),
+        choices=("none", "int8", "int4", "w8a8"),
     ),
     Flag(
         name="packed_cache_dir",

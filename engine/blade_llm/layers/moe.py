@@ -12,6 +12,7 @@ from torch import Tensor
 
 from blade_llm.kernels.experts import Expert, of_layers, pack
 from blade_llm.kernels.experts.packed import LayerPair, MixtureWeights, PackedExperts, Part
+from blade_llm.kernels.linear.packed import Quantization
 from blade_llm.kernels.moe_routing import route
 from blade_llm.kernels.warm import warm_moe
 from blade_llm.layers.linear import Linear, LinearOptions
@@ -61,8 +62,9 @@ class MoE:
         if weights.packed:
             self.experts = of_layers(experts, part)
         else:
+            quant = _of_experts(options.quant)
             self.experts = pack(
-                experts, options.quant, deterministic=options.deterministic, packer=options.packer, part=part
+                experts, quant, deterministic=options.deterministic, packer=options.packer, part=part
             )
         self.shared: MLP | None = None
         self.shared_gate: Linear | None = None
@@ -102,6 +104,11 @@ class MoE:
     def warm(self, x: Tensor) -> None:
         """Compile the kernels before the first request, on a GPU. ``x``: [tokens, hidden] of the type in use."""
         warm_moe(self.logits(x), self.spec.routing, self.correction_bias, self.experts, x.dtype)
+
+
+def _of_experts(quant: Quantization) -> Quantization:
+    """Their activations are not rounded."""
+    return "int8" if quant == "w8a8" else quant
 
 
 def _check(spec: MoESpec, weights: MoEWeights) -> None:

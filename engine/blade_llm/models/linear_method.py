@@ -16,6 +16,7 @@ from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.layers.linear import Linear, LinearOptions
 from blade_llm.layers.moe import MoE, MoEWeights
 from blade_llm.models.parameters import Parameters
+from blade_llm.models.quantized.float8_stack import float8_stackable, stack_float8
 from blade_llm.models.quantized.slicing import stack, stackable
 from blade_llm.spec.moe import MoESpec
 from blade_llm.spec.tensors import LinearMap
@@ -65,6 +66,8 @@ class CheckpointWeights:
         weights = [part if part.form is None else parameters.quantized(part) for part in linear.weights]
         if stackable(weights):
             return self._packed(stack(weights), bias, dtype)
+        if float8_stackable(weights):
+            return self._packed(stack_float8(weights), bias, dtype)
         parts: list[PackedLinear] = []
         first = 0
         for weight, part in zip(weights, linear.weights, strict=True):

@@ -11,7 +11,7 @@ from blade_llm.spec.latent_attention import EXPANDED_CONTEXT
 from blade_llm.spec.quantized import dequantized_bytes
 from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
-BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625}
+BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625, "w8a8": 1.0}
 """Bytes per weight of quantised matrices; int4 with a 16-bit scale for each 32 weights."""
 SCORED_AT_ONCE: Final = 64
 """Positions of prompts whose logits exist at the same time, where log-probabilities of a prompt are wanted."""
@@ -21,7 +21,7 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> 
     """Estimate of the weights' bytes on CPU, where the output matrix is packed beside the table it is tied to; of a
     rank's configuration, the rank's own.
 
-    ``quant``: ``none``, ``int8`` or ``int4``, of all matrices but the embedding table. Those that the checkpoint has
+    ``quant``: ``none``, ``int8``, ``int4`` or ``w8a8``, of all matrices but the embedding table. Those that the checkpoint has
     quantised are counted as they are kept.
     """
     tensors = config.tensors

@@ -31,6 +31,24 @@ _BLOCK_BYTES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
+class ActivationForm:
+    """How the inputs of a layer are rounded to 8 bits before they are multiplied, token by token."""
+
+    kind: Literal["int8", "fp8"]
+    scale: str | None = None
+    """The name below the module of the scale of all activations (static); None: each token's largest value makes it."""
+    group_size: int | None = None
+    """Inputs of a token that share a scale; None: all."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in logs."""
+        if self.scale is not None:
+            return f"{self.kind}, static"
+        return f"{self.kind} by token" if self.group_size is None else f"{self.kind} by {self.group_size} inputs"
+
+
+@dataclass(frozen=True, slots=True)
 class GptqForm:
     """GPTQ (Frantar et al., arXiv 2210.17323) as AutoGPTQ and GPTQModel write it: ``qweight``, ``qzeros``, ``scales``,
     and ``g_idx`` that says to which group an input belongs."""
@@ -127,6 +145,10 @@ class IntegerForm:
     """Groups are not consecutive inputs (``actorder``)."""
     has_groups: bool = False
     """Whether the checkpoint has ``weight_g_idx``, which says what they are."""
+    activations: ActivationForm | None = None
+    """How activations are rounded; None: they are not."""
+    unrounded: str = ""
+    """Which rounding of activations the checkpoint asks for that is not done; empty: none."""
 
     @property
     def label(self) -> str:
@@ -156,6 +178,7 @@ class IntegerForm:
             yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",), axes=of_scales)
         if self.has_groups:
             yield StoredTensor(f"{module}.weight_g_idx", (inputs,), ("I32", "I64"), axes=(_INPUTS,))
+        yield from _stored_activations(module, self.activations)
 
     def found_in(self, module: str, names: Collection[str]) -> IntegerForm | None:
         """As :meth:`GptqForm.found_in`."""
@@ -180,6 +203,10 @@ class Float8Form:
     """Inputs that share a scale; None: all."""
     scale: str = "weight_scale"
     """The scale's name below the module; ``weight_scale_inv`` is multiplied all the same."""
+    activations: ActivationForm | None = None
+    """As in :class:`IntegerForm`."""
+    unrounded: str = ""
+    """As in :class:`IntegerForm`."""
 
     @property
     def label(self) -> str:
@@ -193,13 +220,21 @@ class Float8Form:
         scales = () if whole else (_groups(outputs, self.rows), _groups(inputs, self.columns))
         axes = () if whole else (_group_axis(self.rows, inputs=False), _group_axis(self.columns))
         yield StoredTensor(f"{module}.{self.scale}", scales, SCALE_TYPES, axes=axes)
+        yield from _stored_activations(module, self.activations)
 
     def found_in(self, module: str, names: Collection[str]) -> Float8Form | None:
         """As :meth:`GptqForm.found_in`; a weight without any scale is a plain one."""
         for scale in (self.scale, "weight_scale", "weight_scale_inv"):
             if f"{module}.{scale}" in names:
-                return replace(self, scale=scale)
+                return replace(self, scale=scale, activations=self._activations_in(module, names))
         return None if f"{module}.weight" in names else self
+
+    def _activations_in(self, module: str, names: Collection[str]) -> ActivationForm | None:
+        """transformers has another name for a static scale."""
+        found = self.activations
+        if found is None or found.scale is None or f"{module}.activation_scale" not in names:
+            return found
+        return replace(found, scale="activation_scale")
 
     def packed_bytes(self, outputs: int, inputs: int, whole_inputs: int) -> int:
         """As :meth:`GptqForm.packed_bytes`."""
@@ -219,6 +254,11 @@ def dequantized_bytes(tokens: int, outputs: int, inputs: int) -> int:
 
 def _group_axis(group_size: int | None, *, inputs: bool = True) -> Axis | None:
     return None if group_size is None else Axis(inputs, group_size)
+
+
+def _stored_activations(module: str, activations: ActivationForm | None) -> Iterator[StoredTensor]:
+    if activations is not None and activations.scale is not None:
+        yield StoredTensor(f"{module}.{activations.scale}", (), SCALE_TYPES)
 
 
 def _groups(inputs: int, group_size: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from blade_llm.models.weight_source import WeightSource
 from blade_llm.parallel.group import RankGroup
 from blade_llm.parallel.link import StageLink
 from blade_llm.spec.modules import ModulesSpec
+from blade_llm.spec.quantized import ActivationForm, Float8Form, IntegerForm, WeightForm
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.packed_cache.loading import can_be_kept, load_with_packed
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
@@ -98,9 +100,26 @@ def _log_forms(tensors: TensorMap) -> None:
     if not parts:
         return
     kinds = sorted({part.form.label for part in parts if part.form is not None})
+    rounded = Counter(each.label for part in parts if (each := _activations(part.form)) is not None)
+    said = [f"in {count} of them to {label}" for label, count in sorted(rounded.items())]
     logger.info(
-        "%d linear layers are quantised in the checkpoint (%s); activations are not", len(parts), ", ".join(kinds)
+        "%d linear layers are quantised in the checkpoint (%s); activations are %s",
+        len(parts),
+        ", ".join(kinds),
+        f"rounded {', '.join(said)}" if said else "not",
     )
+    ignored = Counter(form.unrounded for part in parts if isinstance(form := part.form, IntegerForm | Float8Form))
+    for why, count in sorted((why, count) for why, count in ignored.items() if why):
+        logger.warning(
+            "activations of %d linear layers are not rounded, though the checkpoint says how (%s): this is not computed "
+            "here, and the layers are as precise as their weights",
+            count,
+            why,
+        )
+
+
+def _activations(form: WeightForm | None) -> ActivationForm | None:
+    return form.activations if isinstance(form, IntegerForm | Float8Form) else None
 
 
 def _warn_of_floats(method: CheckpointWeights) -> None:
@@ -109,7 +128,7 @@ def _warn_of_floats(method: CheckpointWeights) -> None:
         return
     logger.warning(
         "%d quantised weights become floats each time they are multiplied (%s), which is many times slower for few "
-        "tokens; fast are, on a CPU in bf16, integers in whole rows or groups of a multiple of 32 inputs",
+        "tokens; fast are, on a CPU in bf16, integers and FP8 in whole rows or groups of a multiple of 32 inputs",
         method.as_floats.total(),
         ", ".join(sorted(method.as_floats)),
     )

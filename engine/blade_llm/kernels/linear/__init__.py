@@ -60,28 +60,33 @@ def pack_quantized(
     """
     on_gpu = weight.scales.device.type == "cuda"
     rows = _reference.rows_at_once(on_gpu=on_gpu) if deterministic else None
-    if isinstance(weight, Float8Weight):
-        return Float8Linear(weight, bias, rows)
-    if dtype == bfloat16 and not on_gpu and backend_of(weight.integers) == "native":
+    if dtype == bfloat16 and not on_gpu and backend_of(weight.scales) == "native":
         from blade_llm.kernels.linear import native
 
-        packed = native.pack_quantized(weight, bias, deterministic)
+        if isinstance(weight, Float8Weight):
+            packed = native.pack_float8(weight, bias, deterministic)
+        else:
+            packed = native.pack_quantized(weight, bias, deterministic)
         if packed is not None:
             return packed
-    return AffineLinear(weight, bias, rows)
+    return Float8Linear(weight, bias, rows) if isinstance(weight, Float8Weight) else AffineLinear(weight, bias, rows)
 
 
 def why_floats(weight: QuantizedWeight | Float8Weight, dtype: DType) -> str:
     """In words, why no kernel multiplies by such a weight as it is, where :func:`pack_quantized` found none."""
     if weight.scales.device.type == "cuda":
         return "a GPU"
-    if isinstance(weight, Float8Weight):
-        return "FP8"
     if dtype != bfloat16:
         return f"activations in {str(dtype).removeprefix('torch.')}"
-    if weight.group_size % GROUP and weight.group_size < weight.columns:
-        return f"groups of {weight.group_size}"
-    return "no native operators" if backend_of(weight.integers) != "native" else "unusual zero points"
+    if isinstance(weight, Float8Weight):
+        group_size, columns = weight.block[1], weight.inputs
+    else:
+        group_size, columns = weight.group_size, weight.columns
+    if group_size % GROUP and group_size < columns:
+        return f"groups of {group_size}"
+    if backend_of(weight.scales) != "native":
+        return "no native operators"
+    return "activations rounded in an unusual way" if weight.activations is not None else "unusual zero points"
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

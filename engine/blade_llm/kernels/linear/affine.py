@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.linear.activations import Activations
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.spec.quantized import BLOCK_ELEMENTS
@@ -23,6 +24,7 @@ class AffineLinear:
     """
 
     __slots__ = (
+        "_activations",
         "_bias",
         "_bits",
         "_columns",
@@ -41,6 +43,7 @@ class AffineLinear:
         self._bits, self._group_size, self._columns = weight.bits, weight.group_size, weight.columns
         self._integers = _paired(weight.integers) if weight.bits <= PAIRED_BITS else weight.integers.contiguous()
         self._scales, self._zeros, self._order, self._bias = weight.scales, weight.zeros, weight.order, bias
+        self._activations = weight.activations
         kept = (self._integers, weight.scales, weight.zeros, weight.order, bias)
         self.nbytes = sum(tensor.nbytes for tensor in kept if tensor is not None)
 
@@ -48,7 +51,12 @@ class AffineLinear:
         # No name for the ordered copy: it goes as soon as there is one in fp32.
         outputs = len(self._integers)
         return multiply_in_blocks(
-            x if self._order is None else x[:, self._order], self._blocks(), outputs, self._bias, self._rows
+            x if self._order is None else x[:, self._order],
+            self._blocks(),
+            outputs,
+            self._bias,
+            self._rows,
+            self._activations,
         )
 
     def _blocks(self) -> Iterator[Tensor]:
@@ -77,17 +85,25 @@ class StackedLinear:
 
 
 def multiply_in_blocks(
-    x: Tensor, blocks: Iterator[Tensor], outputs: int, bias: Tensor | None, rows: int | None = None
+    x: Tensor,
+    blocks: Iterator[Tensor],
+    outputs: int,
+    bias: Tensor | None,
+    rows: int | None = None,
+    activations: Activations | None = None,
 ) -> Tensor:
     """[tokens, in] times a weight whose ``outputs`` come in ``blocks`` ([some, in] fp32), to [tokens, out] of the same
     type.
 
     Takes the memory that :func:`blade_llm.spec.quantized.dequantized_bytes` says. ``rows``: always so many tokens are
-    multiplied at once, because libraries choose by their number how they sum; None: all.
+    multiplied at once, because libraries choose by their number how they sum; None: all. ``activations``: how ``x`` is
+    rounded before; None: it is not.
     """
     dtype = x.dtype if x.device.type == "cuda" else torch.float32
     tokens = len(x)
     y = x.new_empty(tokens, outputs)
+    if activations is not None:
+        x = activations.rounded(x)
     if rows is None:
         rows, wide = max(1, tokens), x.to(dtype)
     else:

@@ -12,7 +12,7 @@ struct Epilogue {
     BLADE_AVX512_BF16 Epilogue(const Weight& weight, int64_t panel) {
         for (int tile = 0; tile < 2; ++tile) {
             int64_t at = panel * PANEL + tile * 16;
-            scale[tile] = weight.kind == Kind::int8 ? _mm512_loadu_ps(weight.scales + at) : _mm512_set1_ps(1.0f);
+            scale[tile] = weight.scales_outputs() ? _mm512_loadu_ps(weight.scales + at) : _mm512_set1_ps(1.0f);
             bias[tile] = weight.bias ? _mm512_loadu_ps(weight.bias + at) : _mm512_setzero_ps();
         }
         int64_t left = weight.outputs - panel * PANEL;

@@ -1,5 +1,5 @@
 """Linear layers whose weight is 8-bit floats with scales (e4m3: Micikevicius et al., "FP8 Formats for Deep Learning",
-arXiv 2209.05433). Activations are not rounded to 8 bits."""
+arXiv 2209.05433)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.activations import Activations
 from blade_llm.kernels.linear.affine import multiply_in_blocks
 from blade_llm.kernels.linear.quantized import SCALE_DTYPES
 from blade_llm.spec.quantized import BLOCK_ELEMENTS
@@ -25,6 +26,8 @@ class Float8Weight:
     """[blocks of outputs, blocks of inputs] fp16, bf16 or fp32, as stored."""
     block: tuple[int, int]
     """Outputs and inputs that share a scale; the last ones may be fewer. As many as there are: one scale for all."""
+    activations: Activations | None = None
+    """How inputs are rounded before they are multiplied; None: they are not."""
 
     def __post_init__(self) -> None:
         if self.values.dim() != 2 or self.values.dtype != torch.float8_e4m3fn:
@@ -76,7 +79,9 @@ class Float8Linear:
         self.nbytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return multiply_in_blocks(x, self._blocks(), self._weight.outputs, self._bias, self._rows)
+        return multiply_in_blocks(
+            x, self._blocks(), self._weight.outputs, self._bias, self._rows, self._weight.activations
+        )
 
     def _blocks(self) -> Iterator[Tensor]:
         weight = self._weight

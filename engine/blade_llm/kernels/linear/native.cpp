@@ -7,11 +7,16 @@
 #include "operators.h"
 #include "pack.h"
 #include "pack_affine.h"
+#include "rounded.h"
 #include "with_amx.h"
+#include "with_amx_bytes.h"
 #include "with_amx_int8.h"
 #include "with_avx2.h"
+#include "with_avx2_bytes.h"
 #include "with_avx2_integers.h"
+#include "with_bytes.h"
 #include "with_dot.h"
+#include "with_dot_float8.h"
 #include "with_dot_unpacked.h"
 #include "with_vnni.h"
 
@@ -44,8 +49,15 @@ Worker choose(const Job& job) {
     else return multiply_unpacked_dot<KIND>;
 }
 
+Worker choose_bytes() {
+    if (isa() < Isa::avx512_bf16) return multiply_bytes_avx2;
+    return isa() == Isa::amx ? multiply_bytes_amx : multiply_bytes;
+}
+
 Worker choose(const Job& job) {
     switch (job.weight->kind) {
+        case Kind::w8a8: return choose_bytes();
+        case Kind::float8: return isa() < Isa::avx512_bf16 ? multiply_avx2<Kind::float8> : multiply_float8;
         case Kind::int8: return choose<Kind::int8>(job);
         case Kind::int4: return choose<Kind::int4>(job);
         case Kind::affine4: return choose<Kind::affine4>(job);
@@ -125,7 +137,8 @@ BLADE_EXPORT void blade_linear(const Weight* weight, const bf16* x, int64_t rows
     if (rows == 0) return;
     const int64_t panels = weight->panels();
     x = arranged_inputs([=](int64_t) -> const Weight& { return *weight; }, weight->order, x, rows, x_stride);
-    const Job job{weight, x, rows, x_stride, y, weight->outputs};
+    Job job{weight, x, rows, x_stride, y, weight->outputs};
+    if (weight->rounding != Rounding::none) job = round_inputs(job, buffers);
     const Worker worker = choose(job);
     const bool share = worth_sharing(panels, panels * weight->panel_bytes(), rows);
 #pragma omp parallel if (share)
@@ -173,7 +186,8 @@ BLADE_EXPORT void blade_grouped_linear(
             const int64_t row = starts[group];
             const Job job{weights[group], x + row * x_stride, starts[group + 1] - row, x_stride, y + row * shape.outputs,
                           shape.outputs};
-            choose(job)(job, first, last, buffers);
+            const bool rounds = job.weight->rounding != Rounding::none;
+            choose(job)(rounds ? round_inputs(job, buffers) : job, first, last, buffers);
         }
     }
 }

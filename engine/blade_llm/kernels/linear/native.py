@@ -12,17 +12,23 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels import native
+from blade_llm.kernels.linear.activations import Activations
+from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.packed import Quantization
-from blade_llm.kernels.linear.quantized import QuantizedWeight
+from blade_llm.kernels.linear.quantized import MAX_BITS, QuantizedWeight
 from blade_llm.kernels.linear.torch import INT4_LEVELS
 from blade_llm.kernels.native.memory import HugePageArena
 
-Kind = Literal[Quantization, "affine4", "affine8"]
-KINDS: Final[dict[Kind, int]] = {"none": 0, "int8": 1, "int4": 2, "affine4": 3, "affine8": 4}
+Kind = Literal[Quantization, "affine4", "affine8", "float8"]
+KINDS: Final[dict[Kind, int]] = {"none": 0, "int8": 1, "int4": 2, "affine4": 3, "affine8": 4, "w8a8": 5, "float8": 6}
 """As in ``layout.h``."""
-MIDDLES: Final[dict[Kind, int]] = {"affine4": 8, "affine8": 128}
+MIDDLES: Final[dict[Kind, int]] = {"affine4": 8, "affine8": 128, "w8a8": 128}
 """The integer that stands for zero where a weight has no zero points."""
 SCALE_TYPES: Final = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+ROUNDINGS: Final = {"int8": 1, "fp8": 2}
+"""Of activations."""
+BYTE_INPUTS: Final = 65536
+"""Of w8a8: with more a sum could overflow, 255 * 128 each."""
 PANEL: Final = 32
 """Outputs are packed in groups of this many; inputs, too."""
 
@@ -30,6 +36,7 @@ PREFETCH_DISTANCES: Final = (0, 256, 512, 1024, 2048, 8192)
 """Bytes; 0 leaves it to the CPU's own prefetchers."""
 
 _arena = HugePageArena()
+_NO_ORDER: Final = torch.empty(0, dtype=torch.int32)
 _kinds: set[Kind] = set()
 """What this process has packed, or read packed."""
 
@@ -50,6 +57,9 @@ class _Weight(ctypes.Structure):
         ("scale_type", ctypes.c_int32),
         ("has_zeros", ctypes.c_int32),
         ("order", ctypes.c_void_p),
+        ("rounding", ctypes.c_int32),
+        ("input_scale", ctypes.c_float),
+        ("input_steps", ctypes.c_int64),
     )
 
 
@@ -73,12 +83,24 @@ class Form(NamedTuple):
     scale_type: int = 0
     """Of :data:`SCALE_TYPES`, for affine kinds."""
     has_zeros: bool = False
+    rounding: int = 0
+    """Of activations, of :data:`ROUNDINGS`; 0: they stay as they are."""
+    input_scale: float = 0.0
+    """Of all activations; 0: of each token, or group of its inputs, by their largest."""
+    input_steps: int = 0
+    """Times 32 inputs share a scale of activations; 0: all."""
+
+    @property
+    def scales_outputs(self) -> bool:
+        """Whether each output has a scale apart from the records."""
+        return self.kind in ("int8", "w8a8") or (self.kind == "float8" and not self.group_steps)
 
 
 FORMS: Final[dict[Kind, Form]] = {
     "none": Form("none"),
     "int8": Form("int8"),
     "int4": Form("int4", group_steps=1),
+    "w8a8": Form("w8a8", rounding=ROUNDINGS["int8"]),
 }
 
 
@@ -88,7 +110,7 @@ class Parts(NamedTuple):
     records: Tensor
     """uint8, as ``layout.h`` says."""
     scales: Tensor
-    """int8: [padded outputs] fp32."""
+    """Where :attr:`Form.scales_outputs`: [padded outputs] fp32."""
     bias: Tensor
     """[padded outputs] fp32."""
     order: Tensor
@@ -188,7 +210,9 @@ def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: 
     least, most = (int(each) for each in torch.aminmax(weight.integers))
     if most >> weight.bits:
         raise ValueError(f"integers of {weight.bits} bits reach {most}")
-    order = torch.empty(0, dtype=torch.int32)
+    if weight.activations is not None:
+        return _pack_w8a8(weight, weight.activations, bias, deterministic)
+    order = _NO_ORDER
     if weight.order is not None:
         used = weight.order.sort().values if weight.used is None else weight.order.unique()
         if not torch.equal(used, torch.arange(weight.inputs)):
@@ -211,6 +235,45 @@ def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: 
     if form.kind == "int8":
         linear.parts.scales[: weight.outputs] = scales[:, 0]
     linear.pack_integers(weight.integers.contiguous(), scales.contiguous(), zeros, shift)
+    return linear
+
+
+def _pack_w8a8(
+    weight: QuantizedWeight, activations: Activations, bias: Tensor | None, deterministic: bool
+) -> NativeLinear | None:
+    """Symmetric integers, one scale an output, by activations that are integers with one scale a token."""
+    if weight.bits != MAX_BITS or weight.groups > 1 or weight.zeros is not None or weight.order is not None:
+        return None
+    if activations.kind != "int8" or activations.group_size is not None or weight.inputs > BYTE_INPUTS:
+        return None
+    form = FORMS["w8a8"]._replace(input_scale=activations.scale or 0.0)
+    linear = _empty(weight.outputs, weight.inputs, form, bias, deterministic, _NO_ORDER, _arena)
+    linear.parts.scales[: weight.outputs] = weight.scales[:, 0]
+    linear.pack_integers(weight.integers.contiguous(), weight.scales.contiguous(), None, 0)
+    return linear
+
+
+def pack_float8(weight: Float8Weight, bias: Tensor | None, deterministic: bool) -> NativeLinear | None:
+    """As :func:`pack_quantized`: blocks, and groups of activations, must have whole rows or multiples of 32 inputs."""
+    columns, activations = weight.block[1], weight.activations
+    if _functions() is None or weight.values.device.type != "cpu" or not weight.values.numel():
+        return None
+    if columns % PANEL and columns < weight.inputs:
+        return None
+    rounding, scale, input_steps = 0, 0.0, 0
+    if activations is not None:
+        group = activations.group_size
+        if activations.kind != "fp8" or (group is not None and group % PANEL and group < weight.inputs):
+            return None
+        rounding, scale = ROUNDINGS["fp8"], activations.scale or 0.0
+        input_steps = 0 if group is None or group >= weight.inputs else group // PANEL
+    group_steps = 0 if columns >= weight.inputs else columns // PANEL
+    form = Form("float8", group_steps, SCALE_TYPES[torch.float32], False, rounding, scale, input_steps)
+    linear = _empty(weight.outputs, weight.inputs, form, bias, deterministic, _NO_ORDER, _arena)
+    scales = weight.scales.float().repeat_interleave(weight.block[0], dim=0)[: weight.outputs].contiguous()
+    if form.scales_outputs:
+        linear.parts.scales[: weight.outputs] = scales[:, 0]
+    linear.pack_integers(weight.values.contiguous().view(torch.uint8), scales, None, 0)
     return linear
 
 
@@ -239,7 +302,7 @@ def _empty(
     panels = -(-outputs // PANEL)
     weight = _weight(form, deterministic, outputs, order.numel() or inputs)
     records = arena.empty(panels * int(library.blade_linear_panel_bytes(ctypes.addressof(weight))))
-    scales = torch.zeros(panels * PANEL if form.kind == "int8" else 0)
+    scales = torch.zeros(panels * PANEL if form.scales_outputs else 0)
     padded_bias = torch.zeros(panels * PANEL if bias is not None else 0)
     if bias is not None:
         padded_bias[:outputs] = bias
@@ -251,7 +314,7 @@ def _pack(
 ) -> NativeLinear:
     """``weights``: [out, in] bf16, all but the last of whole panels; ``bias``: [all out]."""
     outputs, inputs = sum(map(len, weights)), weights[0].shape[1]
-    linear = _empty(outputs, inputs, form, bias, deterministic, torch.empty(0, dtype=torch.int32), arena)
+    linear = _empty(outputs, inputs, form, bias, deterministic, _NO_ORDER, arena)
     first = 0
     for weight in weights:
         source = weight.contiguous()
@@ -273,8 +336,8 @@ def measure_prefetch(kind: Kind, rounds: int = 12) -> int:
     if kind in FORMS:
         layer = _pack([torch.zeros(outputs, inputs, dtype=torch.bfloat16)], None, FORMS[kind], False, arena)
     else:
-        form = Form(kind, group_steps=2, has_zeros=True)
-        layer = _empty(outputs, inputs, form, None, False, torch.empty(0, dtype=torch.int32), arena)
+        form = Form(kind) if kind == "float8" else Form(kind, group_steps=2, has_zeros=True)
+        layer = _empty(outputs, inputs, form, None, False, _NO_ORDER, arena)
         layer.parts.records.zero_()
     row = torch.zeros(1, 1024, dtype=torch.bfloat16)
     best = dict.fromkeys(PREFETCH_DISTANCES, float("inf"))
@@ -297,8 +360,14 @@ def set_prefetch(kind: Kind, distance: int) -> None:
 
 
 def prefetch_matters(kind: Kind) -> bool:
-    """Whether the kernels in use fetch at a distance that is measured: all do but the one for AMX and bf16."""
-    return _functions() is not None and (kind != "none" or native.isa() != "amx")
+    """Whether the kernels in use fetch at a distance that is measured."""
+    if _functions() is None:
+        return False
+    if kind == "w8a8":
+        return native.isa() == "avx512_bf16"
+    if kind == "float8":
+        return native.isa() in ("avx512_bf16", "amx")
+    return kind != "none" or native.isa() != "amx"
 
 
 def measure_integers(rounds: int = 12) -> bool:
@@ -331,7 +400,7 @@ def set_always_integers(always: bool) -> None:
 
 def integers_matter() -> bool:
     """Whether a quantised weight of this process has the choice between integers and bf16 for many rows."""
-    return _functions() is not None and native.isa() == "avx512_bf16" and bool(_kinds - {"none"})
+    return _functions() is not None and native.isa() == "avx512_bf16" and bool(_kinds - {"none", "w8a8", "float8"})
 
 
 @cache
@@ -363,6 +432,9 @@ def _weight(form: Form, deterministic: bool, outputs: int, inputs: int) -> _Weig
         group_steps=form.group_steps,
         scale_type=form.scale_type,
         has_zeros=form.has_zeros,
+        rounding=form.rounding,
+        input_scale=form.input_scale,
+        input_steps=form.input_steps,
     )
 
 

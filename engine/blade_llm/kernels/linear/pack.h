@@ -32,11 +32,29 @@ static inline void pack_bf16(const bf16 (&block)[PANEL][STEP], uint8_t* record) 
         }
 }
 
-static inline void pack_bytes(const uint8_t (&block)[PANEL][STEP], uint8_t* record) {
+// ``tile_bytes``: from one tile to the next.
+static inline void pack_bytes(const uint8_t (&block)[PANEL][STEP], uint8_t* record, int tile_bytes = 512) {
     for (int output = 0; output < PANEL; ++output)
         for (int input = 0; input < STEP; ++input) {
-            int at = output / 16 * 512 + input / 4 * 64 + output % 16 * 4 + input % 4;
+            int at = output / 16 * tile_bytes + input / 4 * 64 + output % 16 * 4 + input % 4;
             record[at] = block[output][input];
+        }
+}
+
+// Half a record of w8a8: that of ``step``. Where the other half has no step, its weights are never multiplied by anything
+// but zeros.
+static inline void pack_w8a8(const uint8_t (&block)[PANEL][STEP], uint8_t* records, int64_t step, int64_t steps) {
+    uint8_t* record = records + step / 2 * W8A8_RECORD;
+    if (step % 2 == 0 && step + 1 == steps) memset(record, 128, W8A8_RECORD);
+    pack_bytes(block, record + step % 2 * 512, W8A8_RECORD / 2);
+}
+
+// In each four outputs of a vector, first their inputs 0 and 1, then 2 and 3.
+static inline void pack_float8(const uint8_t (&block)[PANEL][STEP], uint8_t* record) {
+    for (int output = 0; output < PANEL; ++output)
+        for (int input = 0; input < STEP; ++input) {
+            const int in_lane = input / 2 % 2 * 8 + output % 4 * 2 + input % 2;
+            record[output / 16 * 512 + input / 4 * 64 + output % 16 / 4 * 16 + in_lane] = block[output][input];
         }
 }
 
@@ -180,7 +198,8 @@ static inline __attribute__((always_inline)) void pack_panel(const Weight& weigh
     alignas(64) bf16 block[PANEL][STEP];
     const int64_t first = panel * PANEL, count = std::min<int64_t>(PANEL, weight.outputs - first);
     float inverse[PANEL] = {};
-    if (weight.kind == Kind::int8)
+    const bool bytes = weight.kind == Kind::int8 || weight.kind == Kind::w8a8;
+    if (bytes)
         for (int64_t i = 0; i < count; ++i) {
             float scale = int8_scale(source + (first + i) * weight.inputs, weight.inputs);
             weight.scales[first + i] = scale;
@@ -195,11 +214,14 @@ static inline __attribute__((always_inline)) void pack_panel(const Weight& weigh
         uint8_t* record = records + step * step_bytes;
         if (weight.kind == Kind::bf16) {
             pack_bf16(block, record);
-        } else if (weight.kind == Kind::int8) {
+        } else if (bytes) {
             uint8_t quantized[PANEL][STEP];
             for (int i = 0; i < PANEL; ++i)
                 for (int j = 0; j < STEP; ++j) quantized[i][j] = static_cast<uint8_t>(static_cast<int>(rintf(to_float(block[i][j]) * inverse[i])) + 128);
-            pack_bytes(quantized, record);
+            if (weight.kind == Kind::int8)
+                pack_bytes(quantized, record);
+            else
+                pack_w8a8(quantized, records, step, weight.steps());
         } else {
             uint8_t indices[PANEL][STEP];
             bf16 scales[PANEL];

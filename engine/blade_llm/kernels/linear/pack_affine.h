@@ -7,7 +7,7 @@
 
 namespace blade {
 
-// As _Integers in native.py. Row-major and contiguous.
+// As _Integers in native.py. Row-major and contiguous. float8: the values are the bytes of e4m3, without shift.
 struct Integers {
     const uint8_t* values;  // [outputs, inputs]
     const uint8_t* scales;  // [outputs, groups] of the weight's scale type
@@ -28,7 +28,7 @@ static inline void fetch_integers(
 }
 
 static void pack_affine_panel(const Weight& weight, const Integers& source, int64_t panel) {
-    const int64_t steps = weight.steps(), group_steps = is_affine(weight.kind) ? weight.group_steps : steps;
+    const int64_t steps = weight.steps(), group_steps = weight.group_steps ? weight.group_steps : steps;
     const int64_t groups = (steps + group_steps - 1) / group_steps, scale_bytes = weight.scale_bytes() / PANEL;
     const int64_t first = panel * PANEL, rows = std::min<int64_t>(PANEL, weight.outputs - first);
     uint8_t* record = weight.records + panel * weight.panel_bytes();
@@ -37,12 +37,16 @@ static void pack_affine_panel(const Weight& weight, const Integers& source, int6
         const int64_t end = std::min(steps, (group + 1) * group_steps);
         for (int64_t step = group * group_steps; step < end; ++step, record += value_bytes(weight.kind)) {
             fetch_integers(weight, source, panel, step, block);
-            if (weight.kind == Kind::affine4)
+            if (weight.kind == Kind::w8a8)
+                pack_w8a8(block, weight.records + panel * weight.panel_bytes(), step, steps);
+            else if (weight.kind == Kind::float8)
+                pack_float8(block, record);
+            else if (weight.kind == Kind::affine4)
                 pack_nibbles(block, record);
             else
                 pack_bytes(block, record);
         }
-        if (!is_affine(weight.kind)) continue;  // int8 has its scales elsewhere
+        if (!weight.group_steps) continue;  // scales of outputs are elsewhere
         memset(record, 0, weight.group_bytes());
         for (int64_t row = 0; row < rows; ++row) {
             const int64_t at = (first + row) * groups + group;

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-Quantization = Literal["none", "int8", "int4"]
+Quantization = Literal["none", "int8", "int4", "w8a8"]
 
 
 class PackedLinear(Protocol):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.activations import Activations
+
 MIN_BITS, MAX_BITS = 2, 8
 SCALE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -34,6 +36,8 @@ class QuantizedWeight:
     used: int | None = None
     """Inputs, where the columns are more, to fill up groups: the integers of such columns are the zero point, and
     ``order`` has any input for them. None: as many as columns."""
+    activations: Activations | None = None
+    """How inputs are rounded before they are multiplied (W8A8); None: they are not."""
 
     def __post_init__(self) -> None:
         if not MIN_BITS <= self.bits <= MAX_BITS:

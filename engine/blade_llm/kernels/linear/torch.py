@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blade_llm.kernels.linear.packed import PackedLinear
+from blade_llm.kernels.linear.activations import Activations
+from blade_llm.kernels.linear.affine import AffineLinear
+from blade_llm.kernels.linear.packed import PackedLinear, Quantization
+from blade_llm.kernels.linear.quantized import QuantizedWeight
 
 INT4_LEVELS = tuple(unit / 128 for unit in (-128, -101, -81, -64, -49, -36, -24, -12, 0, 12, 25, 38, 52, 68, 87, 111))
 """Levels of least squared error for groups of 32 normal values of which the largest falls on -1, as whole numbers of
@@ -101,11 +103,14 @@ class FixedRows:
 
 
 def pack(
-    weight: Tensor, bias: Tensor | None, quant: Literal["none", "int8", "int4"], deterministic: bool
-) -> OneDnnLinear | PlainLinear | Int8Linear | Int4Linear | FixedRows | None:
+    weight: Tensor, bias: Tensor | None, quant: Quantization, deterministic: bool
+) -> PackedLinear | None:
     """As :func:`blade_llm.kernels.linear.pack`, on any device."""
     linear: OneDnnLinear | PlainLinear | Int8Linear | Int4Linear
     on_gpu = weight.device.type == "cuda"
+    if quant == "w8a8":
+        rows = rows_at_once(on_gpu=on_gpu) if deterministic else None
+        return AffineLinear(rounded_to_int8(weight), bias, rows)
     if quant == "int8":
         linear = Int8Linear(weight, bias)
     elif quant == "int4":
@@ -129,6 +134,13 @@ def quantize_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales = weight.abs().amax(dim=1, keepdim=True).float() / 127
     integers = (weight.float() / scales.where(scales > 0, torch.ones_like(scales))).round_()
     return integers.to(torch.int8), scales
+
+
+def rounded_to_int8(weight: Tensor) -> QuantizedWeight:
+    """``weight`` as :func:`quantize_int8` rounds it, by activations that are rounded token by token."""
+    integers, scales = quantize_int8(weight)
+    unsigned = (integers.to(torch.int16) + 128).to(torch.uint8)
+    return QuantizedWeight(8, unsigned, scales, None, weight.shape[1], activations=Activations("int8"))
 
 
 def quantize_int4(weight: Tensor) -> tuple[Tensor, Tensor]:

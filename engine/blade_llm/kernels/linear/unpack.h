@@ -2,20 +2,31 @@
 // change within a sum, so they are multiplied in, and the products rounded.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "groups.h"
 
 namespace blade {
 
-// bf16 of the integers 0..127, upper and lower bytes, as two vectors each: the tables of a byte permutation.
-struct Int8Tables {
+// bf16 of what bytes 0..127 stand for, upper and lower bytes, as two vectors each: the tables of a byte permutation.
+struct ByteTables {
     __m512i high[2], low[2];
     __m512i rows[2];  // where a row's bytes are among the low and high bytes of four inputs
 };
 
-BLADE_AVX512_BF16 static inline Int8Tables int8_tables() {
+// The value of an e4m3 without its sign. 127 is NaN.
+static inline float e4m3(int magnitude) {
+    const int exponent = magnitude >> 3, fraction = magnitude & 7;
+    if (magnitude == 127) return std::numeric_limits<float>::quiet_NaN();
+    return exponent ? ldexpf(static_cast<float>(8 + fraction), exponent - 10) : ldexpf(static_cast<float>(fraction), -9);
+}
+
+// ``kind``: int8, or float8, all of whose values are bf16.
+BLADE_AVX512_BF16 static inline ByteTables byte_tables(Kind kind) {
     alignas(64) uint8_t high[128], low[128];
     for (int value = 0; value < 128; ++value) {
-        bf16 bits = to_bf16(static_cast<float>(value));
+        bf16 bits = to_bf16(kind == Kind::float8 ? e4m3(value) : static_cast<float>(value));
         high[value] = static_cast<uint8_t>(bits >> 8);
         low[value] = static_cast<uint8_t>(bits);
     }
@@ -30,7 +41,7 @@ BLADE_AVX512_BF16 static inline Int8Tables int8_tables() {
 }
 
 // 64 int8 values into two rows of a tile.
-BLADE_AVX512_BF16 static inline void unpack_int8(__m512i values, const Int8Tables& tables, __m512i rows[2]) {
+BLADE_AVX512_BF16 static inline void unpack_int8(__m512i values, const ByteTables& tables, __m512i rows[2]) {
     const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
     values = _mm512_xor_si512(values, sign);
     __m512i magnitude = _mm512_abs_epi8(values);
@@ -41,14 +52,24 @@ BLADE_AVX512_BF16 static inline void unpack_int8(__m512i values, const Int8Table
     rows[1] = _mm512_permutex2var_epi8(low, tables.rows[1], high);
 }
 
+// 64 e4m3 values into two rows of a tile.
+BLADE_AVX512_BF16 static inline void unpack_float8(__m512i values, const ByteTables& tables, __m512i rows[2]) {
+    const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+    __m512i high = _mm512_permutex2var_epi8(tables.high[0], values, tables.high[1]);  // looks at seven bits
+    const __m512i low = _mm512_permutex2var_epi8(tables.low[0], values, tables.low[1]);
+    high = _mm512_ternarylogic_epi32(high, values, sign, 0xf8);  // | values & sign
+    rows[0] = _mm512_unpacklo_epi8(low, high);  // a third of the work of a permutation, hence the order of the bytes
+    rows[1] = _mm512_unpackhi_epi8(low, high);
+}
+
 // What unpacking a weight needs.
 struct Tables {
-    Int8Tables int8;
+    ByteTables bytes;
     __m512i levels;
     GroupForm form;
 
     BLADE_AVX512_BF16 explicit Tables(const Weight& weight) : form(weight) {
-        if (weight.kind == Kind::int8) int8 = int8_tables();
+        if (weight.kind == Kind::int8 || weight.kind == Kind::float8) bytes = byte_tables(weight.kind);
         levels = has_nibbles(weight.kind) ? _mm512_loadu_si512(weight.levels) : _mm512_setzero_si512();
     }
 };
@@ -85,10 +106,12 @@ template <Kind KIND>
 BLADE_AVX512_BF16 static inline void unpack_record(
     const Panel<KIND>& panel, int64_t step, bf16* tiles, const Tables& tables) {
     const uint8_t *record = panel.record(step), *scales = panel.scales(step);
-    if constexpr (KIND == Kind::int8) {
+    if constexpr (KIND == Kind::int8 || KIND == Kind::float8) {  // float8's groups: multiply_float8 scales their sums
         for (int vector = 0; vector < 16; ++vector) {
             __m512i rows[2];
-            unpack_int8(_mm512_loadu_si512(record + vector * 64), tables.int8, rows);
+            const __m512i values = _mm512_loadu_si512(record + vector * 64);
+            if constexpr (KIND == Kind::int8) unpack_int8(values, tables.bytes, rows);
+            else unpack_float8(values, tables.bytes, rows);
             _mm512_store_si512(tiles + vector * 64, rows[0]);
             _mm512_store_si512(tiles + vector * 64 + 32, rows[1]);
         }

@@ -59,6 +59,45 @@ BLADE_AVX2 static inline void unpack_bytes_avx2(
     }
 }
 
+// Eight e4m3 in words as fp32.
+BLADE_AVX2 static inline __m256 float8_avx2(__m256i bytes) {
+    const __m256i magnitude = _mm256_and_si256(bytes, _mm256_set1_epi32(127));
+    const __m256i shifted = _mm256_slli_epi32(magnitude, 20), exponent = _mm256_set1_epi32(120 << 23);
+    const __m256 normal = _mm256_castsi256_ps(_mm256_add_epi32(shifted, exponent));
+    const __m256 small = _mm256_mul_ps(_mm256_cvtepi32_ps(magnitude), _mm256_set1_ps(0x1p-9f));
+    const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), magnitude);
+    __m256 value = _mm256_blendv_ps(normal, small, _mm256_castsi256_ps(is_small));
+    const __m256i is_nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(127));
+    value = _mm256_or_ps(value, _mm256_castsi256_ps(_mm256_and_si256(is_nan, _mm256_set1_epi32(0x7fc00000))));
+    const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(bytes, 7), 31);
+    return _mm256_or_ps(value, _mm256_castsi256_ps(sign));
+}
+
+// float8: exact without groups; with them, products with their scales, rounded to bf16.
+BLADE_AVX2 static inline void unpack_float8_avx2(const uint8_t* record, const uint8_t* scales, bf16* tiles) {
+    const __m256i byte = _mm256_set1_epi32(255);
+    const __m256i by_output = _mm256_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15,
+                                               0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+    for (int half = 0; half < 4; ++half) {
+        const float* of_group = reinterpret_cast<const float*>(scales) + half * 8;
+        const __m256 scale = scales ? _mm256_loadu_ps(of_group) : _mm256_set1_ps(1.0f);
+        const __m256i round = _mm256_set1_epi32(scales ? 0x8000 : 0);
+        const uint8_t* from = record + half / 2 * 512 + half % 2 * 32;
+        bf16* to = tiles + half / 2 * TILE_WORDS + half % 2 * 16;
+        for (int vector = 0; vector < 8; ++vector, from += 64, to += 64) {
+            __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+            values = _mm256_shuffle_epi8(values, by_output);
+            __m256i inputs[4];
+            for (int i = 0; i < 4; ++i, values = _mm256_srli_epi32(values, 8)) {
+                const __m256 product = _mm256_mul_ps(float8_avx2(_mm256_and_si256(values, byte)), scale);
+                inputs[i] = _mm256_add_epi32(_mm256_castps_si256(product), round);
+            }
+            store_pairs(to, inputs[0], inputs[1]);
+            store_pairs(to + 32, inputs[2], inputs[3]);
+        }
+    }
+}
+
 template <Kind KIND>
 BLADE_AVX2 static inline void unpack_nibbles_avx2(
     const uint8_t* record, const uint8_t* scales, bf16* tiles, __m256i levels, const GroupForm& form) {
@@ -85,7 +124,8 @@ template <Kind KIND>
 BLADE_AVX2 static inline void unpack_avx2(
     const Panel<KIND>& panel, int64_t step, bf16* tiles, __m256i levels, const GroupForm& form) {
     const uint8_t *record = panel.record(step), *scales = panel.scales(step);
-    if constexpr (has_nibbles(KIND)) unpack_nibbles_avx2<KIND>(record, scales, tiles, levels, form);
+    if constexpr (KIND == Kind::float8) unpack_float8_avx2(record, scales, tiles);
+    else if constexpr (has_nibbles(KIND)) unpack_nibbles_avx2<KIND>(record, scales, tiles, levels, form);
     else unpack_bytes_avx2<KIND>(record, scales, tiles, form);
 }
 
@@ -104,7 +144,7 @@ struct EpilogueAvx2 {
     int64_t outputs;            // that exist
 
     EpilogueAvx2(const Weight& weight, int64_t panel)
-        : scale(weight.kind == Kind::int8 ? weight.scales + panel * PANEL : nullptr),
+        : scale(weight.scales_outputs() ? weight.scales + panel * PANEL : nullptr),
           bias(weight.bias ? weight.bias + panel * PANEL : nullptr),
           outputs(weight.outputs - panel * PANEL) {}
 

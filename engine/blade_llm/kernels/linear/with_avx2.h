@@ -144,25 +144,37 @@ BLADE_AVX2 static inline void add_records(const Rows& rows, const bf16* tiles, i
     add_tiles<MOST, false>(rows.sums + 16, rows.x, tiles + TILE_WORDS, steps, nullptr);
 }
 
-// Four values of a row in fp32; zeros where there is no row.
-BLADE_AVX2 static inline __m128 four_inputs(const bf16* x, bool exists) {
+// The scale of an input of a row: what was rounded is multiplied by it before it is by weights.
+struct RowScales {
+    const float* scales;  // of the first row, or null
+    int64_t groups, group;  // scales of a row, and inputs that share one
+
+    float at(int64_t row, int64_t input) const { return scales ? scales[row * groups + input / group] : 1.0f; }
+};
+
+// Four values of a row in fp32, scaled; zeros where there is no row.
+BLADE_AVX2 static inline __m128 four_inputs(
+    const bf16* x, bool exists, const RowScales& scales, int64_t row, int64_t at) {
     if (!exists) return _mm_setzero_ps();
     const __m128i values = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(x));
-    return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(values), 16));
+    const __m128 floats = _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(values), 16));
+    return scales.scales ? _mm_mul_ps(floats, _mm_set1_ps(scales.at(row, at))) : floats;
 }
 
 // ``count`` rows from ``x`` on, as add_input wants them.
-BLADE_AVX2 static void widen_rows(const bf16* x, int64_t x_stride, int64_t count, int64_t width, float* to) {
+BLADE_AVX2 static void widen_rows(
+    const bf16* x, int64_t x_stride, int64_t count, int64_t width, const RowScales& scales, float* to) {
     const int lanes = lanes_of(count);
     if (lanes == 1) {
-        for (int64_t at = 0; at < width; at += 8) _mm256_storeu_ps(to + at, load_bf16x8(x + at));
+        for (int64_t at = 0; at < width; at += 8)
+            _mm256_storeu_ps(to + at, _mm256_mul_ps(load_bf16x8(x + at), _mm256_set1_ps(scales.at(0, at))));
         return;
     }
     for (int row = 0; row < lanes; row += 4)
         for (int64_t at = 0; at < width; at += 4) {
             __m128 values[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i) values[i] = four_inputs(x + (row + i) * x_stride + at, row + i < count);
+            for (int i = 0; i < 4; ++i) values[i] = four_inputs(x + (row + i) * x_stride + at, row + i < count, scales, row + i, at);
             _MM_TRANSPOSE4_PS(values[0], values[1], values[2], values[3]);
 #pragma GCC unroll 4
             for (int i = 0; i < 4; ++i) _mm_storeu_ps(to + (at + i) * lanes + row, values[i]);
@@ -243,7 +255,9 @@ BLADE_AVX2 static void multiply_avx2(const Job& job, int64_t first, int64_t last
             const int64_t begin = rows * i / count, row = block + begin;
             const int some = static_cast<int>(rows * (i + 1) / count - begin);
             float* to = x + i * lanes_of(AVX2_ROWS) * width;
-            widen_rows(job.x + row * job.x_stride, job.x_stride, some, width, to);
+            const float* own = job.row_scales ? job.row_scales + row * job.row_groups : nullptr;
+            const RowScales scales{own, job.row_groups, weight.input_steps ? weight.input_steps * STEP : width};
+            widen_rows(job.x + row * job.x_stride, job.x_stride, some, width, scales, to);
             groups[i] = {some, to, sums + begin * PANEL, job.y + row * job.y_stride + first * PANEL, job.y_stride};
         }
         if (KIND == Kind::bf16 && count == 1) {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.quantized.fields import group_size_of, matcher_of, parse, require_bits
-from blade_llm.spec.quantized import Float8Form, IntegerForm, WeightForm
+from blade_llm.spec.quantized import ActivationForm, Float8Form, IntegerForm, WeightForm
 
 _REGEX: Final = "re:"
 _CLASS: Final = "Linear"
@@ -34,9 +35,19 @@ class _Weights(msgspec.Struct, frozen=True):
     ``static``): they were rounded in that order, which changes nothing of what is stored."""
 
 
+class _Activations(msgspec.Struct, frozen=True):
+    num_bits: int = 8
+    type: str = "int"
+    symmetric: bool = True
+    group_size: int | None = None
+    strategy: str | None = None
+    dynamic: bool | str = False
+
+
 class _Group(msgspec.Struct, frozen=True):
     targets: list[str]
     weights: _Weights | None = None
+    input_activations: _Activations | None = None
     format: str | None = None
 
 
@@ -106,20 +117,57 @@ def _form(group: _Group, common: str) -> WeightForm | None:
     if strategy == "group" and weights.group_size is None:
         raise ValueError("'quantization_config': 'strategy' 'group' without 'group_size', which it needs")
     if weights.type == "float":
-        return _float_form(weights, form, strategy)
+        return _rounding(_float_form(weights, form, strategy), group.input_activations)
     if form not in (_PACKED, *_UNPACKED):
         raise UnsupportedModelError(f"compressed-tensors' 'format' {form!r} with integers is not supported")
     allowed = tuple(range(2, 9)) if form == _PACKED else (8,)
     bits = require_bits(weights.num_bits, allowed, f"compressed-tensors ({form})")
     size = group_size_of(weights.group_size) if strategy == "group" else None
+    found: IntegerForm | None = None
     if strategy == "tensor":
-        return IntegerForm(bits, form == _PACKED, "tensor", None, weights.symmetric)
+        found = IntegerForm(bits, form == _PACKED, "tensor", None, weights.symmetric)
     if strategy == "channel":
-        return IntegerForm(bits, form == _PACKED, "channel", None, weights.symmetric)
+        found = IntegerForm(bits, form == _PACKED, "channel", None, weights.symmetric)
     if strategy == "group" and size is not None:
         act_order = weights.actorder is True or str(weights.actorder).lower() in _GROUPED_BY_ORDER
-        return IntegerForm(bits, form == _PACKED, "group", size, weights.symmetric, act_order)
+        found = IntegerForm(bits, form == _PACKED, "group", size, weights.symmetric, act_order)
+    if found is not None:
+        return _rounding(found, group.input_activations)
     raise _unknown_strategy(strategy, "integers", "'tensor', 'channel' and 'group'")
+
+
+_Form = TypeVar("_Form", IntegerForm, Float8Form)
+
+
+def _rounding(form: _Form, given: _Activations | None) -> _Form:
+    """``form`` with its activations; what is not computed here is noted, and the weights are read all the same."""
+    if given is None:
+        return form
+    kind: Literal["int8", "fp8"] = "int8" if isinstance(form, IntegerForm) else "fp8"
+    if why := _not_rounded(form, given):
+        return replace(form, unrounded=why)
+    if not given.dynamic:
+        return replace(form, activations=ActivationForm(kind, "input_scale"))
+    # One scale for all tokens of a step would make a token's result depend on the others: each has its own.
+    size = group_size_of(given.group_size) if given.strategy == "group" else None
+    return replace(form, activations=ActivationForm(kind, None, size))
+
+
+def _not_rounded(form: IntegerForm | Float8Form, given: _Activations) -> str:
+    """What of ``given`` is not computed; empty where all is."""
+    integers = isinstance(form, IntegerForm)
+    if given.num_bits != 8 or given.type != ("int" if integers else "float"):
+        return f"{given.type} of {given.num_bits} bits, with weights of {'integers' if integers else 'floats'}"
+    if not given.symmetric:
+        return "with zero points"
+    if isinstance(form, IntegerForm) and (form.bits != 8 or form.strategy == "group" or not form.symmetric):
+        return "int8, with weights that are in groups, asymmetric or not of 8 bits"
+    allowed = (None, "tensor") if given.dynamic is False else (None, "token", "tensor")
+    if given.dynamic is True and not integers:
+        allowed = (*allowed, "group")
+    if given.strategy in allowed and given.dynamic in (True, False):
+        return ""
+    return f"'strategy' {given.strategy!r} with 'dynamic' {given.dynamic!r}"
 
 
 def _float_form(weights: _Weights, form: str, strategy: str) -> Float8Form:

@@ -9,7 +9,7 @@ import msgspec
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.quantized.fields import is_named, parse
-from blade_llm.spec.quantized import Float8Form
+from blade_llm.spec.quantized import ActivationForm, Float8Form
 
 _FORMATS: Final = ("e4m3", "float8_e4m3fn")
 
@@ -17,32 +17,40 @@ _FORMATS: Final = ("e4m3", "float8_e4m3fn")
 class _Float8(msgspec.Struct, frozen=True):
     fmt: str = "e4m3"
     weight_block_size: list[int] | None = None
+    activation_scheme: str = "dynamic"
     modules_to_not_convert: list[str] = []
     ignored_layers: list[str] = []
 
 
 def read_float8(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]:
     """The form of each module: in blocks where these are given, else with one scale a weight. The output
-    matrix is plain.
+    matrix is plain. Activations are rounded as ``activation_scheme`` says; dynamically, with one scale a token, or in
+    blocks for each block of its inputs.
 
     Raises :class:`UnsupportedModelError` for another format than e4m3, ``ValueError`` for senseless fields.
     """
     config = parse(fields, _Float8)
     if config.fmt not in _FORMATS:
         raise UnsupportedModelError(f"FP8's 'fmt' {config.fmt!r} is not supported; 'e4m3' is")
+    if config.activation_scheme not in ("dynamic", "static"):
+        raise UnsupportedModelError(
+            f"FP8's 'activation_scheme' {config.activation_scheme!r} is not supported; 'dynamic' and 'static' are"
+        )
+    scale = "input_scale" if config.activation_scheme == "static" else None
     if config.weight_block_size is None:
-        return _outside_of(config, Float8Form(None, None))
+        return _outside_of(config, Float8Form(None, None, activations=ActivationForm("fp8", scale)))
     if len(config.weight_block_size) != 2 or min(config.weight_block_size) < 1:
         raise ValueError(
             f"'quantization_config': 'weight_block_size' must be two positive integers, not {config.weight_block_size}"
         )
     rows, columns = config.weight_block_size
-    return _outside_of(config, Float8Form(rows, columns, "weight_scale_inv"))
+    activations = ActivationForm("fp8", scale, columns if scale is None else None)
+    return _outside_of(config, Float8Form(rows, columns, "weight_scale_inv", activations))
 
 
 def read_fbgemm(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]:
     """As :func:`read_float8`, with a scale for each output."""
-    return _outside_of(parse(fields, _Float8), Float8Form(1, None))
+    return _outside_of(parse(fields, _Float8), Float8Form(1, None, activations=ActivationForm("fp8")))
 
 
 def _outside_of(config: _Float8, form: Float8Form) -> Callable[[str], Float8Form | None]:

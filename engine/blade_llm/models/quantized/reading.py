@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
+from blade_llm.models.quantized.activations import with_activations
 from blade_llm.models.quantized.integers import read_awq, read_gptq, read_integers
 from blade_llm.models.quantized.slicing import float8_part, select_rows, under_each_other
 from blade_llm.models.quantized.stored_part import StoredPart
@@ -23,7 +24,7 @@ def read_quantized(source: WeightSource, part: TensorPart) -> QuantizedWeight | 
     runs, order = ((range(outputs),), None) if part.rows is None else contiguous_runs(part.rows)
     columns = part.columns or range(inputs)
     found = under_each_other([_read(StoredPart(source, part, run, columns), part) for run in runs])
-    return found if order is None else select_rows(found, order)
+    return with_activations(found if order is None else select_rows(found, order), source, part)
 
 
 def _read(stored: StoredPart, part: TensorPart) -> QuantizedWeight | Float8Weight:

@@ -137,6 +137,8 @@ def _alike(weights: Sequence[QuantizedWeight]) -> bool:
     first = weights[0]
     if any((each.bits, each.group_size) != (first.bits, first.group_size) for each in weights):
         return False
+    if any(each.activations != first.activations for each in weights):
+        return False
     if any(each.scales.dtype != first.scales.dtype for each in weights):
         return False
     orders = [each.order for each in weights]
