@@ -29,7 +29,8 @@ def _as_float64(handle: Any) -> np.ndarray[Any, Any]:
 def _dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
     """The product in fp64, rounded once: whatever the order of its terms, the result is the same."""
     assert not {tl.float8e5, tl.float8e4b8} & {a.dtype.scalar, b.dtype.scalar}, "no kernel multiplies them"
-    product = np.matmul(_as_float64(a), _as_float64(b)).astype(d.data.dtype)
+    with np.errstate(invalid="ignore"):
+        product = np.matmul(_as_float64(a), _as_float64(b)).astype(d.data.dtype)
     return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
 
 

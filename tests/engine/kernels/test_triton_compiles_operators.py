@@ -32,8 +32,11 @@ KERNELS = {
     "weighted_sum",
     "_one_row_kernel",
     "_few_rows_kernel",
+    "multiply",
+    "sum_splits",
+    "write_floats",
 }
-PRODUCTS = {"grouped_linear", "_few_rows_kernel"}
+PRODUCTS = {"grouped_linear", "_few_rows_kernel", "multiply"}
 SHARED_MEMORY = {"hopper": 227 << 10, "mi300": 64 << 10}
 """What products on tensor cores may have; the others make do with the smaller one on both."""
 

@@ -19,8 +19,6 @@ from blade_llm.kernels.linear.gpu.forms import MOST_ROWS, Form, block_rows, form
 from blade_llm.kernels.linear.gpu.words import Words, words_of
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 
-DTYPES = (torch.bfloat16, torch.float16)
-"""Of the activations that the kernels multiply."""
 FIXED_ROWS = 128
 """Rows that a deterministic layer multiplies at once, in tiles of :data:`MOST_ROWS`: enough to read weights seldom, and
 the parts of split sums stay small."""
@@ -31,24 +29,21 @@ _FLOATS_OUTPUTS = 32
 class GpuLinear:
     """A packed weight with its bias."""
 
-    __slots__ = ("_bias", "_deterministic", "_words", "nbytes")
+    __slots__ = ("_bias", "_deterministic", "_dtype", "_words", "nbytes")
 
     def __init__(
         self, weight: QuantizedWeight | Float8Weight, bias: Tensor | None, dtype: torch.dtype, *, deterministic: bool
     ) -> None:
-        """``dtype``: of the activations, one of :data:`DTYPES`. Raises ValueError for another one, and for a weight of
-        which :func:`~blade_llm.kernels.linear.gpu.words.why_not` says why not."""
-        if dtype not in DTYPES:
-            raise ValueError(f"activations must be bf16 or fp16, not {dtype}")
+        """``dtype``: of the activations. :func:`~blade_llm.kernels.linear.gpu.why_not` must have nothing against it."""
         self._words = words_of(weight)
         self._bias = None if bias is None else bias.to(dtype).contiguous()
-        self._deterministic = deterministic
+        self._dtype, self._deterministic = dtype, deterministic
         self.nbytes = self._words.nbytes + (self._bias.nbytes if self._bias is not None else 0)
 
     def __call__(self, x: Tensor) -> Tensor:
         words = self._words
-        if x.dim() != 2 or x.shape[1] != words.inputs or x.dtype not in DTYPES:
-            raise ValueError(f"x must be [tokens, {words.inputs}] bf16 or fp16, not {list(x.shape)} {x.dtype}")
+        if x.dim() != 2 or x.shape[1] != words.inputs or x.dtype != self._dtype:
+            raise ValueError(f"x must be [tokens, {words.inputs}] {self._dtype}, not {list(x.shape)} {x.dtype}")
         tokens = len(x)
         y = x.new_empty(tokens, words.outputs)
         if not tokens:

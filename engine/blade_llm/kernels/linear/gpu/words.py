@@ -90,7 +90,7 @@ class Words:
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def why_not(weight: QuantizedWeight | Float8Weight) -> str:
+def why_no_words(weight: QuantizedWeight | Float8Weight) -> str:
     """In words, why the weight cannot be packed so; empty where it can."""
     group_size = weight.group_size if isinstance(weight, QuantizedWeight) else weight.block[1]
     if group_size < weight.inputs and group_size % SLICES[-1]:
@@ -101,9 +101,7 @@ def why_not(weight: QuantizedWeight | Float8Weight) -> str:
 
 
 def words_of(weight: QuantizedWeight | Float8Weight) -> Words:
-    """Pack ``weight``. Raises ValueError where :func:`why_not` says something."""
-    if reason := why_not(weight):
-        raise ValueError(f"no kernel of a GPU multiplies by weights with {reason}")
+    """Pack ``weight``, of which :func:`why_no_words` says nothing."""
     if isinstance(weight, Float8Weight):
         sharing, group_size = min(weight.block[0], weight.outputs), min(weight.block[1], weight.inputs)
         words = _packed(weight.values.view(torch.uint8), 8, _slice(group_size, weight.inputs))
