@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import triton
-from engine_support.affine_weights import random_float8, random_weight
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -23,7 +22,7 @@ from blade_llm.spec.rope import RopeSpec
 TARGETS = {"hopper": GPUTarget("cuda", 90, 32), "mi300": GPUTarget("hip", "gfx942", 64)}
 SHARED_MEMORY = {"hopper": 227 << 10, "mi300": 64 << 10}
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int32: "i32", torch.int64: "i64", torch.float64: "fp64"}
-TYPES |= {torch.int8: "i8", torch.uint8: "u8", torch.float16: "fp16"}
+TYPES |= {torch.int8: "i8", torch.uint8: "u8"}
 OPERATORS = [
     "rms_norm",
     "rope_write_kv",
@@ -89,25 +88,6 @@ def main(target: str) -> None:
     compile_latent(warm)
     compile_moe(warm, SHARED_MEMORY[target])
     compile_linear(SHARED_MEMORY[target])
-    compile_quantized(SHARED_MEMORY[target])
-
-
-def compile_quantized(shared_memory: int) -> None:
-    """Products with packed weights: of few rows, split and not, and of many."""
-    linear: Any = importlib.import_module("blade_llm.kernels.linear")
-    forms: Any = importlib.import_module("blade_llm.kernels.linear.gpu.forms")
-    forms.shared_memory, forms.processors = lambda device: shared_memory, lambda device: 132
-    for weight in (
-        random_weight(1024, 2048, group_size=128, ordered=True),
-        random_weight(1024, 1000, bits=8, group_size=1000, zeros=False),
-        random_float8(1024, 1024, (128, 128)),
-    ):
-        for dtype, deterministic in ((torch.bfloat16, False), (torch.float16, True)):
-            packed = linear.pack_quantized(weight, torch.zeros(1024), deterministic=deterministic, dtype=dtype)
-            for rows in (16,) if deterministic else (16, 32, 64, 65):
-                packed(torch.zeros(rows, weight.inputs, dtype=dtype))
-    wide = linear.pack_quantized(random_weight(17000, 512), deterministic=False, dtype=torch.bfloat16)
-    wide(torch.zeros(1, 512, dtype=torch.bfloat16))
 
 
 def compile_linear(shared_memory: int) -> None:

@@ -32,11 +32,8 @@ KERNELS = {
     "weighted_sum",
     "_one_row_kernel",
     "_few_rows_kernel",
-    "multiply",
-    "sum_splits",
-    "write_floats",
 }
-PRODUCTS = {"grouped_linear", "_few_rows_kernel", "multiply"}
+PRODUCTS = {"grouped_linear", "_few_rows_kernel"}
 SHARED_MEMORY = {"hopper": 227 << 10, "mi300": 64 << 10}
 """What products on tensor cores may have; the others make do with the smaller one on both."""
 
