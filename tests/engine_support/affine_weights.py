@@ -1,11 +1,17 @@
-"""Affine-quantised weights: of random numbers, and of a weight rounded to the nearest levels."""
+"""Quantised weights: of random numbers, and of a weight rounded to the nearest levels."""
 
 from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
+
+Weight = TypeVar("Weight", QuantizedWeight, Float8Weight, QuantizedWeight | Float8Weight)
 
 
 def random_weight(
@@ -31,6 +37,24 @@ def random_weight(
         group_size=group_size,
         order=torch.randperm(inputs, generator=generator) if ordered else None,
     )
+
+
+def random_float8(
+    outputs: int, inputs: int, block: tuple[int, int], scale_dtype: torch.dtype = torch.bfloat16, seed: int = 0
+) -> Float8Weight:
+    """Every e4m3 number but NaN is as likely, subnormal ones and negative zeros too."""
+    generator = torch.Generator().manual_seed(seed)
+    bits = torch.randint(255, (outputs, inputs), dtype=torch.uint8, generator=generator)
+    bits[bits == 127] = 255 - 127
+    blocks = [-(-size // part) for size, part in zip((outputs, inputs), block, strict=True)]
+    scales = (torch.rand(*blocks, generator=generator) * 0.01 + 0.005).to(scale_dtype)
+    return Float8Weight(bits.view(torch.float8_e4m3fn), scales, block)
+
+
+def on(device: torch.device, weight: Weight) -> Weight:
+    """The weight with its tensors on ``device``."""
+    values = {each.name: getattr(weight, each.name) for each in fields(weight)}
+    return replace(weight, **{name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)})
 
 
 def rounded_weight(weight: Tensor, *, bits: int = 4, group_size: int = 32, ordered: bool = False) -> QuantizedWeight:

@@ -18,6 +18,7 @@ from torch import Tensor, bfloat16
 from torch import dtype as DType
 
 from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.linear import gpu
 from blade_llm.kernels.linear import torch as _reference
 from blade_llm.kernels.linear.affine import AffineLinear
 from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
@@ -60,6 +61,8 @@ def pack_quantized(
     """
     on_gpu = weight.scales.device.type == "cuda"
     rows = _reference.rows_at_once(on_gpu=on_gpu) if deterministic else None
+    if backend_of(weight.scales) == "triton" and not gpu.why_not(weight, dtype):
+        return gpu.pack(weight, bias, dtype, deterministic=deterministic)
     if dtype == bfloat16 and not on_gpu and backend_of(weight.scales) == "native":
         from blade_llm.kernels.linear import native
 
@@ -74,8 +77,10 @@ def pack_quantized(
 
 def why_floats(weight: QuantizedWeight | Float8Weight, dtype: DType) -> str:
     """In words, why no kernel multiplies by such a weight as it is, where :func:`pack_quantized` found none."""
+    if backend_of(weight.scales) == "triton":
+        return gpu.why_not(weight, dtype)
     if weight.scales.device.type == "cuda":
-        return "a GPU"
+        return "no Triton operators"
     if dtype != bfloat16:
         return f"activations in {str(dtype).removeprefix('torch.')}"
     if isinstance(weight, Float8Weight):
