@@ -5,19 +5,18 @@ Progress and the table of errors go to stderr; the folder, as the last line, to 
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import sys
 from collections.abc import Sequence
 
 from blade_llm.cli.byte_progress import byte_progress
+from blade_llm.cli.failures import FAILURES, end_with
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.quantize_flags import GROUPS, options_of
 from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
-from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantize.output import OutputFolder
 from blade_llm.quantize.report import Report, by_kind
 from blade_llm.quantize.run import prepare, quantize_model
@@ -49,16 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         with locked(output.lock, lambda: _say_waiting(output)), byte_progress("quantising") as start:
             report = quantize_model(job, output, start)
-    except ModelFilesError as error:
-        print(f"blade_llm_quantize: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        what = f"no space left for {output_dir}" if error.errno == errno.ENOSPC else str(error)
-        print(f"blade_llm_quantize: {what}{_kept(output)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"blade_llm_quantize: stopped{_kept(output)}", file=sys.stderr)
-        return 130
+    except FAILURES as failure:
+        return end_with("blade_llm_quantize", failure, output_dir, kept=os.path.isdir(output.staging))
     _print_report(report)
     print(output_dir)
     return 0
@@ -66,11 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say_waiting(output: OutputFolder) -> None:
     print(f"blade_llm_quantize: waiting for another run that writes {output.path}", file=sys.stderr, flush=True)
-
-
-def _kept(output: OutputFolder) -> str:
-    """What to add to a failure where something was begun."""
-    return "; what is complete is kept, the same command continues" if os.path.isdir(output.staging) else ""
 
 
 def _print_report(report: Report) -> None:

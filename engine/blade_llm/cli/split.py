@@ -5,7 +5,6 @@ Progress goes to stderr; the folder, as the last line, to stdout.
 
 from __future__ import annotations
 
-import errno
 import logging
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.cli.byte_progress import byte_progress
+from blade_llm.cli.failures import FAILURES, end_with
 from blade_llm.cli.flags import Flag, FlagParser, boolean, byte_size, positive
 from blade_llm.cli.progress import download_progress
 from blade_llm.hub.locking import locked
@@ -24,9 +24,10 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import expert_parallel_problem, tensor_parallel_problem
 from blade_llm.spec.shard import Shard
 from blade_llm.weights.checkpoint import Checkpoint, check_weights, open_checkpoint, open_rank
-from blade_llm.weights.split.divide import make_split, write_split
+from blade_llm.weights.split.divide import make_split, require_ours, write_split
 from blade_llm.weights.split.join import write_joined
-from blade_llm.weights.split.manifest import is_split, read_split, require_size
+from blade_llm.weights.split.manifest import digest, is_split, read_split, require_size
+from blade_llm.weights.split.output import JoinOutput, SplitOutput
 from blade_llm.weights.split.plan import plan_parts
 
 _FLAGS: Final = (
@@ -86,19 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with download_progress() as progress:
             folder = resolve_model(flags["model"], progress=progress)
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
-        with locked(output_dir.parent / f".{output_dir.name}.lock"):
-            (_join if flags["reverse"] else _split)(folder, output_dir, flags)
-    except ModelFilesError as error:
-        print(f"blade_llm_split: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        what = f"no space left for {output_dir}" if error.errno == errno.ENOSPC else str(error)
-        print(f"blade_llm_split: {what}; what is complete is kept, the same command continues", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("blade_llm_split: stopped; ranks that are complete are kept, the same command continues", file=sys.stderr)
-        return 130
+        (_join if flags["reverse"] else _split)(folder, output_dir, flags)
+    except FAILURES as failure:
+        return end_with("blade_llm_split", failure, output_dir, kept=is_split(output_dir))
     print(output_dir)
     return 0
 
@@ -118,8 +109,12 @@ def _split(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
     head = _head(folder, config, checkpoint)
     parts = plan_parts(config, checkpoint.tensors, size, head, expert_parallel=expert_parallel)
     split = make_split(parts, checkpoint.tensors, checkpoint.files, size, expert_parallel=expert_parallel)
-    with byte_progress("splitting") as start:
-        write_split(folder, split, checkpoint.tensors, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
+    output = SplitOutput.at(output_dir)
+    require_ours(output, split)
+    output.path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(output.lock), byte_progress("splitting") as start:
+        write_split(folder, split, checkpoint.tensors, output, max_shard_bytes=flags["max_shard_size"], start=start)
+    output.unlock()
 
 
 def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
@@ -149,8 +144,11 @@ def _join(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
         require_size(folder, split, flags["tensor_parallel_size"])
     experts = split.enable_expert_parallel
     ranks = [open_rank(folder, Shard(rank, size, experts)).tensors for rank in range(size)]
-    with byte_progress("joining") as start:
-        write_joined(folder, split, ranks, output_dir, max_shard_bytes=flags["max_shard_size"], start=start)
+    output = JoinOutput.at(output_dir)
+    output.require_usable(digest(folder))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with locked(output.lock), byte_progress("joining") as start:
+        write_joined(folder, split, ranks, output, max_shard_bytes=flags["max_shard_size"], start=start)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from blade_llm.weights.split.manifest import (
     tensor_bytes,
     write_manifest,
 )
+from blade_llm.weights.split.output import SplitOutput
 from blade_llm.weights.split.part import Part
 from blade_llm.weights.split.plan import Parts
 from blade_llm.weights.split.space import copy_side_files, require_space, side_files
@@ -57,18 +58,19 @@ def write_split(
     model_dir: Path,
     split: Split,
     tensors: Mapping[str, TensorInfo],
-    output_dir: Path,
+    output: SplitOutput,
     *,
     max_shard_bytes: int,
     start: Callable[[int], Progress],
 ) -> list[int]:
-    """Make ``output_dir`` what ``split`` describes; returns the ranks that were written, without those that were there.
+    """Make ``output`` what ``split`` describes; returns the ranks that were written, without those that were there.
 
     ``start``: called with all bytes to be checked or written, gives what is called with those that were. Raises
     :class:`ModelFilesError` for a folder with anything else in it and for too little space on its disk, ``OSError``
     where it cannot be written.
     """
-    _require_ours(output_dir, split)
+    require_ours(output, split)
+    output_dir = output.path
     output_dir.mkdir(parents=True, exist_ok=True)
     sizes = [split.nbytes(rank) for rank in range(split.tensor_parallel_size)]
     progress = start(sum(sizes))
@@ -91,10 +93,10 @@ def write_split(
     return missing
 
 
-def _require_ours(output_dir: Path, split: Split) -> None:
+def require_ours(output: SplitOutput, split: Split) -> None:
     """Raise :class:`ModelFilesError` unless the folder is new, empty or an earlier attempt at the same."""
-    begun = {staging_of(output_dir / SPLIT_NAME)}
-    if not output_dir.exists() or (output_dir.is_dir() and begun.issuperset(output_dir.iterdir())):
+    output_dir = output.path
+    if output.content <= {staging_of(output_dir / SPLIT_NAME).name} and not output_dir.is_file():
         return
     if not is_split(output_dir):
         raise ModelFilesError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.split.chunks import Bytes, TensorFiles, joined_chunks
-from blade_llm.weights.split.manifest import AGAIN, Split, SplitTensor, rank_folder, read_rank, tensor_bytes
+from blade_llm.weights.split.manifest import AGAIN, Split, SplitTensor, digest, rank_folder, read_rank, tensor_bytes
+from blade_llm.weights.split.output import JoinOutput
 from blade_llm.weights.split.part import Part
 from blade_llm.weights.split.space import copy_side_files, require_space, side_files
 from blade_llm.weights.split.writer import Outgoing, Progress, checksum, in_folder, write_checkpoint
@@ -19,24 +19,26 @@ def write_joined(
     folder: Path,
     split: Split,
     ranks: Sequence[Mapping[str, TensorInfo]],
-    output_dir: Path,
+    output: JoinOutput,
     *,
     max_shard_bytes: int,
     start: Callable[[int], Progress],
 ) -> None:
-    """Make ``output_dir`` the whole model that ``folder`` holds the parts of, there whole or not at all.
+    """Make ``output`` the whole model that ``folder`` holds the parts of, which cannot be loaded before it is whole.
 
     ``ranks``: the tensors in each rank's files; ``start``: as of :func:`~blade_llm.weights.split.divide.write_split`.
     Raises :class:`ModelFilesError` for a part whose checksum is wrong, naming rank and file, for a folder that is not
     empty and too little space, ``OSError`` where it cannot be written.
     """
-    if output_dir.exists() and not (output_dir.is_dir() and not any(output_dir.iterdir())):
-        raise ModelFilesError(f"{output_dir} is not empty; delete it or give another --output_dir")
+    source = digest(folder)
+    output.require_usable(source)
+    if output.is_whole(source):
+        output.finish(source)
+        return
     total = sum(tensor_bytes(tensor, Part()) for tensor in split.tensors.values())
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    staging = output_dir.with_name(f".{output_dir.name}.staging")
-    shutil.rmtree(staging, ignore_errors=True)
-    require_space(output_dir.parent, total, side_files(folder))
+    output.discard()
+    output.parent.mkdir(parents=True, exist_ok=True)
+    require_space(output.parent, total, side_files(folder))
     manifests = [read_rank(folder, rank) for rank in range(split.tensor_parallel_size)]
     progress = start(total + sum(file.bytes for manifest in manifests for file in manifest.files.values()))
     for manifest in manifests:
@@ -47,14 +49,15 @@ def write_joined(
                     f"{folder}: {own.name}/{name} of rank {manifest.rank} is damaged (its SHA-256 is not the one of "
                     f"when it was written); {AGAIN}"
                 )
-    staging.mkdir()
+    output.begin()
     try:
-        write_checkpoint(staging, _outgoing(split, ranks), max_shard_bytes, progress)
-        copy_side_files(folder, staging)
-        staging.replace(output_dir)
+        write_checkpoint(output.staging, _outgoing(split, ranks), max_shard_bytes, progress)
+        copy_side_files(folder, output.staging)
+        output.require_usable(source)
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        output.discard()
         raise
+    output.finish(source)
 
 
 def whole_chunks(
