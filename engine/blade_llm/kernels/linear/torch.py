@@ -102,9 +102,7 @@ class FixedRows:
         return torch.cat(parts)[: len(x)]
 
 
-def pack(
-    weight: Tensor, bias: Tensor | None, quant: Quantization, deterministic: bool
-) -> PackedLinear | None:
+def pack(weight: Tensor, bias: Tensor | None, quant: Quantization, deterministic: bool) -> PackedLinear | None:
     """As :func:`blade_llm.kernels.linear.pack`, on any device."""
     linear: OneDnnLinear | PlainLinear | Int8Linear | Int4Linear
     on_gpu = weight.device.type == "cuda"
