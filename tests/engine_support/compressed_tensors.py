@@ -12,7 +12,6 @@ from torch import Tensor
 
 from blade_llm.kernels.linear.float8 import Float8Weight
 
-
 INT8_TOKENS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
 INT8_STATIC = {**INT8_TOKENS, "strategy": "tensor", "dynamic": False}
 FP8_TOKENS = {**INT8_TOKENS, "type": "float"}
@@ -30,8 +29,9 @@ def compressed(
         made = of_weight(module, weight)
         if made is None or rounded is None or rounded["dynamic"]:
             return made
-        # A scale of its own for each layer, with which some activations of these models are clipped.
-        scale = (len(module) % 5 + 6) / (400 if rounded["type"] == "int" else 1500)
+        # One for all layers with the same inputs, with which some activations of these models are clipped.
+        step = {"o_proj": 6, "down_proj": 7, "gate_proj": 8, "up_proj": 8}.get(module.rpartition(".")[2], 9)
+        scale = step / (400 if rounded["type"] == "int" else 1500)
         return {**made[0], f"{module}.input_scale": torch.tensor([scale])}, made[1]
 
     def of_weight(module: str, weight: Tensor) -> tuple[Mapping[str, Tensor], Tensor] | None:

@@ -24,7 +24,13 @@ from engine_support.compressed_tensors import (
 from engine_support.families import ROWS, save_row
 from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
 from engine_support.native_isa import needs_native
-from engine_support.quantized_checkpoints import SIZES, float8, quantize_folder, save_quantized
+from engine_support.quantized_checkpoints import (
+    SIZES,
+    float8,
+    load_rounding_reference,
+    quantize_folder,
+    save_quantized,
+)
 from engine_support.rounded_activations import rounding_of
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import thread_ranks
@@ -33,6 +39,7 @@ from safetensors.torch import load_file, save_file
 
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.config import SpeculativeConfig
+from blade_llm.kernels.linear.affine import StackedLinear
 from blade_llm.kernels.linear.native import NativeLinear
 from blade_llm.lora.reader import read_adapter
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
@@ -110,15 +117,15 @@ def test_each_layer_multiplies_rounded_activations(form: Any, tmp_path: Path) ->
 @needs_native
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 def test_bf16_takes_the_native_kernels(form: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One weight for all that have the same inputs, where the scale of these is the same."""
+    """One weight for all that have the same inputs."""
     reference = save_quantized(tmp_path, "llama", *form, **SIZES)
     with caplog.at_level("INFO"):
         runner = build_runner(engine_config(tmp_path, dtype="bfloat16"))
     assert "become floats" not in caplog.text
     assert "activations are rounded in 21 of them to " in caplog.text
     layer = runner.model.layers[0]  # type: ignore[attr-defined]
-    stacked = isinstance(layer.mlp.up.packed, NativeLinear)
-    assert stacked == (form not in (FORMS["int8, static"], FORMS["fp8, static"]))
+    for linear in (layer.mlp.up, layer.mlp.down, layer.attention.qkv, layer.attention.output):
+        assert isinstance(linear.packed, NativeLinear)
     plain, own = (build_runner(engine_config(folder, dtype="bfloat16")) for folder in (tmp_path / "plain", tmp_path))
     expected = reference_logits(reference, prompt_of(40))[-1]
     unrounded = logits_of(build_runner(engine_config(tmp_path / "plain")))
@@ -140,6 +147,22 @@ def test_a_scale_that_is_none_is_named(tmp_path: Path) -> None:
     save_file(tensors, file)
     with pytest.raises(ModelFilesError, match=r"1 of \d+ tensors are missing: .*down_proj.input_scale"):
         build_runner(engine_config(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["int8, static", "fp8, static"])
+def test_layers_with_the_same_inputs_and_other_scales(form: str, tmp_path: Path) -> None:
+    """Each rounds by its own."""
+    save_quantized(tmp_path, "qwen2", *FORMS[form], **SIZES)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for index in range(3):
+        tensors[f"model.layers.{index}.self_attn.k_proj.input_scale"] *= 3
+    save_file(tensors, file)
+    reference = load_rounding_reference(tmp_path)
+    runner = build_runner(engine_config(tmp_path))
+    assert isinstance(runner.model.layers[0].attention.qkv.packed, StackedLinear)  # type: ignore[attr-defined]
+    expected = reference_logits(reference, prompt_of(40))[-1]
+    assert (logits_of(runner) - expected).norm() < 2e-3 * expected.norm()
 
 
 def test_transformers_name_of_a_static_scale(tmp_path: Path) -> None:
