@@ -12,12 +12,29 @@ from torch import Tensor
 
 from blade_llm.kernels.linear.float8 import Float8Weight
 
+INT8_TOKENS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+INT8_STATIC = {**INT8_TOKENS, "strategy": "tensor", "dynamic": False}
+FP8_TOKENS = {**INT8_TOKENS, "type": "float"}
+FP8_STATIC = {**INT8_STATIC, "type": "float"}
+FP8_GROUPS = {**FP8_TOKENS, "strategy": "group", "group_size": 32}
 
-def compressed(weights: Mapping[str, Any], form: str, *, shuffled: bool = False) -> tuple[dict[str, Any], Quantize]:
+
+def compressed(
+    weights: Mapping[str, Any], form: str, *, shuffled: bool = False, rounded: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], Quantize]:
     """``quantization_config`` and how weights are quantised, all but the head. ``weights``: as in a group of it;
-    ``shuffled``: groups are not consecutive inputs."""
+    ``shuffled``: groups are not consecutive inputs; ``rounded``: how activations are, ``input_activations``."""
 
     def quantize(module: str, weight: Tensor) -> tuple[Mapping[str, Tensor], Tensor] | None:
+        made = of_weight(module, weight)
+        if made is None or rounded is None or rounded["dynamic"]:
+            return made
+        # One for all layers with the same inputs, with which some activations of these models are clipped.
+        step = {"o_proj": 6, "down_proj": 7, "gate_proj": 8, "up_proj": 8}.get(module.rpartition(".")[2], 9)
+        scale = step / (400 if rounded["type"] == "int" else 1500)
+        return {**made[0], f"{module}.input_scale": torch.tensor([scale])}, made[1]
+
+    def of_weight(module: str, weight: Tensor) -> tuple[Mapping[str, Tensor], Tensor] | None:
         if module == "lm_head":
             return None
         if weights.get("type") == "float":
@@ -29,7 +46,7 @@ def compressed(weights: Mapping[str, Any], form: str, *, shuffled: bool = False)
             rounded = _of_whole(weight, rounded.bits, symmetric)
         return _integers(module, rounded, form, weights), rounded.weight()
 
-    group = {"targets": ["Linear"], "weights": dict(weights), "input_activations": None, "output_activations": None}
+    group = {"targets": ["Linear"], "weights": dict(weights), "input_activations": rounded}
     config = {
         "quant_method": "compressed-tensors",
         "format": form,

@@ -34,11 +34,12 @@ def round_inputs_of(model: Any, config: Mapping[str, Any], tensors: Mapping[str,
     ``quantization_config`` says."""
     for name, module in model.named_modules():
         scales = [key for key in tensors if key.startswith(f"{name}.weight_scale")]
-        if isinstance(module, nn.Linear) and scales and (rounds := _rounding(config, tensors, name)) is not None:
+        if isinstance(module, nn.Linear) and scales and (rounds := rounding_of(config, tensors, name)) is not None:
             module.register_forward_pre_hook(lambda _, inputs, rounds=rounds: (rounds(inputs[0]), *inputs[1:]))
 
 
-def _rounding(config: Mapping[str, Any], tensors: Mapping[str, Tensor], module: str) -> Round | None:
+def rounding_of(config: Mapping[str, Any], tensors: Mapping[str, Tensor], module: str) -> Round | None:
+    """How ``module`` of a checkpoint with ``tensors`` rounds its inputs; None: not at all."""
     static = tensors.get(f"{module}.input_scale")
     if config["quant_method"] == "fp8":
         if config.get("activation_scheme") == "static":

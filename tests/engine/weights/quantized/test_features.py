@@ -33,10 +33,16 @@ from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.runner import build_runner
 from blade_llm.spec.quantized import dequantized_bytes
 
+
+def float8_weights(size: int) -> Any:
+    """8-bit floats in square blocks, by activations that are not rounded: test_w8a8.py has those."""
+    return compressed({"type": "float", "strategy": "block", "block_structure": [size, size]}, "float-quantized")
+
+
 FORMS = {
     "gptq": gptq(4, 32, symmetric=False),
     "awq": awq(16),
-    "fp8": float8((32, 32)),
+    "fp8": float8_weights(32),
     "compressed-tensors": compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, "int-quantized"),
 }
 
@@ -154,8 +160,8 @@ def test_draft_tokens_and_all_that_a_request_can_set(model: tuple[Path, Any]) ->
 def test_layers_for_multi_token_prediction(row: str, tmp_path: Path) -> None:
     """They are quantised as the others, and draft the same tokens."""
     save_with_mtp(tmp_path / "plain", row)
-    quantize_folder(tmp_path / "plain", tmp_path / "quantised", *float8((16, 16)))
-    scales = [name for name in load_file(tmp_path / "quantised" / "model.safetensors") if name.endswith("scale_inv")]
+    quantize_folder(tmp_path / "plain", tmp_path / "quantised", *float8_weights(16))
+    scales = [name for name in load_file(tmp_path / "quantised" / "model.safetensors") if name.endswith("weight_scale")]
     assert any(name.startswith(("mtp.layers.0.", "model.layers.3.")) for name in scales)
     found = []
     for folder in (tmp_path / "plain", tmp_path / "quantised"):
@@ -174,7 +180,7 @@ def test_layers_for_multi_token_prediction(row: str, tmp_path: Path) -> None:
 def test_mixtures_and_latent_attention(name: str, form: str, tmp_path: Path) -> None:
     """Their weights become floats again where no kernel takes them as they are."""
     save_row(tmp_path / "plain", ROWS[name], torch.float16)
-    quantize_folder(tmp_path / "plain", tmp_path / "quantised", *(float8((16, 16)) if form == "fp8" else gptq(4, -1)))
+    quantize_folder(tmp_path / "plain", tmp_path / "quantised", *(float8_weights(16) if form == "fp8" else gptq(4, -1)))
     compare = Comparison(build_runner(engine_config(tmp_path / "quantised")), load_reference(tmp_path / "plain"))
     SCENARIOS["prefill_and_decode"](compare)
 
@@ -219,11 +225,8 @@ def test_random_weights_are_refused(model: tuple[Path, Any]) -> None:
 @pytest.mark.parametrize(
     ("form", "dtype", "said"),
     [
-        (
-            float8((32, 32)),
-            "bfloat16",
-            (21, "FP8"),
-        ),
+        (float8((32, 16)), "bfloat16", (12, "groups of 16")),
+        (float8((32, 32)), "bfloat16", None if is_available() else (12, "no native operators")),
         (gptq(4, 16), "bfloat16", (12, "groups of 16")),
         (
             gptq(4, 32),
@@ -232,7 +235,7 @@ def test_random_weights_are_refused(model: tuple[Path, Any]) -> None:
         ),
         (gptq(4, 32), "bfloat16", None if is_available() else (12, "no native operators")),
     ],
-    ids=["fp8", "groups", "float32", "fast"],
+    ids=["fp8", "fast fp8", "groups", "float32", "fast"],
 )
 def test_what_becomes_floats_is_said_once(
     form: Any, dtype: DTypeName, said: tuple[int, str] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture

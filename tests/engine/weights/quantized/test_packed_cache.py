@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.compressed_tensors import FORMS
+from engine_support.compressed_tensors import F8, FORMS, FP8_TOKENS, INT8_STATIC, INT8_TOKENS, W8, compressed
 from engine_support.packed_starts import keep_small_models, logits, names_read
 from engine_support.quantized_checkpoints import SIZES, awq, float8, gptq, save_quantized
 
@@ -35,8 +35,12 @@ def small_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
         FORMS["8 bits"],
         FORMS["3 bits"],
         float8((32, 32)),
+        float8((32, 16)),
+        compressed(W8, "int-quantized", rounded=INT8_TOKENS),
+        compressed(W8, "int-quantized", rounded=INT8_STATIC),
+        compressed(F8, "float-quantized", rounded=FP8_TOKENS),
     ],
-    ids=["gptq", "act-order", "rows", "awq", "int8", "3 bits", "fp8"],
+    ids=["gptq", "act-order", "rows", "awq", "int8", "3 bits", "fp8", "fp8 by 16", "w8a8", "static", "w8a8 fp8"],
 )
 def test_a_later_start_reads_the_packed_file_alone(form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for what the native kernels do not take."""
@@ -47,7 +51,7 @@ def test_a_later_start_reads_the_packed_file_alone(form: Any, tmp_path: Path, mo
     expected = logits(folder, None)
     assert torch.equal(logits(folder, cache), expected)
     (packed,) = cache.glob("*.packed")
-    native = config["quant_method"] != "fp8" and form is not FORMS["3 bits"]  # the latter in groups of 16
+    native = config.get("weight_block_size") != [32, 16] and form is not FORMS["3 bits"]  # in groups of 16
     assert len(PackedFile(packed).directory.linears) == (1 + 3 * 4 if native else 1)
     read = names_read(monkeypatch)
     assert torch.equal(logits(folder, cache), expected)

@@ -20,7 +20,7 @@ from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.runner import build_runner
 
-FORMS = {"gptq": gptq(4, 16), "awq": awq(16), "fp8": float8((32, 32))}
+FORMS = {"gptq": gptq(4, 16), "awq": awq(16), "fp8": compressed(F8, "float-quantized")}
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
