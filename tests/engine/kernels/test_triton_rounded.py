@@ -4,16 +4,20 @@ arithmetic with the rounded numbers."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from engine_support.triton_interpreter import COMPILED, DEVICE
+from engine_support.triton_interpreter import COMPILED, DEVICE, use_triton
 
 import engine_support.triton_products  # noqa: F401  isort: skip
 from engine_support.affine_weights import on, random_float8, random_weight
 from torch import Tensor
 
+from blade_llm.kernels.linear import pack_quantized, why_floats
+from blade_llm.kernels.linear.activations import Activations
+from blade_llm.kernels.linear.affine import AffineLinear
 from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.gpu import float8, forms, int8
 from blade_llm.kernels.linear.gpu.float8 import fp8_linear
@@ -290,3 +294,21 @@ def test_captured_products_follow_their_inputs(kind: str) -> None:
         graph.replay()
         assert torch.equal(y, packed(later))
         check(packed, weight, later, None, group_size=group_size)
+
+
+@pytest.mark.parametrize("scale", [None, 0.03])
+def test_a_checkpoint_that_rounds_activations_gets_these_kernels(scale: float | None) -> None:
+    rounding = Activations("int8", scale)
+    weight = replace(random_weight(72, 96, bits=8, group_size=96, zeros=False), activations=rounding)
+    x = rows_of(5, 96)
+    packed = pack_quantized(on(DEVICE, weight), dtype=BF16)
+    assert isinstance(packed, RoundedLinear)
+    expected = rounding.rounded(x.cpu()) @ weight.dequantize().T
+    torch.testing.assert_close(packed(x).cpu(), expected.to(BF16), rtol=2**-7, atol=1e-3)
+
+
+def test_a_rounding_without_a_kernel_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_triton(monkeypatch)
+    weight = replace(random_weight(72, 96), activations=Activations("fp8"))
+    assert why_floats(on(DEVICE, weight), BF16) == "activations in fp8"
+    assert isinstance(pack_quantized(on(DEVICE, weight), dtype=BF16), AffineLinear)
