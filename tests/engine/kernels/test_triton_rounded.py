@@ -297,7 +297,10 @@ def test_captured_products_follow_their_inputs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [None, 0.03])
-def test_a_checkpoint_that_rounds_activations_gets_these_kernels(scale: float | None) -> None:
+def test_a_checkpoint_that_rounds_activations_gets_these_kernels(
+    monkeypatch: pytest.MonkeyPatch, scale: float | None
+) -> None:
+    use_triton(monkeypatch)
     rounding = Activations("int8", scale)
     weight = replace(random_weight(72, 96, bits=8, group_size=96, zeros=False), activations=rounding)
     x = rows_of(5, 96)
