@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from blade_llm.cli.byte_progress import byte_progress
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.quantize_flags import GROUPS, options_of
+from blade_llm.cli.quantize_flags import GROUPS, options_of, texts_of
 from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output_dir = flags["output_dir"].expanduser().absolute()
     output = OutputFolder.at(output_dir)
     try:
+        texts = texts_of(flags) if options.calibrates else []
         with download_progress() as progress:
             folder = resolve_model(flags["model"], progress=progress)
         job = prepare(
@@ -44,7 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             model=flags["model"],
             max_shard_bytes=flags["max_shard_size"],
             tensor_parallel_size=flags["tensor_parallel_size"],
+            texts=texts,
+            states_in_files=flags["cpu_offload"],
         )
+        for note in () if job.samples is None else job.samples.notes:
+            print(f"blade_llm_quantize: {note}", file=sys.stderr, flush=True)
         output.require_usable(whole=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         with locked(output.lock, lambda: _say_waiting(output)), byte_progress("quantising") as start:
