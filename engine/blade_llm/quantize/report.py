@@ -146,6 +146,8 @@ class KindReport(msgspec.Struct, frozen=True):
     bits_per_weight: float
     bytes_before: int
     bytes_after: int
+    mean_output_error: float | None
+    """Of those that have one."""
 
 
 def by_kind(report: Report) -> list[KindReport]:
@@ -159,6 +161,7 @@ def by_kind(report: Report) -> list[KindReport]:
 def _kind(kind: str, tensors: list[TensorReport]) -> KindReport:
     after = sum(each.bytes_after for each in tensors)
     weights = sum(each.shape[0] * each.shape[1] for each in tensors)
+    outputs = [each.output_error for each in tensors if each.output_error is not None]
     return KindReport(
         kind=kind,
         count=len(tensors),
@@ -167,4 +170,5 @@ def _kind(kind: str, tensors: list[TensorReport]) -> KindReport:
         bits_per_weight=after * 8 / weights,
         bytes_before=sum(each.bytes_before for each in tensors),
         bytes_after=after,
+        mean_output_error=sum(outputs) / len(outputs) if outputs else None,
     )
