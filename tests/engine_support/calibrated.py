@@ -13,7 +13,27 @@ from engine_support.tiny_text import write_tokenizer
 
 VOCABULARY = 384
 """More than the tokenizer has."""
-WORDS = "a small engine reads blocks of tokens and keeps the keys it made for every layer of a model".split()
+WORDS = [
+    "a",
+    "small",
+    "engine",
+    "reads",
+    "blocks",
+    "of",
+    "tokens",
+    "and",
+    "keeps",
+    "the",
+    "keys",
+    "it",
+    "made",
+    "for",
+    "every",
+    "layer",
+    "of",
+    "a",
+    "model",
+]
 
 
 def write_texts(file: Path, count: int = 20, words: int = 12) -> Path:

@@ -125,7 +125,13 @@ _MACHINE: Final = (
         help="accepted where nothing needs padding: a layer whose inputs --block_size does not divide is refused",
     ),
 )
-GROUPS: Final = (("model", _MODEL), ("method", _METHOD), ("calibration", _CALIBRATION), ("algorithms", _ALGORITHMS), ("machine", _MACHINE))
+GROUPS: Final = (
+    ("model", _MODEL),
+    ("method", _METHOD),
+    ("calibration", _CALIBRATION),
+    ("algorithms", _ALGORITHMS),
+    ("machine", _MACHINE),
+)
 
 
 def options_of(flags: Mapping[str, Any]) -> QuantizeOptions:

@@ -102,7 +102,10 @@ def test_what_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixt
             ["--quant_mode", "act_and_weight_quant", "--quant_algo", "awq"],
             "--quant_algo awq is for weights alone; with --quant_mode act_and_weight_quant give minmax, gptq,",
         ),
-        (["--quant_dtype", "fp8", "--quant_algo", "gptq"], "--quant_algo gptq chooses integers; with --quant_dtype fp8"),
+        (
+            ["--quant_dtype", "fp8", "--quant_algo", "gptq"],
+            "--quant_algo gptq chooses integers; with --quant_dtype fp8",
+        ),
         (
             ["--calib_data", "some text", "more"],
             "--quant_algo minmax needs no texts; leave out --calib_data, or give another --quant_algo",

@@ -68,9 +68,7 @@ def input_groups(spec: LayerSpec, tensors: TensorMap, index: int) -> list[InputG
     return groups
 
 
-def _group(
-    places: tuple[str, ...] | list[str], before: NormBefore | None, plain: tuple[str, ...] = ()
-) -> InputGroup:
+def _group(places: tuple[str, ...] | list[str], before: NormBefore | None, plain: tuple[str, ...] = ()) -> InputGroup:
     why = "" if before is not None else "no norm before it could take the scales"
     return InputGroup(tuple(places), before, plain, why)
 

@@ -73,9 +73,7 @@ class LayerWriter:
     def _nbytes(self, name: str) -> int:
         return self._places[name][1].source.nbytes
 
-    def _write(
-        self, name: str, result: QuantizedLayer, targets: dict[str, WeightFile], stack: ExitStack
-    ) -> WeightFile:
+    def _write(self, name: str, result: QuantizedLayer, targets: dict[str, WeightFile], stack: ExitStack) -> WeightFile:
         file, unit = self._places[name]
         if file.name not in targets:
             targets[file.name] = stack.enter_context(opened(self._folder, file))

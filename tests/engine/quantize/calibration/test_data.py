@@ -34,7 +34,7 @@ def test_what_is_read(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ('{"prompt": "a", "answer": "b"}', "line 2: it has 'prompt', 'answer'; \"text\" is what is read"),
-        ("{}", "line 2: it has nothing; \"text\" is what is read"),
+        ("{}", 'line 2: it has nothing; "text" is what is read'),
         ('["a"]', 'line 2: not an object; write {"text": "…"}'),
         ("plain text", "line 2: not JSON (Expecting value"),
         ('{"text": ["a"]}', 'line 2: "text" is no text but ["a"]'),
