@@ -5,21 +5,26 @@ Progress and the table of errors go to stderr; the folder, as the last line, to 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from blade_llm.cli.byte_progress import byte_progress
 from blade_llm.cli.failures import FAILURES, end_with
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
-from blade_llm.cli.quantize_flags import GROUPS, options_of
+from blade_llm.cli.quantize_flags import GROUPS, options_of, texts_of
 from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.quantize.output import OutputFolder
-from blade_llm.quantize.report import Report, by_kind
+from blade_llm.quantize.report import REPORT_NAME, CalibrationReport, Report, by_kind
 from blade_llm.quantize.run import prepare, quantize_model
+
+_NOTES: Final = 8
+"""Notes on weights that are printed; the report has all."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     output_dir = flags["output_dir"].expanduser().absolute()
     output = OutputFolder.at(output_dir)
     try:
+        texts = texts_of(flags) if options.calibrates else []
         with download_progress() as progress:
             folder = resolve_model(flags["model"], progress=progress)
         job = prepare(
@@ -43,7 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             model=flags["model"],
             max_shard_bytes=flags["max_shard_size"],
             tensor_parallel_size=flags["tensor_parallel_size"],
+            texts=texts,
+            states_in_files=flags["cpu_offload"],
         )
+        for note in () if job.samples is None else job.samples.notes:
+            print(f"blade_llm_quantize: {note}", file=sys.stderr, flush=True)
         output.require_usable(whole=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         with locked(output.lock, lambda: _say_waiting(output)), byte_progress("quantising") as start:
@@ -66,17 +76,42 @@ def _print_report(report: Report) -> None:
 
     table = Table(title=report.options.described, caption_justify="left")
     table.add_column("weights")
-    for name in ("layers", "mean error", "largest", "bits", "before", "after"):
+    calibration = report.calibration
+    outputs = ("outputs",) if any(kind.mean_output_error is not None for kind in by_kind(report)) else ()
+    for name in ("layers", "mean error", "largest", *outputs, "bits", "before", "after"):
         table.add_column(name, justify="right")
     for kind in by_kind(report):
-        errors = (f"{kind.mean_error:.4f}", f"{kind.largest_error:.4f}", f"{kind.bits_per_weight:.2f}")
-        table.add_row(kind.kind, str(kind.count), *errors, _size(kind.bytes_before), _size(kind.bytes_after))
+        errors = [f"{kind.mean_error:.4f}", f"{kind.largest_error:.4f}"]
+        if outputs:
+            errors.append("" if kind.mean_output_error is None else f"{kind.mean_output_error:.4f}")
+        bits = f"{kind.bits_per_weight:.2f}"
+        table.add_row(kind.kind, str(kind.count), *errors, bits, _size(kind.bytes_before), _size(kind.bytes_after))
     before, after = report.bytes_before, report.bytes_after
     table.caption = (
         f"{_size(before)} → {_size(after)} ({before / after:.2f} times smaller), {report.bits_per_weight:.2f} bits a "
-        f"quantised weight, {report.seconds:.1f} s. Errors are |W - Q| / |W|."
+        f"quantised weight, {report.seconds:.1f} s. Errors are |W - Q| / |W|"
+        + (", of outputs |W X - Q X| / |W X|." if outputs else ".")
     )
     Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(table)
+    if calibration is not None:
+        _print_calibration(calibration)
+    for note, count in itertools.islice(report.notes.items(), _NOTES):
+        print(f"blade_llm_quantize: {count} weights: {note}", file=sys.stderr)
+    if len(report.notes) > _NOTES:
+        print(f"blade_llm_quantize: {len(report.notes) - _NOTES} more notes are in {REPORT_NAME}", file=sys.stderr)
+
+
+def _print_calibration(calibration: CalibrationReport) -> None:
+    """What perplexity became, and what was found."""
+    if calibration.smoothing is not None:
+        print(f"blade_llm_quantize: smoothed with an exponent of {calibration.smoothing:g}", file=sys.stderr)
+    before, after, increase = calibration.perplexity_before, calibration.perplexity_after, calibration.increase
+    if before is None or after is None or increase is None:
+        print("blade_llm_quantize: no text has two tokens, so perplexity was not measured", file=sys.stderr)
+        return
+    of = f"{calibration.held_out} held-out texts" if calibration.held_out else "the calibration texts themselves"
+    said = f"perplexity of {of}: {before:.4g} before, {after:.4g} now ({increase:+.2%})"
+    print(f"blade_llm_quantize: {said}", file=sys.stderr)
 
 
 def _size(nbytes: int) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from blade_llm.cli.flags import Flag, boolean, byte_size, positive
-from blade_llm.quantize.options import ALGORITHMS, BITS, QuantizeOptions
+from blade_llm.cli.flags import Flag, boolean, byte_size, positive, tokens
+from blade_llm.quantize.calibration.texts import given_texts, read_texts
+from blade_llm.quantize.options import ALGORITHMS, BITS, LENGTH, SAMPLES, QuantizeOptions
 
 _BLOCK_SIZE: Final = 64
+_DEFAULT_TEXTS: Final = ["hello world!"]
 _MODEL: Final = (
     Flag(
         name="model",
@@ -41,16 +43,14 @@ _METHOD: Final = (
     Flag(
         name="quant_algo",
         default="minmax",
-        choices=("minmax", "gptq", "awq", "smoothquant", "smoothquant+", "smoothquant_gptq"),
-        accepts=ALGORITHMS,
+        choices=ALGORITHMS,
         help="how weights are chosen",
     ),
     Flag(
         name="quant_mode",
         default="weight_only_quant",
         choices=("weight_only_quant", "act_and_weight_quant"),
-        accepts=("weight_only_quant",),
-        help="what is quantised",
+        help="what is quantised: weights, or also what they are multiplied with, rounded token by token",
     ),
     Flag(name="bit", default="8", choices=tuple(map(str, BITS)), help="bits a weight"),
     Flag(name="quant_dtype", default="int", choices=("int", "fp8"), help="integers, or floats (e4m3)"),
@@ -83,17 +83,32 @@ _CALIBRATION: Final = (
     Flag(
         name="calib_data",
         many=True,
-        default=["hello world!"],
+        default=_DEFAULT_TEXTS,
         metavar="TEXT",
-        accepts=(),
-        help="texts to calibrate with; minmax needs none",
+        help="texts to calibrate with; the default is too little for a good result; minmax needs none",
     ),
     Flag(
         name="calib_data_file",
         kind=Path,
         metavar="FILE",
-        accepts=(),
-        help="file of JSON lines with texts to calibrate with; minmax needs none",
+        help='file with a line {"text": "…"} for each text to calibrate with, 100 to 1,000 of them',
+    ),
+    Flag(name="calib_samples", kind=positive, default=SAMPLES, help="texts of these to use at most"),
+    Flag(name="calib_length", kind=tokens, default=LENGTH, help="tokens of each to use at most"),
+)
+_ALGORITHMS: Final = (
+    Flag(name="act_order", kind=boolean, default=True, help="gptq rounds inputs with large activations first"),
+    Flag(
+        name="damping",
+        kind=float,
+        default=0.01,
+        help="gptq adds this share of the mean of the Hessian's diagonal to the diagonal",
+    ),
+    Flag(
+        name="smoothing_strength",
+        kind=float,
+        default=0.5,
+        help="smoothquant's exponent: 0 leaves the difficulty in the activations, 1 moves it into the weights",
     ),
 )
 _MACHINE: Final = (
@@ -101,7 +116,7 @@ _MACHINE: Final = (
         name="cpu_offload",
         kind=boolean,
         default=False,
-        help="accepted: memory holds one tensor at a time with or without it",
+        help="hidden states of calibration lie in files beside the output instead of in memory",
     ),
     Flag(
         name="experimental_pad",
@@ -110,7 +125,13 @@ _MACHINE: Final = (
         help="accepted where nothing needs padding: a layer whose inputs --block_size does not divide is refused",
     ),
 )
-GROUPS: Final = (("model", _MODEL), ("method", _METHOD), ("calibration", _CALIBRATION), ("machine", _MACHINE))
+GROUPS: Final = (
+    ("model", _MODEL),
+    ("method", _METHOD),
+    ("calibration", _CALIBRATION),
+    ("algorithms", _ALGORITHMS),
+    ("machine", _MACHINE),
+)
 
 
 def options_of(flags: Mapping[str, Any]) -> QuantizeOptions:
@@ -120,11 +141,38 @@ def options_of(flags: Mapping[str, Any]) -> QuantizeOptions:
         raise ValueError(f"--block_size {size} does nothing by itself; add --block_wise_quant")
     if flags["max_shard_size"] < 1:
         raise ValueError("--max_shard_size 0 holds nothing; give a size like 5GB")
-    return QuantizeOptions(
+    options = QuantizeOptions(
         algorithm=flags["quant_algo"],
         bits=int(flags["bit"]),
         dtype=flags["quant_dtype"],
         group_size=size if block_wise else None,
         symmetric=not flags["asymmetric"],
         ignore=tuple(flags["ignore"] or ()),
+        activations=flags["quant_mode"] == "act_and_weight_quant",
+        samples=flags["calib_samples"],
+        length=flags["calib_length"],
+        act_order=flags["act_order"],
+        damping=flags["damping"],
+        smoothing=flags["smoothing_strength"],
     )
+    if not options.calibrates and (given := _given(flags, _CALIBRATION)):
+        raise ValueError(f"--quant_algo minmax needs no texts; leave out {given}, or give another --quant_algo")
+    if flags["calib_data_file"] is not None and flags["calib_data"] != _DEFAULT_TEXTS:
+        raise ValueError("--calib_data and --calib_data_file say the same; leave one of them out")
+    if not options.uses_gptq and (given := _given(flags, _ALGORITHMS[:2])):
+        raise ValueError(f"{given} is for gptq and smoothquant_gptq; leave it out")
+    if options.algorithm not in ("smoothquant", "smoothquant_gptq") and (given := _given(flags, _ALGORITHMS[2:])):
+        raise ValueError(f"{given} is for smoothquant and smoothquant_gptq; leave it out")
+    return options
+
+
+def texts_of(flags: Mapping[str, Any]) -> list[str]:
+    """The texts to calibrate with. Raises :class:`~blade_llm.models.errors.ModelFilesError` for what is no text,
+    ``OSError``."""
+    file = flags["calib_data_file"]
+    return given_texts(flags["calib_data"]) if file is None else read_texts(file.expanduser())
+
+
+def _given(flags: Mapping[str, Any], some: Sequence[Flag]) -> str:
+    """Those of the flags ``some`` that have another value than the default's, by name."""
+    return ", ".join(flag.option for flag in some if flags[flag.name] != flag.default)

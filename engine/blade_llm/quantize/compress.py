@@ -16,6 +16,7 @@ from blade_llm.quantization.grid import Grid
 from blade_llm.quantization.minmax import minmax
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.packing import pack_columns, pack_rows
+from blade_llm.spec.quantized import IntegerForm
 
 _ROWS: Final = 1024
 """Outputs that are handled at a time where fp32 copies are made."""
@@ -31,6 +32,10 @@ class Compressed:
     """By their names below the module."""
     error: float
     """``|W - Q| / |W|``, Frobenius norms: 0 is none, 1 as much as a layer of zeros makes."""
+    output_error: float | None = None
+    """``|W X - Q X| / |W X|`` over the tokens of calibration; None without them."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of its calibration."""
 
 
 def compress(weight: Tensor, options: QuantizeOptions) -> Compressed:
@@ -43,14 +48,27 @@ def compress(weight: Tensor, options: QuantizeOptions) -> Compressed:
         return _float8(weight)
     grid = Grid(options.bits, options.group_size, options.symmetric, weight.dtype)
     quantized = minmax(weight, grid)
+    return Compressed(integer_tensors(quantized, options), _integer_error(weight, quantized))
+
+
+def integer_tensors(quantized: QuantizedWeight, options: QuantizeOptions) -> dict[str, Tensor]:
+    """What stands for a weight of integers, by the names below the module."""
+    form = options.form
+    if isinstance(form, IntegerForm) and not form.packed:
+        return {"weight": _signed(quantized), "weight_scale": quantized.scales}
     tensors = {
         "weight_packed": pack_columns(quantized.integers, quantized.bits),
         "weight_scale": quantized.scales,
-        "weight_shape": torch.tensor(weight.shape, dtype=torch.int64),
+        "weight_shape": torch.tensor(quantized.integers.shape, dtype=torch.int64),
     }
     if quantized.zeros is not None:
         tensors["weight_zero_point"] = pack_rows(quantized.zeros, quantized.bits)
-    return Compressed(tensors, _integer_error(weight, quantized))
+    return tensors
+
+
+def _signed(quantized: QuantizedWeight) -> Tensor:
+    """[out, in] int8, around 0."""
+    return (quantized.integers ^ quantized.middle).view(torch.int8)
 
 
 def _float8(weight: Tensor) -> Compressed:

@@ -26,14 +26,15 @@ def quantization_config(options: QuantizeOptions, plan: Plan) -> dict[str, Any]:
         "group_size": options.group_size,
         "block_structure": None,
         "dynamic": False,
-        "actorder": None,
+        # In which order they were rounded; groups are consecutive inputs with and without.
+        "actorder": "weight" if options.uses_gptq and options.act_order and options.group_size else None,
         "observer": "minmax",
         "observer_kwargs": {},
     }
     group = {
         "targets": ["Linear"],
         "weights": weights,
-        "input_activations": None,
+        "input_activations": _activations(options),
         "output_activations": None,
         "format": options.format,
     }
@@ -45,6 +46,24 @@ def quantization_config(options: QuantizeOptions, plan: Plan) -> dict[str, Any]:
         "ignore": list(plan.ignore),
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
+    }
+
+
+def _activations(options: QuantizeOptions) -> dict[str, Any] | None:
+    """How inputs are rounded: each token with a scale of its own."""
+    if not options.activations:
+        return None
+    return {
+        "num_bits": options.bits,
+        "type": "float" if options.dtype == "fp8" else "int",
+        "symmetric": True,
+        "strategy": "token",
+        "group_size": None,
+        "block_structure": None,
+        "dynamic": True,
+        "actorder": None,
+        "observer": None,
+        "observer_kwargs": {},
     }
 
 

@@ -28,6 +28,10 @@ class Done(msgspec.Struct, frozen=True):
     seconds: float
     error: float | None = None
     """As of :class:`~blade_llm.quantize.compress.Compressed`; None: copied."""
+    output_error: float | None = None
+    """As there."""
+    notes: tuple[str, ...] = ()
+    """As there."""
 
 
 def read_journal(path: Path) -> tuple[str | None, dict[str, Done]]:

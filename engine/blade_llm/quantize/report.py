@@ -13,7 +13,7 @@ from blade_llm.quantize.layout import Layout, Unit
 from blade_llm.quantize.options import QuantizeOptions
 
 REPORT_NAME: Final = "quantization_report.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
 _NUMBER: Final = re.compile(r"\.\d+(?=\.)")
 
 
@@ -28,6 +28,34 @@ class TensorReport(msgspec.Struct, frozen=True):
     bytes_before: int
     bytes_after: int
     seconds: float
+    output_error: float | None = None
+    """``|W X - Q X| / |W X|`` over the tokens of calibration; None where there were none."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of it."""
+
+
+class CalibrationReport(msgspec.Struct, frozen=True):
+    """What calibration saw, and how the whole model fares."""
+
+    samples: int
+    """Texts that were calibrated with."""
+    tokens: int
+    """Of these."""
+    held_out: int
+    """Texts that were kept apart, and that perplexity is of; 0: it is of those that were calibrated with."""
+    perplexity_before: float | None
+    """None where no text has two tokens."""
+    perplexity_after: float | None
+    smoothing: float | None = None
+    """The exponent that SmoothQuant or SmoothQuant+ used."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def increase(self) -> float | None:
+        """Of perplexity, as a share of what it was."""
+        if self.perplexity_before is None or self.perplexity_after is None:
+            return None
+        return self.perplexity_after / self.perplexity_before - 1
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -47,6 +75,7 @@ class Report(msgspec.Struct, frozen=True):
     bytes_after: int
     seconds: float
     """Of work on tensors, in all runs together."""
+    calibration: CalibrationReport | None = None
 
     @property
     def bits_per_weight(self) -> float:
@@ -55,13 +84,26 @@ class Report(msgspec.Struct, frozen=True):
         return sum(each.bytes_after for each in self.tensors.values()) * 8 / weights
 
     @property
+    def notes(self) -> dict[str, int]:
+        """What is to be known of weights, and of how many of them."""
+        found: dict[str, int] = {}
+        for note in (note for tensor in self.tensors.values() for note in tensor.notes):
+            found[note] = found.get(note, 0) + 1
+        return found
+
+    @property
     def worst(self) -> tuple[str, TensorReport]:
         """The weight with the largest error."""
         return max(self.tensors.items(), key=lambda each: each[1].error)
 
 
 def make_report(
-    fingerprint: str, model: str, options: QuantizeOptions, layout: Layout, done: Mapping[str, Done]
+    fingerprint: str,
+    model: str,
+    options: QuantizeOptions,
+    layout: Layout,
+    done: Mapping[str, Done],
+    calibration: CalibrationReport | None = None,
 ) -> Report:
     """The report of a finished run."""
     units = layout.units
@@ -75,6 +117,7 @@ def make_report(
         bytes_before=sum(unit.source.nbytes for unit in units),
         bytes_after=sum(unit.nbytes for unit in units),
         seconds=round(sum(done[unit.source.name].seconds for unit in units), 3),
+        calibration=calibration,
     )
 
 
@@ -88,6 +131,8 @@ def _tensor(unit: Unit, done: Done) -> TensorReport:
         bytes_before=unit.source.nbytes,
         bytes_after=unit.nbytes,
         seconds=round(done.seconds, 3),
+        output_error=done.output_error,
+        notes=done.notes,
     )
 
 
@@ -101,6 +146,8 @@ class KindReport(msgspec.Struct, frozen=True):
     bits_per_weight: float
     bytes_before: int
     bytes_after: int
+    mean_output_error: float | None
+    """Of those that have one."""
 
 
 def by_kind(report: Report) -> list[KindReport]:
@@ -114,6 +161,7 @@ def by_kind(report: Report) -> list[KindReport]:
 def _kind(kind: str, tensors: list[TensorReport]) -> KindReport:
     after = sum(each.bytes_after for each in tensors)
     weights = sum(each.shape[0] * each.shape[1] for each in tensors)
+    outputs = [each.output_error for each in tensors if each.output_error is not None]
     return KindReport(
         kind=kind,
         count=len(tensors),
@@ -122,4 +170,5 @@ def _kind(kind: str, tensors: list[TensorReport]) -> KindReport:
         bits_per_weight=after * 8 / weights,
         bytes_before=sum(each.bytes_before for each in tensors),
         bytes_after=after,
+        mean_output_error=sum(outputs) / len(outputs) if outputs else None,
     )

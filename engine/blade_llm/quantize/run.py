@@ -18,6 +18,8 @@ from blade_llm.models.families.registry import family_of
 from blade_llm.models.implementation import read_model_config, through_transformers
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.sharding import tensor_parallel_problem
+from blade_llm.quantize.calibration.run import Calibration
+from blade_llm.quantize.calibration.samples import Samples, make_samples
 from blade_llm.quantize.config import CONFIG_NAME, new_config, require_generative, require_unquantized
 from blade_llm.quantize.journal import JOURNAL_NAME, Done, Journal, read_journal
 from blade_llm.quantize.layout import Layout, make_layout
@@ -25,9 +27,12 @@ from blade_llm.quantize.model_card import CARD_NAME, model_card
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.output import OutputFolder, sync
 from blade_llm.quantize.plan import Plan, make_plan
-from blade_llm.quantize.report import FORMAT, REPORT_NAME, Report, make_report
+from blade_llm.quantize.report import FORMAT, REPORT_NAME, CalibrationReport, Report, make_report
 from blade_llm.quantize.source import TensorReader
 from blade_llm.quantize.writer import write_weights
+from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.text.errors import TokenizerFilesError, UnreadableTextError
+from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.weights.checkpoint import check_weights
 from blade_llm.weights.split.manifest import is_split, read_split, require_size, source_file
 from blade_llm.weights.split.space import copy_side_files, require_space, side_files
@@ -56,6 +61,11 @@ class Job:
     layout: Layout
     max_shard_bytes: int
     fingerprint: str
+    config: ModelConfig
+    samples: Samples | None
+    """Those to calibrate with; None where the algorithm needs none."""
+    states_in_files: bool
+    """Hidden states of calibration stay in mapped files instead of memory."""
 
 
 def prepare(
@@ -65,11 +75,14 @@ def prepare(
     model: str,
     max_shard_bytes: int,
     tensor_parallel_size: int | None = None,
+    texts: Sequence[str] = (),
+    states_in_files: bool = False,
 ) -> Job:
     """Read what ``folder`` holds and decide what becomes of it; only headers of weight files are read.
 
     ``model``: its name, for report and model card; ``tensor_parallel_size``: how many ranks it was split for, or are to
-    serve the result. Raises :class:`ModelFilesError` for all that cannot be quantised.
+    serve the result; ``texts``: to calibrate with, where ``options`` need some. Raises :class:`ModelFilesError` for all
+    that cannot be quantised.
     """
     fields = read_json(folder, CONFIG_NAME)
     require_unquantized(folder, fields)
@@ -93,8 +106,22 @@ def prepare(
     tensors = reader.checkpoint.tensors
     plan = make_plan(config, tensors, options, _head(config, fields))
     layout = make_layout(tensors, plan, options, max_shard_bytes)
-    fingerprint = _fingerprint(model, options, max_shard_bytes, fields, reader.checkpoint.files)
-    return Job(folder, model, options, fields, reader, plan, layout, max_shard_bytes, fingerprint)
+    samples = _samples(folder, config, options, texts) if options.calibrates else None
+    fingerprint = _fingerprint(model, options, max_shard_bytes, fields, reader.checkpoint.files, samples)
+    return Job(
+        folder=folder,
+        model=model,
+        options=options,
+        fields=fields,
+        reader=reader,
+        plan=plan,
+        layout=layout,
+        max_shard_bytes=max_shard_bytes,
+        fingerprint=fingerprint,
+        config=config,
+        samples=samples,
+        states_in_files=states_in_files,
+    )
 
 
 def quantize_model(job: Job, output: OutputFolder, start: Callable[[int], Progress]) -> Report:
@@ -113,12 +140,18 @@ def quantize_model(job: Job, output: OutputFolder, start: Callable[[int], Progre
         done = _resumable(output, job)
         there = sum(file.stat().st_blocks * _BLOCK for file in staging.iterdir()) if staging.exists() else 0
         others = [file for file in side_files(job.folder) if file.name not in _OF_QUANTIZED]
-        require_space(output.parent, max(0, job.layout.nbytes - there), others)
+        calibration = None if job.samples is None else Calibration(job, staging, job.samples)
+        needed = job.layout.nbytes + (0 if calibration is None else calibration.nbytes)
+        require_space(output.parent, max(0, needed - there), others)
         staging.mkdir(exist_ok=True)
         progress = start(sum(unit.source.nbytes for unit in job.layout.units if unit.source.name not in done))
         with Journal(staging / JOURNAL_NAME, job.fingerprint, done.values()) as journal:
-            done = write_weights(staging, job.layout, job.reader, job.options, journal, done, progress)
-        report = _write_others(staging, job, done)
+            by_layer = () if calibration is None else calibration.names
+            done = write_weights(staging, job.layout, job.reader, job.options, journal, done, progress, by_layer)
+            found = None
+            if calibration is not None:
+                done, found = calibration.run(journal, done, start, progress)
+        report = _write_others(staging, job, done, found)
         if _has_changed(job):
             output.discard()
             raise ModelFilesError(
@@ -128,16 +161,24 @@ def quantize_model(job: Job, output: OutputFolder, start: Callable[[int], Progre
         (staging / JOURNAL_NAME).unlink()
         sync(staging)
         output.require_usable(whole=True)
+    for file in staging.glob(f"{JOURNAL_NAME}.*") if staging.is_dir() else ():
+        file.unlink()
     output.publish()
     return report
 
 
 def _fingerprint(
-    model: str, options: QuantizeOptions, max_shard_bytes: int, fields: Mapping[str, Any], files: Sequence[Path]
+    model: str,
+    options: QuantizeOptions,
+    max_shard_bytes: int,
+    fields: Mapping[str, Any],
+    files: Sequence[Path],
+    samples: Samples | None,
 ) -> str:
     """Of the source, as its ``config.json`` and weight ``files`` are now, and of what is to be made of it."""
     sources = [source_file(file) for file in files]
-    parts = (FORMAT, model, options, max_shard_bytes, fields, sources, str(torch.__version__))
+    tokens = None if samples is None else samples.digest
+    parts = (FORMAT, model, options, max_shard_bytes, fields, sources, tokens, str(torch.__version__))
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
@@ -146,7 +187,8 @@ def _has_changed(job: Job) -> bool:
     try:
         fields = read_json(job.folder, CONFIG_NAME)
         files = job.reader.checkpoint.files
-        return _fingerprint(job.model, job.options, job.max_shard_bytes, fields, files) != job.fingerprint
+        now = _fingerprint(job.model, job.options, job.max_shard_bytes, fields, files, job.samples)
+        return now != job.fingerprint
     except (FileNotFoundError, ModelFilesError):
         return True
 
@@ -187,9 +229,9 @@ def _resumable(output: OutputFolder, job: Job) -> dict[str, Done]:
     return {name: entry for name, entry in done.items() if quantized.get(name) == (entry.error is not None)}
 
 
-def _write_others(staging: Path, job: Job, done: Mapping[str, Done]) -> Report:
+def _write_others(staging: Path, job: Job, done: Mapping[str, Done], found: CalibrationReport | None) -> Report:
     """All but the weights."""
-    report = make_report(job.fingerprint, job.model, job.options, job.layout, done)
+    report = make_report(job.fingerprint, job.model, job.options, job.layout, done, found)
     copy_side_files(job.folder, staging, _OF_QUANTIZED)
     original = job.folder / CARD_NAME
     card = model_card(report, original.read_text(encoding="utf-8", errors="replace") if original.is_file() else "")
@@ -206,6 +248,16 @@ def _write_others(staging: Path, job: Job, done: Mapping[str, Done]) -> Report:
         if file.is_file():
             sync(file)
     return report
+
+
+def _samples(folder: Path, config: ModelConfig, options: QuantizeOptions, texts: Sequence[str]) -> Samples:
+    try:
+        encode = Tokenizer(folder).encode
+        assert isinstance(config.decoder, DecoderSpec)
+        length = min(options.length, config.decoder.max_positions)
+        return make_samples(texts, encode, most=options.samples, length=length, vocab_size=config.vocab_size)
+    except (TokenizerFilesError, UnreadableTextError) as error:
+        raise ModelFilesError(f"calibration: {error}") from None
 
 
 def _head(config: ModelConfig, fields: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -35,25 +35,26 @@ def write_weights(
     journal: Journal,
     done: Mapping[str, Done],
     progress: Progress,
+    but: Collection[str] = (),
 ) -> dict[str, Done]:
     """Write the files of ``layout`` into ``folder``, all but the tensors that are ``done``; returns those and the new.
 
-    ``progress`` is called with the name of a tensor of the source and its bytes there. Raises
+    ``but``: tensors that are written otherwise. ``progress`` is called with the name of a tensor of the source and its bytes there. Raises
     :class:`~blade_llm.models.errors.ModelFilesError` for weights that cannot be quantised, ``OSError``.
     """
     all_done = dict(done)
     for file in layout.files:
-        missing = [unit for unit in file.units if unit.source.name not in done]
+        missing = [unit for unit in file.units if unit.source.name not in done and unit.source.name not in but]
         if not missing and (folder / file.name).is_file():
             continue
-        with _opened(folder, file) as write:
-            for entry in _write_units(write, file, missing, reader, options, journal):
+        with opened(folder, file) as target:
+            for entry in _write_units(target, file, missing, reader, options, journal):
                 all_done[entry.tensor] = entry
                 progress(entry.tensor, reader.checkpoint.tensors[entry.tensor].nbytes)
     return all_done
 
 
-class _File:
+class WeightFile:
     """A file whose bytes are written to their places."""
 
     def __init__(self, descriptor: int) -> None:
@@ -73,20 +74,21 @@ class _File:
 
 
 @contextmanager
-def _opened(folder: Path, file: ShardFile) -> Iterator[_File]:
+def opened(folder: Path, file: ShardFile) -> Iterator[WeightFile]:
+    """The file in ``folder``, of its whole size; what is in it already stays. At the end all of it is on the disk."""
     descriptor = os.open(folder / file.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(descriptor, file.nbytes)
-        opened = _File(descriptor)
-        opened.write(file.header, 0)
-        yield opened
+        target = WeightFile(descriptor)
+        target.write(file.header, 0)
+        yield target
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def _write_units(
-    target: _File,
+    target: WeightFile,
     file: ShardFile,
     units: list[Unit],
     reader: TensorReader,
@@ -109,13 +111,11 @@ def _write_units(
 
 
 def _write_unit(
-    target: _File, file: ShardFile, unit: Unit, reader: TensorReader, options: QuantizeOptions
+    target: WeightFile, file: ShardFile, unit: Unit, reader: TensorReader, options: QuantizeOptions
 ) -> float | None:
     name = unit.source.name
     if unit.module is None:
-        offset = file.begins[name]
-        for chunk in reader.chunks(name):
-            offset = target.write(chunk, offset)
+        copy_tensor(target, file, unit, reader)
         return None
     try:
         compressed = compress(reader.tensor(name), options)
@@ -123,11 +123,28 @@ def _write_unit(
         raise ModelFilesError(
             f"{name} cannot be quantised: {error}; --ignore {unit.module} leaves it as it is"
         ) from None
-    for stored in unit.stored:
-        offset = file.begins[stored.name]
-        for chunk in flat_chunks(_bytes(compressed.tensors[stored.name.removeprefix(f"{unit.module}.")])):
-            offset = target.write(chunk, offset)
+    write_tensors(target, file, unit, compressed.tensors)
     return compressed.error
+
+
+def write_tensors(target: WeightFile, file: ShardFile, unit: Unit, tensors: Mapping[str, Tensor]) -> None:
+    """Write what stands for a weight that is quantised: ``tensors`` by their names below the module."""
+    for stored in unit.stored:
+        write_tensor(target, file.begins[stored.name], tensors[stored.name.removeprefix(f"{unit.module}.")])
+
+
+def write_tensor(target: WeightFile, offset: int, tensor: Tensor) -> None:
+    """Write ``tensor`` from ``offset`` of the file on."""
+    for chunk in flat_chunks(_bytes(tensor)):
+        offset = target.write(chunk, offset)
+
+
+def copy_tensor(target: WeightFile, file: ShardFile, unit: Unit, reader: TensorReader) -> None:
+    """Write a tensor of the source as it is."""
+    name = unit.source.name
+    offset = file.begins[name]
+    for chunk in reader.chunks(name):
+        offset = target.write(chunk, offset)
 
 
 def _bytes(tensor: Tensor) -> Bytes:

@@ -74,11 +74,11 @@ def test_flags_of_the_reference_are_there_with_its_defaults() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["gptq", "awq", "smoothquant", "smoothquant+", "smoothquant_gptq"])
-def test_algorithms_that_are_not_there(
+def test_calibration_needs_the_tokenizer(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str
 ) -> None:
     said = refused(["--model", str(model), "--output_dir", str(tmp_path / "o"), "--quant_algo", algorithm], capsys)
-    assert f"--quant_algo {algorithm} is not available in this version; use minmax" in said
+    assert f"calibration: {model / 'tokenizer.json'} is missing" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -90,11 +90,39 @@ def test_what_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     common = ["--model", str(model), "--output_dir", str(tmp_path / "new")]
     cases: list[tuple[list[str], str]] = [
         (
-            ["--quant_mode", "act_and_weight_quant"],
-            "--quant_mode act_and_weight_quant is not available in this version",
+            ["--quant_mode", "act_and_weight_quant", "--bit", "4"],
+            "--quant_mode act_and_weight_quant has 8 bits, not 4; leave --bit out, or leave --quant_mode out",
         ),
-        (["--calib_data", "some text", "more"], "--calib_data some text more is not available in this version"),
-        (["--calib_data_file", "x.jsonl"], "--calib_data_file x.jsonl is not available in this version"),
+        (
+            ["--quant_mode", "act_and_weight_quant", "--block_wise_quant"],
+            "--quant_mode act_and_weight_quant has one scale an output and no zero points; leave --block_wise_quant out",
+        ),
+        (["--quant_mode", "act_and_weight_quant", "--asymmetric"], "leave --asymmetric out"),
+        (
+            ["--quant_mode", "act_and_weight_quant", "--quant_algo", "awq"],
+            "--quant_algo awq is for weights alone; with --quant_mode act_and_weight_quant give minmax, gptq,",
+        ),
+        (
+            ["--quant_dtype", "fp8", "--quant_algo", "gptq"],
+            "--quant_algo gptq chooses integers; with --quant_dtype fp8",
+        ),
+        (
+            ["--calib_data", "some text", "more"],
+            "--quant_algo minmax needs no texts; leave out --calib_data, or give another --quant_algo",
+        ),
+        (["--calib_data_file", "x.jsonl"], "--quant_algo minmax needs no texts; leave out --calib_data_file"),
+        (["--calib_samples", "9", "--calib_length", "9"], "leave out --calib_samples, --calib_length, or give another"),
+        (["--damping", "0.1"], "--damping is for gptq and smoothquant_gptq; leave it out"),
+        (["--quant_algo", "awq", "--act_order", "false"], "--act_order is for gptq and smoothquant_gptq; leave it out"),
+        (["--quant_algo", "gptq", "--damping", "nan"], "--damping nan: give a share of at least 0, such as 0.01"),
+        (["--quant_algo", "gptq", "--smoothing_strength", "0.7"], "--smoothing_strength is for smoothquant and"),
+        (["--quant_algo", "smoothquant", "--smoothing_strength", "1.5"], "give a number from 0 to 1, such as 0.5"),
+        (
+            ["--quant_algo", "gptq", "--calib_data", "a", "--calib_data_file", "x.jsonl"],
+            "--calib_data and --calib_data_file say the same; leave one of them out",
+        ),
+        (["--quant_algo", "gptq", "--calib_data", ""], "--calib_data is empty; give texts like those"),
+        (["--quant_algo", "gptq", "--calib_data_file", "x.jsonl"], "No such file or directory: 'x.jsonl'"),
         (["--bit", "5"], "argument --bit: invalid choice: '5'"),
         (["--bits", "4"], "unknown flag --bits; did you mean --bit?"),
         (["--quant_dtype", "fp8", "--bit", "4"], "--quant_dtype fp8 has 8 bits, not 4"),

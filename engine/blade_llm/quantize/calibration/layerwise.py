@@ -1,0 +1,131 @@
+"""One decoder layer after the other: seen with its original weights, quantised, and computed again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from torch import Tensor
+
+from blade_llm.models.config import ModelConfig
+from blade_llm.quantize.calibration.forward import LayerwiseModel
+from blade_llm.quantize.calibration.groups import InputGroup, input_groups
+from blade_llm.quantize.calibration.layer import LayerQuantizer, QuantizedLayer
+from blade_llm.quantize.calibration.recording import ActivationKind, CalibrationMethod, Recorder
+from blade_llm.quantize.calibration.samples import Batch, Samples, batches_of
+from blade_llm.quantize.calibration.states import States
+from blade_llm.quantize.calibration.weights import CheckpointTensors
+from blade_llm.quantize.options import QuantizeOptions
+from blade_llm.quantize.source import DTYPES, TensorReader
+
+_MOST_LOSS: Final = 700.0
+"""Above, e to the power of it is no number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Perplexity:
+    """Of the samples that judge the result."""
+
+    before: float
+    after: float
+
+    @property
+    def increase(self) -> float:
+        """As a share of what it was."""
+        return self.after / self.before - 1
+
+
+class Layerwise:
+    """A model that is quantised layer by layer."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        reader: TensorReader,
+        samples: Samples,
+        options: QuantizeOptions,
+        modules: Mapping[str, str],
+    ) -> None:
+        """``modules``: the linear layers to quantise, by the names of their weights."""
+        stored = reader.checkpoint.tensors
+        self.samples = samples
+        self.tensors = config.tensors.found_in(stored)
+        self.weights = CheckpointTensors(reader)
+        self.model = LayerwiseModel(config, self.tensors, self.weights, samples)
+        types = {name: DTYPES[info.dtype] for name, info in stored.items() if info.dtype in DTYPES}
+        self.quantizer = LayerQuantizer(options, self.tensors, self.weights, modules, types)
+        self._activations: ActivationKind | None = None
+        if options.activations:
+            self._activations = "fp8" if options.dtype == "fp8" else "int8"
+        everything = range(len(samples.token_ids))
+        self._all = batches_of(samples, everything)
+        self._calibrating = batches_of(samples, samples.calibrating)
+        self._judging = batches_of(samples, samples.judges)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.model.spec.layers)
+
+    @property
+    def judging(self) -> slice:
+        """The rows of the samples that judge, among those of all."""
+        return slice(self._judging[0].rows.start, self._judging[-1].rows.stop)
+
+    def names(self, index: int) -> set[str]:
+        """The tensors of decoder layer ``index``."""
+        place = f"layers.{index}."
+        tensors = {part.name for where, part in self.tensors.tensors.items() if where.startswith(place)}
+        linears = (linear for where, linear in self.tensors.linears.items() if where.startswith(place))
+        return tensors | {part.name for linear in linears for part in linear.tensors()}
+
+    def groups(self, index: int) -> list[InputGroup]:
+        return input_groups(self.model.spec.layers[index], self.tensors, index)
+
+    def quantize_layer(
+        self, index: int, states: States, target: States, smoothing: float, done: Callable[[str], None]
+    ) -> QuantizedLayer:
+        """Quantise decoder layer ``index``. ``states``: before it; those after it go into ``target``, which may be the
+        same."""
+        groups = self.groups(index)
+        places = [place for group in groups for place in group.places if self.quantizer.quantized(place)]
+        recorder = Recorder(places, hessians=self.quantizer.needs_hessians)
+        layer = self.model.layer(index, CalibrationMethod(dict(self.tensors.linears), recorder))
+        for batch in self._calibrating if places else ():
+            self.model.compute(layer, index, states.quantized[batch.rows], batch)
+        recorder.active = False
+        first = self.judging.start
+        for batch in self._judging:
+            rows = slice(batch.rows.start - first, batch.rows.stop - first)
+            target.original[rows] = self.model.compute(layer, index, states.original[rows], batch)
+        del layer
+        inputs = {place: recorder.inputs(place) for place in places}
+        result = self.quantizer.quantize(groups, inputs, smoothing, done)
+        self.compute_quantized(index, result, states.quantized, target.quantized, self._all)
+        return result
+
+    def compute_quantized(
+        self, index: int, result: QuantizedLayer, x: Tensor, target: Tensor, batches: Collection[Batch]
+    ) -> None:
+        """The states after decoder layer ``index`` as ``result`` has it, from those before; both [tokens, hidden]."""
+        self.weights.forget()
+        self.weights.replaced.update(result.changed)
+        self.weights.replaced.update(result.weights)
+        rounded = {place for group in self.groups(index) for place in group.places if self.quantizer.quantized(place)}
+        method = CalibrationMethod(dict(self.tensors.linears), None, self._activations, rounded)
+        layer = self.model.layer(index, method)
+        self.weights.forget()
+        result.weights.clear()
+        for batch in batches:
+            target[batch.rows] = self.model.compute(layer, index, x[batch.rows], batch)
+
+    def perplexity(self, states: States) -> Perplexity | None:
+        """From the states after the last layer; None where no sample has two tokens."""
+        before, count = self.model.loss(states.original, self.samples.judges)
+        after, _ = self.model.loss(states.quantized[self.judging], self.samples.judges)
+        return Perplexity(_perplexity(before, count), _perplexity(after, count)) if count else None
+
+
+def _perplexity(loss: float, count: int) -> float:
+    return math.exp(min(loss / count, _MOST_LOSS))

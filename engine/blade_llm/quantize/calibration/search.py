@@ -1,0 +1,37 @@
+"""SmoothQuant+'s exponent: the one with which the whole model's outputs change least (Pan et al., arXiv 2312.03788)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blade_llm.quantization.smoothquant_plus import ALPHAS, AlphaSearch, search_alpha
+from blade_llm.quantize.calibration.layerwise import Layerwise
+from blade_llm.quantize.calibration.recording import CalibrationMethod, Recorder
+from blade_llm.quantize.calibration.samples import batches_of
+
+
+def find_smoothing(layerwise: Layerwise, done: Callable[[str, int], None]) -> AlphaSearch:
+    """Try all exponents side by side, layer by layer, on the first calibration samples.
+
+    The loss is the squared difference of the states after the last norm from the original's. ``done``: called with what
+    is done and how many layers were computed. Raises ``ValueError`` where no exponent gives a finite loss,
+    :class:`~blade_llm.models.errors.ModelFilesError` for weights that cannot be quantised.
+    """
+    model, samples = layerwise.model, layerwise.samples
+    batch = batches_of(samples, samples.calibrating)[0]
+    original = model.embedded()[batch.rows].clone()
+    states = {alpha: original.clone() for alpha in ALPHAS}
+    for index in range(layerwise.num_layers):
+        groups = layerwise.groups(index)
+        places = [place for group in groups for place in group.places if layerwise.quantizer.quantized(place)]
+        recorder = Recorder(places, hessians=False)
+        layer = model.layer(index, CalibrationMethod(dict(layerwise.tensors.linears), recorder))
+        original = model.compute(layer, index, original, batch)
+        del layer
+        inputs = {place: recorder.inputs(place) for place in places}
+        for alpha, x in states.items():
+            result = layerwise.quantizer.quantize(groups, inputs, alpha)
+            layerwise.compute_quantized(index, result, x, x, [batch])
+            done(f"layer {index}, exponent {alpha:g}", 1)
+    target = model.normalised(original).double()
+    return search_alpha(lambda alpha: float((model.normalised(states[alpha]).double() - target).square().sum()))

@@ -1,0 +1,80 @@
+"""Texts to calibrate with: those of the command line, or of a file of JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from blade_llm.models.errors import ModelFilesError
+
+_TEXT = "text"
+_CONTENT = "content"
+_SHOWN = 6
+
+
+def given_texts(texts: Sequence[str]) -> list[str]:
+    """Those of ``--calib_data``. Raises :class:`ModelFilesError` where all are empty."""
+    found = [text for text in texts if text.strip()]
+    if not found:
+        raise ModelFilesError("--calib_data is empty; give texts like those that the model will see")
+    return found
+
+
+def read_texts(path: Path) -> list[str]:
+    """The texts of a file with a JSON object a line: ``{"text": "…"}``, or ``{"content": [{"text": "…"}, …]}``.
+
+    Empty lines and empty texts are skipped. Raises :class:`ModelFilesError`, which names the line, for all that is
+    something else, images among it, and for a file without texts; ``OSError``.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ModelFilesError(f"--calib_data_file {path}: not UTF-8 text ({error.reason})") from None
+    found = [text for text in _texts(path, lines) if text.strip()]
+    if not found:
+        raise ModelFilesError(
+            f'--calib_data_file {path} has no texts; write lines like {{"text": "…"}}, 100 to 1,000 of them'
+        )
+    return found
+
+
+def _texts(path: Path, lines: Sequence[str]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield _text_of(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                why = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
+                raise ModelFilesError(f"--calib_data_file {path}, line {number}: {why}") from None
+
+
+def _text_of(entry: Any) -> str:
+    if not isinstance(entry, dict):
+        raise ValueError('not an object; write {"text": "…"}')
+    if _TEXT in entry:
+        if not isinstance(entry[_TEXT], str):
+            raise ValueError(f'"text" is no text but {json.dumps(entry[_TEXT])[:40]}')
+        return entry[_TEXT]
+    if _CONTENT in entry:
+        return _text_of_content(entry[_CONTENT])
+    columns = ", ".join(map(repr, list(entry)[:_SHOWN])) or "nothing"
+    raise ValueError(f'it has {columns}; "text" is what is read: rename the column that holds the texts')
+
+
+def _text_of_content(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise ValueError('"content" is no list of objects like {"text": "…"}')
+    other = sorted({name for part in content for name in part if name in ("image", "video", "audio", "image_url")})
+    if other:
+        raise ValueError(
+            f'its "content" has {", ".join(map(repr, other))}: models that see or hear cannot be quantised here yet; '
+            "give texts alone"
+        )
+    texts = [part.get(_TEXT) for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError('a part of its "content" has no "text"')
+    return "\n".join(map(str, texts))

@@ -1,0 +1,59 @@
+"""A checkpoint's tensors in fp32 for one layer after the other, some of them replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from blade_llm.kernels.linear.packed import PackedLinear
+from blade_llm.quantize.source import TensorReader
+from blade_llm.spec.slices import Slice
+
+
+class CheckpointTensors:
+    """A :class:`~blade_llm.models.weight_source.WeightSource` that keeps nothing."""
+
+    def __init__(self, reader: TensorReader) -> None:
+        self._reader = reader
+        self.replaced: dict[str, Tensor] = {}
+        """Whole tensors that take the place of the checkpoint's, by their names."""
+        self._last: tuple[str, Tensor] | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        whole = self.stored(name)
+        if block is not None:
+            whole = whole if block.index is None else whole[block.index]
+            whole = whole if block.rows is None else whole[block.rows.start : block.rows.stop]
+            whole = whole if block.columns is None else whole[:, block.columns.start : block.columns.stop]
+            self._last = (name, self.stored(name))  # several blocks of a tensor are read one after the other
+        return whole.to(dtype or self.dtype).contiguous()
+
+    def stored(self, name: str) -> Tensor:
+        if name in self.replaced:
+            return self.replaced[name]
+        if self._last is not None and self._last[0] == name:
+            return self._last[1]
+        self._last = None
+        tensor = self._reader.tensor(name)
+        self._reader.release()
+        return tensor
+
+    def stacked(self, names: list[str]) -> Tensor:
+        return torch.cat([self.tensor(name) for name in names]) if len(names) > 1 else self.tensor(names[0])
+
+    def made(self, keys: list[str], make: Callable[[], Tensor]) -> Tensor:
+        return make()
+
+    def packed(self, keys: list[str], make: Callable[[], PackedLinear]) -> PackedLinear:
+        return make()
+
+    def forget(self) -> None:
+        """Let go of what is held, replaced tensors included."""
+        self.replaced.clear()
+        self._last = None
