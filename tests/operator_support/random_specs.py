@@ -105,6 +105,11 @@ SPECS: Spec = _object(
             cache=_cache,
             tokenSecretRef=_object({"name": _object_name}, key=_key),
             credentialsSecretRef=_object({"name": _object_name}),
+            quantization=_object(
+                method=_mostly(st.sampled_from(["int", "int8", "int4"]), _junk),
+                bits=st.sampled_from([4, 4, 8, 8, 3, "4"]),
+                kvCache=_mostly(st.sampled_from(["no_quant", "int8", "fp8_e4m3", "mix_f852i4"]), _junk),
+            ),
         )
     },
     engine=_object(

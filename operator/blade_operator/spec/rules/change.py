@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.model_fields import ModelCache
+from blade_operator.spec.model_fields import AccessMode, ModelCache
 from blade_operator.spec.quantity import parse_quantity
 
 
@@ -75,7 +75,7 @@ CHANGE_RULES: Final[tuple[ChangeRule, ...]] = (
     ChangeRule(
         at=("spec", "model"),
         field="spec.model.cache.accessModes",
-        cel=f"{_NO_CLAIM} || ({_BEFORE}.all(m, m in {_AFTER}) && {_AFTER}.all(m, m in {_BEFORE}))",
+        cel=f"{_NO_CLAIM} || {list(get_args(AccessMode))}.all(m, (m in {_BEFORE}) == (m in {_AFTER}))",
         holds=_of_claim(lambda old, new: _modes(old) == _modes(new)),
         message="the access modes of a claim cannot change: name one of your own with claimName, or create the "
         "service anew",

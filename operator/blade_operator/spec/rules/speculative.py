@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.model_fields import HUBS
 from blade_operator.spec.rules.place import cel_readable, readable
 from blade_operator.spec.rules.rule import Rule
 
@@ -75,13 +76,12 @@ SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
         at=("spec", "engine"),
         field=f"{_FIELD}.draftModel.revision",
         cel="!has(self.speculative) || !has(self.speculative.draftModel) || "
-        "!has(self.speculative.draftModel.revision) || self.speculative.draftModel.uri.startsWith('hf://') || "
-        "self.speculative.draftModel.uri.startsWith('modelscope://')",
+        f"!has(self.speculative.draftModel.revision) || self.speculative.draftModel.uri.split(':')[0] in {list(HUBS)}",
         holds=lambda name, spec: (
             spec.engine.speculative is None
             or spec.engine.speculative.draft_model is None
             or spec.engine.speculative.draft_model.revision is None
-            or spec.engine.speculative.draft_model.uri.startswith(("hf://", "modelscope://"))
+            or spec.engine.speculative.draft_model.uri.partition("://")[0] in HUBS
         ),
         message="only an hf:// or modelscope:// model has a revision: remove it",
     ),
