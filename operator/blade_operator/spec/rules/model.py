@@ -83,27 +83,25 @@ MODEL_RULES: Final[tuple[Rule, ...]] = (
         "modelscope:// models have tokenSecretRef)",
     ),
     Rule(
-        at=("spec", "model"),
+        at=("spec", "model", "cache"),
         field="spec.model.cache.size",
-        cel="!has(self.cache) || !has(self.cache.claimName) || !has(self.cache.size)",
+        cel="!has(self.claimName) || !has(self.size)",
         holds=lambda name, spec: _cache(spec).claim_name is None or _cache(spec).size is None,
         message="claimName names a claim of yours, size makes one: set only one of them",
     ),
     Rule(
-        at=("spec", "model"),
+        at=("spec", "model", "cache"),
         field="spec.model.cache.storageClassName",
-        cel="!has(self.cache) || has(self.cache.size) || (!has(self.cache.storageClassName) "
-        "&& (!has(self.cache.accessModes) || size(self.cache.accessModes) == 0))",
+        cel="has(self.size) || (!has(self.storageClassName) && (!has(self.accessModes) || size(self.accessModes) == 0))",
         holds=lambda name, spec: (
             _cache(spec).size is not None or (_cache(spec).storage_class_name is None and not _cache(spec).access_modes)
         ),
         message="storageClassName and accessModes are of the claim that the operator makes: set size, or remove them",
     ),
     Rule(
-        at=("spec", "model"),
+        at=("spec", "model", "quantization"),
         field="spec.model.quantization.bits",
-        cel="!has(self.quantization) || !has(self.quantization.bits) || (has(self.quantization.method) "
-        "&& self.quantization.method in ['int', 'int' + string(self.quantization.bits)])",
+        cel="!has(self.bits) || (has(self.method) && self.method in ['int', 'int' + string(self.bits)])",
         holds=lambda name, spec: _bits_are_of_the_method(spec.model.quantization or Quantization()),
         message="is of method int (int8 and int4 have theirs): set that, or remove it",
     ),
