@@ -92,7 +92,8 @@ MODEL_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         at=("spec", "model", "cache"),
         field="spec.model.cache.storageClassName",
-        cel="has(self.size) || (!has(self.storageClassName) && (!has(self.accessModes) || size(self.accessModes) == 0))",
+        cel="has(self.size) || (!has(self.storageClassName) "
+        "&& (!has(self.accessModes) || size(self.accessModes) == 0))",
         holds=lambda name, spec: (
             _cache(spec).size is not None or (_cache(spec).storage_class_name is None and not _cache(spec).access_modes)
         ),
