@@ -10,17 +10,19 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from blade_llm.cli.byte_progress import byte_progress
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.quantize_flags import GROUPS, options_of
+from blade_llm.cli.termination import write_termination_log
 from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantize.output import OutputFolder
 from blade_llm.quantize.report import Report, by_kind
-from blade_llm.quantize.run import prepare, quantize_model
+from blade_llm.quantize.run import made_before, prepare, quantize_model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_shard_bytes=flags["max_shard_size"],
             tensor_parallel_size=flags["tensor_parallel_size"],
         )
+        if (report := made_before(output, job)) is not None:
+            print(f"blade_llm_quantize: {output_dir} is there already, made by the same command", file=sys.stderr)
+            return _done(report, output_dir)
         output.require_usable(whole=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         with locked(output.lock, lambda: _say_waiting(output)), byte_progress("quantising") as start:
@@ -60,6 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"blade_llm_quantize: stopped{_kept(output)}", file=sys.stderr)
         return 130
     _print_report(report)
+    return _done(report, output_dir)
+
+
+def _done(report: Report, output_dir: Path) -> int:
+    """Leave the summary where Kubernetes shows it, and the folder on stdout; the exit code."""
+    write_termination_log(_summary(report).encode())
     print(output_dir)
     return 0
 
@@ -85,12 +96,17 @@ def _print_report(report: Report) -> None:
     for kind in by_kind(report):
         errors = (f"{kind.mean_error:.4f}", f"{kind.largest_error:.4f}", f"{kind.bits_per_weight:.2f}")
         table.add_row(kind.kind, str(kind.count), *errors, _size(kind.bytes_before), _size(kind.bytes_after))
-    before, after = report.bytes_before, report.bytes_after
-    table.caption = (
-        f"{_size(before)} → {_size(after)} ({before / after:.2f} times smaller), {report.bits_per_weight:.2f} bits a "
-        f"quantised weight, {report.seconds:.1f} s. Errors are |W - Q| / |W|."
-    )
+    table.caption = f"{_summary(report)}. Errors are |W - Q| / |W|."
     Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(table)
+
+
+def _summary(report: Report) -> str:
+    """What was saved, in one line."""
+    before, after = report.bytes_before, report.bytes_after
+    return (
+        f"{_size(before)} → {_size(after)} ({before / after:.2f} times smaller), {report.bits_per_weight:.2f} bits a "
+        f"quantised weight, {report.seconds:.1f} s"
+    )
 
 
 def _size(nbytes: int) -> str:
