@@ -120,11 +120,11 @@ def _mounts(wanted: Quantization) -> Iterable[_Mount]:
         yield _Mount(volume, MODELS_PATH, not wanted.source.spec.model.downloaded)
     yield _Mount(_claim("output", wanted.output[0]), OUTPUT_PATH, False)
     if wanted.calibration is not None:
-        yield _Mount(_claim("calibration", wanted.calibration[0]), CALIBRATION_PATH, True)
+        yield _Mount(_claim("calibration", wanted.calibration[0], readOnly=True), CALIBRATION_PATH, True)
 
 
-def _claim(name: str, claim: str) -> Object:
-    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+def _claim(name: str, claim: str, **more: bool) -> Object:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim, **more}}
 
 
 def _mounted(mounts: Iterable[_Mount]) -> tuple[list[Object], list[Object]]:
