@@ -79,7 +79,7 @@ _count = _mostly(st.sampled_from([1, 2, 64]), _integer)
 _quantization = _mostly(
     st.sampled_from([{}, {"method": "int8"}, {"method": "int", "bits": 4}, {"kvCache": "fp8_e4m3"}]),
     _object(
-        method=_mostly(st.sampled_from(["int", "int8", "int4"]), _junk),
+        method=_mostly(st.sampled_from(["int", "int8", "int4", "w8a8"]), _junk),
         bits=st.sampled_from([4, 8, 3, "4"]),
         kvCache=_mostly(st.sampled_from(["no_quant", "int8", "mix_f852i4"]), _junk),
     ),

@@ -167,13 +167,19 @@ EXAMPLES: tuple[Example, ...] = (
             ({}, {"method": "int"}),
             ({}, {"method": "int", "bits": 4}),
             ({}, {"method": "int8", "bits": 8}),
+            ({}, {"method": "w8a8"}),
             ({"dtype": "bfloat16", "quant": "none"}, {"method": "int4", "kvCache": "mix_i8i4"}),
             ({"dtype": "float32", "quant": "int8"}, {"kvCache": "fp8_e4m3"}),
         )
     ),
     *(
         Example("spec.model.quantization.bits", "qwen", _quantized({}, **quantization))
-        for quantization in ({"bits": 8}, {"method": "int8", "bits": 4}, {"method": "int4", "bits": 8})
+        for quantization in (
+            {"bits": 8},
+            {"method": "int8", "bits": 4},
+            {"method": "int4", "bits": 8},
+            {"method": "w8a8", "bits": 8},
+        )
     ),
     Example("spec.engine.quant", "qwen", _quantized({"quant": "int8"}, method="int8")),
     Example("spec.model.quantization.method", "qwen", _quantized({"dtype": "float32"}, method="int4")),

@@ -32,7 +32,7 @@ HUBS: Final = ("hf", "modelscope")
 STORES: Final = ("s3", "oss", "oci")
 """Schemes of models in buckets and registries, downloaded with credentials of two parts."""
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
-QuantizationMethod = Literal["int", "int8", "int4"]
+QuantizationMethod = Literal["int", "int8", "int4", "w8a8"]
 KvCacheQuantization = Literal[
     "no_quant", "int8", "int4", "int8_affine", "int4_affine", "fp8_e5m2", "fp8_e4m3",
     "mix_f852i4", "mix_f843i4", "mix_i8i4", "mix_i4i4",
@@ -84,8 +84,8 @@ class Quantization(Record):
     method: QuantizationMethod | None = Field(
         default=None,
         description="Quantise the weights of linear layers while loading (`--quant`), to integers of `bits` bits: "
-        "`int8` and `int4` are `int` with these. A checkpoint that is quantised already is loaded as it is: leave it "
-        "unset.",
+        "`int8` and `int4` are `int` with these; `w8a8` quantises activations, too, both to 8 bits. A checkpoint that "
+        "is quantised already is loaded as it is: leave it unset.",
     )
     bits: Literal[4, 8] | None = Field(
         default=None,

@@ -164,7 +164,7 @@ def test_parsers_are_those_the_engine_has() -> None:
 def test_quantisation_is_what_the_engine_has() -> None:
     flags = {flag.name: flag.choices for group in GROUPS.values() for flag in group}
     # `int` is said with bits.
-    assert {*get_args(QuantizationMethod)} - {"int"} == {*flags["quant"]} - {"none"}
+    assert {*flags["quant"]} - {"none"} <= {*get_args(QuantizationMethod)} - {"int"} == {"int8", "int4", "w8a8"}
     assert get_args(KvCacheQuantization) == flags["kv_cache_quant"]
 
 
@@ -174,6 +174,7 @@ def test_quantisation_is_what_the_engine_has() -> None:
         ({"method": "int8"}, {}, ["--quant", "int8"]),
         ({"method": "int", "bits": 4}, {}, ["--quant", "int4"]),
         ({"method": "int"}, {}, ["--quant", "int8"]),
+        ({"method": "w8a8"}, {}, ["--quant", "w8a8"]),
         ({"kvCache": "mix_f852i4"}, {}, ["--kv_cache_quant", "mix_f852i4"]),
         ({"kvCache": "int8"}, {"quant": "int4"}, ["--quant", "int4", "--kv_cache_quant", "int8"]),
         ({"kvCache": "no_quant"}, {}, []),

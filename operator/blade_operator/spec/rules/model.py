@@ -104,7 +104,7 @@ MODEL_RULES: Final[tuple[Rule, ...]] = (
         field="spec.model.quantization.bits",
         cel="!has(self.bits) || (has(self.method) && self.method in ['int', self.bits == 8 ? 'int8' : 'int4'])",
         holds=lambda name, spec: _bits_are_of_the_method(spec.model.quantization or Quantization()),
-        message="is of method int (int8 and int4 have theirs): set that, or remove it",
+        message="is of method int (others have their own): set that, or remove it",
     ),
     Rule(
         at=("spec",),
