@@ -12,6 +12,8 @@ from typing import Any, Final
 
 SWITCH: Final = "BOOL"
 NUMBER: Final = "N"
+TOKENS: Final = "TOKENS"
+SHARE: Final = "NUMBER"
 SIZE: Final = "BYTES"
 _SIZE: Final = re.compile(r"\d+(\.\d+)?\s*([kmgt]i?)?b?", re.IGNORECASE)
 
@@ -51,6 +53,11 @@ FLAGS: Final = (
     QuantizeFlag("max_shard_size", "largest weight file (default 5GB)", SIZE),
     QuantizeFlag("calib_data", "texts to calibrate with", many=True),
     QuantizeFlag("calib_data_file", "JSON lines to calibrate with: pvc://CLAIM/FILE, or a path in the pod", "FILE"),
+    QuantizeFlag("calib_samples", "texts to use at most", NUMBER),
+    QuantizeFlag("calib_length", "tokens of each text to use at most", TOKENS),
+    QuantizeFlag("act_order", "gptq rounds inputs with large activations first", SWITCH),
+    QuantizeFlag("damping", "share of the mean of the Hessian's diagonal that gptq adds to it", SHARE),
+    QuantizeFlag("smoothing_strength", "smoothquant's exponent", SHARE),
     QuantizeFlag("cpu_offload", "one layer at a time is in memory", SWITCH),
     QuantizeFlag("experimental_pad", "accepted where nothing needs padding", SWITCH),
 )
@@ -109,10 +116,24 @@ def _number(text: str) -> str:
     return text
 
 
+def _tokens(text: str) -> str:
+    if not re.fullmatch(r"[0-9]*[1-9][0-9]*(\.[0-9]+)?[kKmM]?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens like 2048 or 2k")
+    return text
+
+
+def _share(text: str) -> str:
+    try:
+        float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    return text
+
+
 def _size(text: str) -> str:
     if not _SIZE.fullmatch(text.strip()):
         raise argparse.ArgumentTypeError(f"{text!r} is no size like 5GB or 4GiB")
     return text
 
 
-_TYPES: Final = {SWITCH: _boolean, NUMBER: _number, SIZE: _size}
+_TYPES: Final = {SWITCH: _boolean, NUMBER: _number, TOKENS: _tokens, SHARE: _share, SIZE: _size}
