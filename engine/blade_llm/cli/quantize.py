@@ -69,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _done(report: Report, output_dir: Path) -> int:
-    """Leave the summary where Kubernetes shows it, and the folder on stdout; the exit code."""
-    write_termination_log(_summary(report).encode())
+    """Leave what was saved where Kubernetes shows it, and the folder on stdout; the exit code."""
+    sizes = f"{_size(report.bytes_before)} → {_size(report.bytes_after)}"
+    write_termination_log(f"{sizes}, {report.bits_per_weight:.2f} bits a quantised weight".encode())
     print(output_dir)
     return 0
 
@@ -96,17 +97,12 @@ def _print_report(report: Report) -> None:
     for kind in by_kind(report):
         errors = (f"{kind.mean_error:.4f}", f"{kind.largest_error:.4f}", f"{kind.bits_per_weight:.2f}")
         table.add_row(kind.kind, str(kind.count), *errors, _size(kind.bytes_before), _size(kind.bytes_after))
-    table.caption = f"{_summary(report)}. Errors are |W - Q| / |W|."
-    Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(table)
-
-
-def _summary(report: Report) -> str:
-    """What was saved, in one line."""
     before, after = report.bytes_before, report.bytes_after
-    return (
+    table.caption = (
         f"{_size(before)} → {_size(after)} ({before / after:.2f} times smaller), {report.bits_per_weight:.2f} bits a "
-        f"quantised weight, {report.seconds:.1f} s"
+        f"quantised weight, {report.seconds:.1f} s. Errors are |W - Q| / |W|."
     )
+    Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(table)
 
 
 def _size(nbytes: int) -> str:
