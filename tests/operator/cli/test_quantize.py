@@ -13,6 +13,7 @@ from blade_llm.cli.flags import FlagParser, boolean, byte_size, positive, tokens
 from blade_llm.cli.quantize_flags import GROUPS, options_of
 from blade_operator import main as program
 from blade_operator.cli.quantize_flags import FLAGS, NUMBER, SHARE, SIZE, SWITCH, TOKENS
+from blade_operator.cluster.local.environment import expand
 from blade_operator.cluster.local.fields import require_supported
 
 BASE = ("quantize", "qwen-w4", "--model", "hf://Qwen/Qwen3-8B", "--output_dir", "pvc://models/qwen3-w4")
@@ -61,6 +62,12 @@ def test_flags_are_passed_on(
     parsed = FlagParser("blade_llm_quantize", "", GROUPS).parse(args)
     assert parsed["output_dir"] == Path("/output/qwen3-w4")
     options_of(parsed)
+
+
+def test_a_kubelet_gives_the_command_what_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = ["re:.*proj$", "$(HF_HOME)", "$$5"]
+    args = _args("--ignore", *typed, capsys=capsys)
+    assert [expand(word, {"HF_HOME": "/models"}) for word in args[-3:]] == typed
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def _arguments(wanted: Quantization) -> list[str]:
         *("--model", model_argument(wanted.source)),
         *("--output_dir", f"{OUTPUT_PATH}/{wanted.output[1]}"),
         *(("--calib_data_file", f"{CALIBRATION_PATH}/{calibration[1]}") if calibration else ()),
-        *wanted.flags,
+        *(word.replace("$", "$$") for word in wanted.flags),  # a kubelet expands $(NAME)
     ]
 
 
