@@ -76,6 +76,15 @@ _integer = st.sampled_from([0, 1, 2, 16, 64, 1000, 4097, -1])
 _amount = _mostly(st.sampled_from(["1", "2.50", "0.05", "40"]), st.sampled_from(["0", "0.0", "-1", "1.", "", 3]))
 _count = _mostly(st.sampled_from([1, 2, 64]), _integer)
 
+_quantization = _mostly(
+    st.sampled_from([{}, {"method": "int8"}, {"method": "int", "bits": 4}, {"kvCache": "fp8_e4m3"}]),
+    _object(
+        method=_mostly(st.sampled_from(["int", "int8", "int4", "w8a8"]), _junk),
+        bits=st.sampled_from([4, 8, 3, "4"]),
+        kvCache=_mostly(st.sampled_from(["no_quant", "int8", "mix_f852i4"]), _junk),
+    ),
+)
+
 _gpus = st.one_of(
     st.sampled_from(
         [
@@ -105,6 +114,7 @@ SPECS: Spec = _object(
             cache=_cache,
             tokenSecretRef=_object({"name": _object_name}, key=_key),
             credentialsSecretRef=_object({"name": _object_name}),
+            quantization=_quantization,
         )
     },
     engine=_object(

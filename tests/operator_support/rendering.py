@@ -218,6 +218,12 @@ CASES: dict[str, dict[str, Any]] = {
             "deterministic": True,
         },
     },
+    "quantization": {
+        "model": {
+            "uri": "file:///models/qwen",
+            "quantization": {"method": "int", "bits": 4, "kvCache": "fp8_e4m3"},
+        },
+    },
     "tensor_parallel": {
         "model": {"uri": "file:///models/qwen"},
         "engine": {"gpus": {"count": 4, "customAllReduce": True}, "resources": {"requests": {"memory": "64Gi"}}},

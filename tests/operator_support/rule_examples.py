@@ -58,6 +58,10 @@ def _gpus(**gpus: int) -> dict[str, Any]:
     return _spec(engine={"gpus": gpus})
 
 
+def _quantized(engine: dict[str, Any], **quantization: Any) -> dict[str, Any]:
+    return _spec(model={"quantization": quantization}, engine=engine)
+
+
 def _speculative(uri: str = FILE, **speculative: Any) -> dict[str, Any]:
     return _spec(uri, engine={"speculative": {"method": "draft", **speculative}})
 
@@ -156,6 +160,29 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "qwen-3", _spec(HUB, model={"revision": "main", "cache": {"claimName": "models"}})),
     Example("spec.model.revision", "qwen", _spec(model={"revision": "main"})),
     Example("spec.model.cache", "qwen", _spec(model={"cache": {}})),
+    *(
+        Example("", "qwen", _quantized(engine, **quantization))
+        for engine, quantization in (
+            ({}, {}),
+            ({}, {"method": "int"}),
+            ({}, {"method": "int", "bits": 4}),
+            ({}, {"method": "int8", "bits": 8}),
+            ({}, {"method": "w8a8"}),
+            ({"dtype": "bfloat16", "quant": "none"}, {"method": "int4", "kvCache": "mix_i8i4"}),
+            ({"dtype": "float32", "quant": "int8"}, {"kvCache": "fp8_e4m3"}),
+        )
+    ),
+    *(
+        Example("spec.model.quantization.bits", "qwen", _quantized({}, **quantization))
+        for quantization in (
+            {"bits": 8},
+            {"method": "int8", "bits": 4},
+            {"method": "int4", "bits": 8},
+            {"method": "w8a8", "bits": 8},
+        )
+    ),
+    Example("spec.engine.quant", "qwen", _quantized({"quant": "int8"}, method="int8")),
+    Example("spec.model.quantization.method", "qwen", _quantized({"dtype": "float32"}, method="int4")),
     Example("metadata.name", "qwen-", _spec()),
     Example("", "qwen", _spec(HUB, model={"tokenSecretRef": {"name": "hf"}, "cache": {}})),
     Example("spec.model.tokenSecretRef", "qwen", _spec(model={"tokenSecretRef": {"name": "hf"}})),

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from blade_llm.cli.byte_progress import byte_progress
@@ -17,11 +18,12 @@ from blade_llm.cli.failures import FAILURES, end_with
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.quantize_flags import GROUPS, options_of, texts_of
+from blade_llm.cli.termination import write_termination_log
 from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.quantize.output import OutputFolder
 from blade_llm.quantize.report import REPORT_NAME, CalibrationReport, Report, by_kind
-from blade_llm.quantize.run import prepare, quantize_model
+from blade_llm.quantize.run import made_before, prepare, quantize_model
 
 _NOTES: Final = 8
 """Notes on weights that are printed; the report has all."""
@@ -52,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             texts=texts,
             states_in_files=flags["cpu_offload"],
         )
+        if (report := made_before(output, job)) is not None:
+            print(f"blade_llm_quantize: {output_dir} is there already, made by the same command", file=sys.stderr)
+            return _done(report, output_dir)
         for note in () if job.samples is None else job.samples.notes:
             print(f"blade_llm_quantize: {note}", file=sys.stderr, flush=True)
         output.require_usable(whole=True)
@@ -61,6 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FAILURES as failure:
         return end_with("blade_llm_quantize", failure, output_dir, kept=os.path.isdir(output.staging))
     _print_report(report)
+    return _done(report, output_dir)
+
+
+def _done(report: Report, output_dir: Path) -> int:
+    """Leave what was saved where Kubernetes shows it, and the folder on stdout; the exit code."""
+    sizes = f"{_size(report.bytes_before)} → {_size(report.bytes_after)}"
+    write_termination_log(f"{sizes}, {report.bits_per_weight:.2f} bits a quantised weight".encode())
     print(output_dir)
     return 0
 

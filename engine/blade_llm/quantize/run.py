@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,18 @@ def quantize_model(job: Job, output: OutputFolder, start: Callable[[int], Progre
     return report
 
 
+def made_before(output: OutputFolder, job: Job) -> Report | None:
+    """The report where ``output`` is what the job is to make, whole. Whoever runs a job again, such as Kubernetes after
+    a node is lost, need not know that it was done."""
+    if not (output.path / CONFIG_NAME).is_file() or os.path.lexists(output.staging):
+        return None
+    weights = [(output.path / file.name, file.nbytes) for file in job.layout.files]
+    if not all(path.is_file() and path.stat().st_size == nbytes for path, nbytes in weights):
+        return None
+    report = _read_report(output.path / REPORT_NAME)
+    return report if report is not None and report.fingerprint == job.fingerprint else None
+
+
 def _fingerprint(
     model: str,
     options: QuantizeOptions,
@@ -202,11 +215,16 @@ def _finished(output: OutputFolder, job: Job) -> Report | None:
     file = next((place / REPORT_NAME for place in output.places if (place / REPORT_NAME).is_file()), None)
     if file is None:
         return None
+    report = _read_report(file)
+    return report if report is not None and report.fingerprint == job.fingerprint else None
+
+
+def _read_report(file: Path) -> Report | None:
+    """None where there is none, or one of another release."""
     try:
-        report = msgspec.json.decode(file.read_bytes(), type=Report)
-    except ValueError:  # of msgspec, or bytes that are not UTF-8
+        return msgspec.json.decode(file.read_bytes(), type=Report)
+    except (FileNotFoundError, ValueError):  # of msgspec, or bytes that are not UTF-8
         return None
-    return report if report.fingerprint == job.fingerprint else None
 
 
 def _resumable(output: OutputFolder, job: Job) -> dict[str, Done]:

@@ -12,8 +12,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from blade_operator.cli.quantize_flags import FLAGS, add_flags
+
 _CHOICE = re.compile(r"argument (?:COMMAND|command): invalid choice: '([^']*)'")
-COMMANDS = ("run", "local", "apply", "get", "describe", "logs", "scale", "rollout", "delete")
+COMMANDS = ("run", "local", "apply", "get", "describe", "logs", "scale", "rollout", "delete", "quantize")
 ROLLOUT = {
     "status": "print how the rollout goes, until it ends",
     "history": "list the revisions",
@@ -47,6 +49,8 @@ OPTIONS = (
     *("--watch_keys", "--no-watch_keys", "--prometheus_namespaces", "--prometheus_labels"),
     *("--openshift", "--no-openshift", "--api_server", "--group_kind"),
     *("--external_metrics_port", "--external_metrics_certificate"),
+    *("--output_dir", "--apply", "--revision", "--cache_claim", "--token_secret", "--credentials_secret", "--image"),
+    *("--env", "--cpu", "--memory", "--backoff_limit", *(f"--{flag.name}" for flag in FLAGS)),
 )
 
 
@@ -127,7 +131,36 @@ def _parser() -> argparse.ArgumentParser:
     delete.add_argument(
         "--wait", action=argparse.BooleanOptionalAction, default=True, help="return when everything has ended"
     )
+    _add_quantize(commands)
     return parser
+
+
+def _add_quantize(commands: argparse._SubParsersAction[_Parser]) -> None:
+    quantize = _add(commands, "quantize", "make the Job that quantises a model", "quantize")
+    quantize.description = (
+        "Prints the Job that quantises a model with blade_llm_quantize (`| kubectl apply -f -`), or creates it."
+    )
+    quantize.add_argument("job", metavar="NAME", help="of the Job")
+    quantize.add_argument(
+        "--model", required=True, help="the model to quantise: a URI as in spec.model.uri, a hub id, or a folder"
+    )
+    quantize.add_argument(
+        "--output_dir", required=True, metavar="URI", help="where it goes: pvc://CLAIM/FOLDER, new or empty"
+    )
+    quantize.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="how it is printed")
+    quantize.add_argument("--apply", action="store_true", help="create it: here, with --kubeconfig on a cluster")
+    quantize.add_argument("--kubeconfig", metavar="FILE", help="of the cluster (default: the local runtime)")
+    quantize.add_argument("--revision", help="of an hf:// or modelscope:// model")
+    quantize.add_argument("--cache_claim", metavar="CLAIM", help="keep the download there (default: in the pod)")
+    quantize.add_argument("--token_secret", metavar="SECRET", help="with the hub's access token in key token")
+    quantize.add_argument("--credentials_secret", metavar="SECRET", help="for an s3://, oss:// or oci:// model")
+    quantize.add_argument("--image", help="engine image (default: this release's)")
+    quantize.add_argument("--env", type=_variable, action="append", default=[], metavar="NAME=VALUE", help="variable")
+    quantize.add_argument("--cpu", metavar="QUANTITY", help="cores to request (default 1)")
+    quantize.add_argument("--memory", metavar="QUANTITY", help="memory to request and to limit (default: 2Gi, none)")
+    quantize.add_argument("--backoff_limit", type=_count, default=6, metavar="N", help="restarts before it fails (6)")
+    quantize.add_argument("--openshift", action="store_true", help="name no user and group ids")
+    add_flags(quantize)
 
 
 def _add_rollout(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -270,6 +303,13 @@ def _positive(text: str) -> int:
 
 def _names(text: str) -> list[str]:
     return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator, Sequence
 
 from blade_operator.cli import manifests
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.commands import resource, send
 from blade_operator.cluster.local.errors import LocalError
+from blade_operator.cluster.local.jobs import JOB_NAME
 from blade_operator.cluster.local.layout import Layout, loop_is_running
 from blade_operator.cluster.local.store import matches, read_objects
 from blade_operator.model.objects import Object
-from blade_protocol.labels import GROUP, KIND, NAME, SINGULAR
+from blade_protocol.labels import GROUP, KIND, NAME, SHORT_NAME, SINGULAR
+
+_JOBS = ("job", "jobs", "job.batch")
 
 
 def named(obj: Object) -> str:
@@ -46,7 +50,7 @@ def scale(options: argparse.Namespace) -> int:
 def delete(options: argparse.Namespace) -> int:
     """Delete objects by name or manifest, and wait until their pods have ended."""
     layout = Layout.of(options.name)
-    targets = [(KIND, options.namespace, name) for name in options.object if name not in ("llm", SINGULAR)]
+    targets = list(_named_targets(options.object, options.namespace))
     targets += [
         (obj["kind"], obj["metadata"].get("namespace", options.namespace), obj["metadata"]["name"])
         for obj in manifests.read(options.filename)
@@ -62,13 +66,22 @@ def delete(options: argparse.Namespace) -> int:
             failed = True
             continue
         print(f'{resource(kind, plural=False)} "{name}" deleted', flush=True)
-        while options.wait and _pods_left(layout, namespace, name):
+        while options.wait and _pods_left(layout, kind, namespace, name):
             if not loop_is_running(layout):
                 raise CommandError("the control loop ended before everything had stopped; the next `local up` goes on")
             time.sleep(0.1)
     return int(failed)
 
 
-def _pods_left(layout: Layout, namespace: str, name: str) -> bool:
-    pods = read_objects(layout.objects, "Pod")
-    return any(pod["metadata"]["namespace"] == namespace and matches(pod, {NAME: name}) for pod in pods)
+def _named_targets(words: Sequence[str], namespace: str) -> Iterator[tuple[str, str, str]]:
+    """Kind, namespace and name of each of ``[llm] NAME…``, ``job NAME…``, ``job/NAME…``."""
+    default = "Job" if words and words[0] in _JOBS else KIND
+    for word in words:
+        kind, slash, name = word.rpartition("/")
+        if slash or word not in (SHORT_NAME, SINGULAR, *_JOBS):
+            yield (("Job" if kind in _JOBS else KIND) if slash else default), namespace, name
+
+
+def _pods_left(layout: Layout, kind: str, namespace: str, name: str) -> bool:
+    pods, label = read_objects(layout.objects, "Pod"), JOB_NAME if kind == "Job" else NAME
+    return any(pod["metadata"]["namespace"] == namespace and matches(pod, {label: name}) for pod in pods)

@@ -12,7 +12,7 @@ from kubernetes.aio.config import ConfigException
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.kubernetes.api import Api, ApiError, load_configuration
 from blade_operator.cluster.kubernetes.fence import WriteFence
-from blade_operator.cluster.kubernetes.kinds import KINDS
+from blade_operator.cluster.kubernetes.kinds import JOB, KINDS
 from blade_operator.model.objects import Object
 from blade_protocol.labels import KIND, NAME
 
@@ -43,6 +43,12 @@ class ClusterClient:
         path = KINDS[KIND].path(service["metadata"]["namespace"], service["metadata"]["name"])
         params = {"fieldManager": FIELD_MANAGER}
         self._run(lambda api: api.write("PUT", path, service, kind=KIND, params=params, timeout=30.0, guarded=False))
+
+    def create_job(self, job: Object) -> None:
+        """Create a Job. Raises `CommandError` when there is one of its name."""
+        path = JOB.path(job["metadata"]["namespace"])
+        params = {"fieldManager": FIELD_MANAGER}
+        self._run(lambda api: api.write("POST", path, job, kind=JOB.name, params=params, timeout=30.0, guarded=False))
 
     def _run(self, call: Callable[[Api], Awaitable[T]]) -> T:
         async def run() -> T:

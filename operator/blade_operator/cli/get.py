@@ -34,6 +34,7 @@ _KINDS = {
     "Pod": ("po", "pod", "pods"),
     "Deployment": ("deploy", "deployment", "deployments"),
     "StatefulSet": ("sts", "statefulset", "statefulsets"),
+    "Job": ("job", "jobs"),
     "Service": ("svc", "service", "services"),
     "ConfigMap": ("cm", "configmap", "configmaps"),
     "Secret": ("secret", "secrets"),
@@ -42,7 +43,7 @@ _KINDS = {
     "PodDisruptionBudget": ("pdb", "poddisruptionbudget", "poddisruptionbudgets"),
     "ServiceAccount": ("sa", "serviceaccount", "serviceaccounts"),
 }
-_ALL = ("Pod", "Service", "Deployment", "StatefulSet", KIND)
+_ALL = ("Pod", "Service", "Deployment", "StatefulSet", "Job", KIND)
 _POLL = 0.3
 
 

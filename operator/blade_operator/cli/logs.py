@@ -1,4 +1,4 @@
-"""``logs``: prints container logs of one pod or of all pods of a service. Reads the files; needs no control loop."""
+"""``logs``: prints container logs of one pod, or of all pods of a service or Job. Reads the files, without a loop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 from blade_operator.cli.errors import CommandError
+from blade_operator.cluster.local.jobs import JOB_NAME
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.logs import ContainerLogs, Follower
 from blade_operator.cluster.local.store import matches, read_objects
@@ -63,16 +64,20 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pods(layout: Layout, options: argparse.Namespace) -> list[Object]:
-    """The pod of that name, or the pods of the service of that name that have the container."""
-    name = options.object.removeprefix("pod/").removeprefix("llm/")
+    """The pod of that name, or the pods of the service of that name that have the container, or those of a Job."""
+    name = options.object.removeprefix("pod/").removeprefix("llm/").removeprefix("job/")
     pods = list(read_objects(layout.objects, "Pod"))
     everything = [pod for pod in pods if pod["metadata"]["namespace"] == options.namespace]
     exact = [pod for pod in everything if pod["metadata"]["name"] == name]
     if exact:
         return exact
+    if of_job := [pod for pod in everything if matches(pod, {JOB_NAME: name})]:
+        return of_job
     services = {obj["metadata"]["name"] for obj in read_objects(layout.objects, KIND)}
     if name not in services:
-        raise CommandError(f'there is no pod and no LLMService "{name}" in namespace {options.namespace}')
+        raise CommandError(
+            f'there is no pod and no LLMService "{name}" in namespace {options.namespace}, and no such Job'
+        )
     role = ROLE_ROUTER if options.container == "router" else ROLE_ENGINE
     roles = {role} if role == ROLE_ROUTER else {role, ROLE_MEMBER}
     pods = [pod for pod in everything if matches(pod, {NAME: name}) and pod["metadata"]["labels"].get(ROLE) in roles]

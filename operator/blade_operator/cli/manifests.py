@@ -12,13 +12,14 @@ from typing import Any
 import yaml
 
 from blade_operator.cli.errors import CommandError
+from blade_operator.cluster.local.fields import require_supported
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_adapter, parse_service
 from blade_operator.spec.model_fields import HUBS, STORES, URI
 from blade_protocol.labels import API_VERSION, KIND, OWN_KINDS
 
-_APPLIED = (*OWN_KINDS, "Secret", "ConfigMap")
+_APPLIED = (*OWN_KINDS, "Secret", "ConfigMap", "Job")
 CACHE_CLAIM = "bladellm-models"
 """The claim that keeps downloads for later services, whatever their names."""
 IDLE_CONCURRENCY = 16
@@ -82,10 +83,13 @@ def admit(obj: Object) -> Object:
         raise CommandError(f"{kind} objects cannot be applied here, only {', '.join(_APPLIED)}")
     if problems := list(_problems(obj)):
         raise CommandError(_invalid(obj, problems))
-    if kind not in OWN_KINDS:
+    if kind in ("Secret", "ConfigMap"):
         return obj
     if "spec" not in obj:
         raise CommandError(_invalid(obj, ["spec: is required"]))
+    if kind == "Job":
+        require_supported(obj)
+        return obj
     filled = apply_defaults(obj)
     try:
         parse_service(filled) if kind == KIND else parse_adapter(filled)
@@ -110,8 +114,9 @@ def _problems(obj: Object) -> Iterator[str]:
         yield from _not_strings(metadata.get(field), f"metadata.{field}")
     if kind in OWN_KINDS:
         return
-    if obj.get("apiVersion") != "v1":
-        yield "apiVersion: must be v1"
+    version = "batch/v1" if kind == "Job" else "v1"
+    if obj.get("apiVersion") != version:
+        yield f"apiVersion: must be {version}"
     for field in ("data", "stringData"):
         yield from _not_strings(obj.get(field), field)
     if kind == "Secret" and isinstance(obj.get("data"), dict):

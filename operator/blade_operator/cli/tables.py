@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
+from blade_operator.cluster.local import clock
 from blade_operator.cluster.local.pod_status import is_ready, restarts, succeeded
 from blade_operator.cluster.local.services import port_of
 from blade_operator.model.objects import Object
@@ -66,6 +67,19 @@ def _deployment(obj: Object, wide: bool) -> Row:
 def _stateful_set(obj: Object, wide: bool) -> Row:
     ready, wanted = obj.get("status", {}).get("readyReplicas", 0), obj["spec"].get("replicas", 1)
     return [("NAME", obj["metadata"]["name"]), ("READY", f"{ready}/{wanted}"), _age(obj)]
+
+
+def _job(obj: Object, wide: bool) -> Row:
+    status = obj.get("status", {})
+    words = [each["type"] for each in status.get("conditions", []) if each["status"] == "True"]
+    begun, ended = status.get("startTime"), status.get("completionTime")
+    return [
+        ("NAME", obj["metadata"]["name"]),
+        ("STATUS", words[0] if words else "Running"),
+        ("COMPLETIONS", f"{status.get('succeeded', 0)}/1"),
+        ("DURATION", age(begun, clock.parse(ended) if ended else datetime.now(UTC)) if begun else ""),
+        _age(obj),
+    ]
 
 
 def _service(obj: Object, wide: bool) -> Row:
@@ -149,6 +163,7 @@ _KINDS: dict[str, Callable[[Object, bool], Row]] = {
     "ConfigMap": _data,
     "Deployment": _deployment,
     "Event": _event,
+    "Job": _job,
     "Pod": _pod,
     "Secret": _data,
     "Service": _service,

@@ -293,7 +293,7 @@ def _text_flags(service: LLMService) -> list[str]:
 
 def _memory_flags(service: LLMService) -> list[str]:
     """Flags that decide the memory plan; the check gets the same."""
-    engine = service.spec.engine
+    model, engine = service.spec.model, service.spec.engine
     kv_cache = None if engine.kv_cache_bytes is None else parse_bytes(engine.kv_cache_bytes)
     return (
         _flag("max_model_len", engine.context_length)
@@ -302,7 +302,8 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)
         + _rank_flags(engine.gpus)
         + _flag("model_impl", None if engine.model_impl == "auto" else engine.model_impl)
-        + _flag("quant", None if engine.quant == "none" else engine.quant)
+        + _flag("quant", None if service.spec.quant == "none" else service.spec.quant)
+        + _flag("kv_cache_quant", None if model.kv_cache == "no_quant" else model.kv_cache)
         + _lora_flags(service)
         + _speculative_flags(service)
         + _graph_flags(engine.cuda_graphs or CudaGraphs())

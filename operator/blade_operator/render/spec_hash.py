@@ -25,7 +25,9 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "cache": None,
         "tokenSecretRef": None,
         "credentialsSecretRef": None,
+        "quantization": None,
     },
+    "Quantization": {"method": None, "bits": None, "kvCache": "no_quant"},
     "ModelCache": {"claimName": None, "size": None, "storageClassName": None, "accessModes": []},
     "SecretKeyRef": {"key": "token"},
     "Engine": {

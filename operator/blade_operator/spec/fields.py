@@ -102,7 +102,7 @@ class Engine(Record):
         "`transformers`. `auto`: those where the engine does not know the architecture.",
     )
     quant: Literal["none", "int8", "int4"] = Field(
-        default="none", description="Quantise the weights of linear layers while loading (`--quant`); on CPU."
+        default="none", description="Older name of `model.quantization.method`, which see."
     )
     enable_triton_mla: bool = Field(
         default=False,
@@ -234,3 +234,9 @@ class LLMServiceSpec(Record):
     router: Router = Field(default_factory=Router, description="The proxy in front of the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How engines are replaced.")
     security: Security = Field(default_factory=Security, description="Who may connect to the pods.")
+
+    @property
+    def quant(self) -> str:
+        """How weights are quantised while loading, ``none`` if they are not: the value of ``--quant``."""
+        quantization = self.model.quantization
+        return self.engine.quant if quantization is None or quantization.method is None else quantization.weights

@@ -32,6 +32,12 @@ HUBS: Final = ("hf", "modelscope")
 STORES: Final = ("s3", "oss", "oci")
 """Schemes of models in buckets and registries, downloaded with credentials of two parts."""
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
+QuantizationMethod = Literal["int", "int8", "int4", "w8a8"]
+KvCacheQuantization = Literal[
+    "no_quant", "int8", "int4", "int8_affine", "int4_affine", "fp8_e5m2", "fp8_e4m3",
+    "mix_f852i4", "mix_f843i4", "mix_i8i4", "mix_i4i4",
+]  # fmt: skip
+"""BladeLLM's names. The ``mix_`` ones keep the first tokens and the latest in the larger of two types."""
 
 
 class ModelCache(Record):
@@ -70,6 +76,30 @@ class CredentialsSecret(Record):
     """A Secret with several keys."""
 
     name: ObjectName = Field(description="Name of the Secret, in the service's namespace.")
+
+
+class Quantization(Record):
+    """How weights and KV cache are stored. A checkpoint that is quantised already needs no `method`."""
+
+    method: QuantizationMethod | None = Field(
+        default=None,
+        description="Quantise the weights of linear layers while loading (`--quant`), to integers of `bits` bits: "
+        "`int8` and `int4` are `int` with these; `w8a8` quantises activations, too, both to 8 bits. A checkpoint that "
+        "is quantised already is loaded as it is: leave it unset.",
+    )
+    bits: Literal[4, 8] | None = Field(
+        default=None,
+        description="Bits a weight of method `int`; 8 when unset.",
+        json_schema_extra={"minimum": 4, "maximum": 8},
+    )
+    kv_cache: KvCacheQuantization = Field(
+        default="no_quant", description="Type that keys and values are kept in (`--kv_cache_quant`)."
+    )
+
+    @property
+    def weights(self) -> str:
+        """The value of ``--quant``."""
+        return f"int{self.bits or 8}" if self.method == "int" else self.method or "none"
 
 
 class Model(Record):
@@ -116,6 +146,7 @@ class Model(Record):
         description="Where a downloaded model is kept. Unset: every pod downloads it anew, also one that replaces "
         "another.",
     )
+    quantization: Quantization | None = Field(default=None, description="How weights and KV cache are stored.")
     token_secret_ref: SecretKeyRef | None = Field(
         default=None,
         description="Secret with the hub's access token, for gated and private `hf://` and `modelscope://` models. "
@@ -129,6 +160,11 @@ class Model(Record):
         "`OSS_ACCESS_KEY_SECRET`, `OSS_SESSION_TOKEN`, `OSS_REGION`. `oci://`: `.dockerconfigjson`, as in an "
         "imagePullSecret. Only the download sees them; the operator never reads them.",
     )
+
+    @property
+    def kv_cache(self) -> KvCacheQuantization:
+        """The type of the KV cache."""
+        return "no_quant" if self.quantization is None else self.quantization.kv_cache
 
     @property
     def scheme(self) -> str:

@@ -15,6 +15,7 @@ from blade_operator import main as program
 from blade_operator.model.objects import Object
 
 ONE = "/apis/serving.bladellm.io/v1alpha1/namespaces/team/llmservices/qwen"
+JOBS = "/apis/batch/v1/namespaces/team/jobs"
 REVISIONS = "/apis/apps/v1/namespaces/team/controllerrevisions"
 
 
@@ -29,10 +30,16 @@ class Server:
         self.service = cluster.service
         self.revisions = [obj for ref, obj in cluster.objects.items() if ref.kind == "ControllerRevision"]
         self.requests: list[str] = []
+        self.jobs: list[Object] = []
 
     def respond(self, method: str, target: str, body: Object) -> tuple[int, Object]:
         self.requests.append(f"{method} {target}")
         path = target.partition("?")[0]
+        if path == JOBS:
+            if any(each["metadata"]["name"] == body["metadata"]["name"] for each in self.jobs):
+                return 409, {"kind": "Status", "reason": "AlreadyExists", "message": 'jobs.batch "w4" already exists'}
+            self.jobs.append(body)
+            return 201, body
         if path == REVISIONS:
             return 200, {"items": self.revisions}
         if path != ONE:
@@ -58,7 +65,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_PUT = _respond
+        do_GET = do_PUT = do_POST = _respond
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing."""
@@ -112,6 +119,19 @@ def test_refusals_are_the_servers_words(server: Server, tmp_path: Path, capsys: 
     server.respond = edited_meanwhile  # type: ignore[method-assign]
     assert run(tmp_path, "pause", "qwen") == 1
     assert capsys.readouterr().err == "error: the object has been modified\n"
+
+
+def test_a_job_is_created_once(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["quantize", "w4", "--model", "pvc://m/qwen", "--output_dir", "pvc://m/w4", "-n", "team", "--apply"]
+    argv += ["--kubeconfig", str(tmp_path / "kubeconfig")]
+    assert program.main(argv) == 0
+    said = capsys.readouterr().out
+    assert said == ("job.batch/w4 created\nProgress: kubectl logs -n team -f job/w4; then serve pvc://m/w4\n")
+    [job] = server.jobs
+    assert job["spec"]["template"]["spec"]["containers"][0]["command"] == ["blade_llm_quantize"]
+    assert server.requests[0].startswith(f"POST {JOBS}?")
+    assert program.main(argv) == 1
+    assert capsys.readouterr().err == 'error: jobs.batch "w4" already exists\n'
 
 
 def test_without_a_cluster_the_option_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

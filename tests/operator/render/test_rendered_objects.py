@@ -31,6 +31,7 @@ from blade_operator.spec import parse_service
 from blade_operator.spec.api_fields import Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.errors import SpecError
 from blade_operator.spec.fields import CheckItemName
+from blade_operator.spec.model_fields import KvCacheQuantization, QuantizationMethod
 from blade_operator.spec.rules.service import OWNED_FLAGS
 from blade_protocol.labels import CHAT_TEMPLATE, RESTARTED_AT
 
@@ -160,6 +161,43 @@ def test_parsers_are_those_the_engine_has() -> None:
     assert (get_args(Task), get_args(Pooling)) == (get_args(served_model.Task), get_args(pooling.Pooling))
 
 
+def test_quantisation_is_what_the_engine_has() -> None:
+    flags = {flag.name: flag.choices for group in GROUPS.values() for flag in group}
+    # `int` is said with bits.
+    assert {*flags["quant"]} - {"none"} <= {*get_args(QuantizationMethod)} - {"int"} == {"int8", "int4", "w8a8"}
+    assert get_args(KvCacheQuantization) == flags["kv_cache_quant"]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "engine", "flags"),
+    [
+        ({"method": "int8"}, {}, ["--quant", "int8"]),
+        ({"method": "int", "bits": 4}, {}, ["--quant", "int4"]),
+        ({"method": "int"}, {}, ["--quant", "int8"]),
+        ({"method": "w8a8"}, {}, ["--quant", "w8a8"]),
+        ({"kvCache": "mix_f852i4"}, {}, ["--kv_cache_quant", "mix_f852i4"]),
+        ({"kvCache": "int8"}, {"quant": "int4"}, ["--quant", "int4", "--kv_cache_quant", "int8"]),
+        ({"kvCache": "no_quant"}, {}, []),
+        ({}, {}, []),
+    ],
+)
+def test_the_check_plans_with_the_quantisation_of_the_engine(
+    quantization: dict[str, Any], engine: dict[str, Any], flags: list[str]
+) -> None:
+    model = {"uri": "file:///models/qwen", "quantization": quantization}
+    objects = render({"model": model, "engine": engine})
+    for name in ("check", "engine"):
+        words = args(objects, name)
+        given = [words[at : at + 2] for at, word in enumerate(words) if word in ("--quant", "--kv_cache_quant")]
+        assert [each for pair in given for each in pair] == flags
+
+
+def test_moving_from_the_older_field_restarts_nothing() -> None:
+    older = parse_service(service({"model": {"uri": "file:///m"}, "engine": {"quant": "int8"}}))
+    newer = parse_service(service({"model": {"uri": "file:///m", "quantization": {"method": "int8"}}}))
+    assert revision_of(pod_template(older, DEFAULTS)) == revision_of(pod_template(newer, DEFAULTS))
+
+
 @pytest.mark.parametrize(
     "option", [option for option in VLLM_OPTIONS.values() if option.to in OWNED_FLAGS], ids=lambda option: option.name
 )
@@ -172,7 +210,7 @@ def test_vllms_names_of_flags_with_a_field_are_refused_too(option: VllmOption) -
 def test_engine_flags_are_flags_the_server_has() -> None:
     known = {flag.name for flags in GROUPS.values() for flag in flags}
     cases = (
-        *("every_field", "gpu_memory", "tensor_parallel", "embeddings", "no_graphs"),
+        *("every_field", "gpu_memory", "quantization", "tensor_parallel", "embeddings", "no_graphs"),
         *("speculative", "lookahead", "eagle3", "mtp", "nodes", "expert_parallel"),
     )
     words = [arg for case in cases for arg in args(render(CASES[case]), "engine")]

@@ -51,6 +51,8 @@ SERVICE = Kind(KIND, API_VERSION, PLURAL, selector="")
 ADAPTER = Kind(ADAPTER_KIND, API_VERSION, ADAPTER_PLURAL, selector="", optional=True)
 EVENT = Kind("Event", "v1", "events", watched=False)
 LEASE = Kind("Lease", "coordination.k8s.io/v1", "leases", watched=False)
+JOB = Kind("Job", "batch/v1", "jobs", watched=False)
+"""Created by a command with its user's rights; the operator knows none."""
 SECRET = Kind("Secret", "v1", "secrets", watched=False)
 """Written, never read back: the operator may not read the Secrets of users' namespaces."""
 

@@ -85,6 +85,8 @@ class Commands:
     def _admit_change(self, live: Object | None, changed: Object) -> Object:
         """``changed`` with defaults, in place of ``live``. Raises LocalError where it may not become so."""
         filled = self._admit(changed)
+        if live is not None and live["kind"] == "Job" and live["spec"] != filled["spec"]:
+            raise LocalError(f'the Job "{live["metadata"]["name"]}" cannot be changed: delete it, or take another name')
         if live is not None and live["kind"] == KIND:
             try:
                 check_change(live, filled)
@@ -95,7 +97,8 @@ class Commands:
 
 def resource(kind: str, *, plural: bool = True) -> str:
     """The resource name that kubectl prints for a kind: ``llmservices.serving.bladellm.io``, ``secrets``."""
-    return kind.lower() + ("s" if plural else "") + (f".{GROUP}" if kind in OWN_KINDS else "")
+    group = f".{GROUP}" if kind in OWN_KINDS else ".batch" if kind == "Job" else ""
+    return kind.lower() + ("s" if plural else "") + group
 
 
 @contextlib.asynccontextmanager

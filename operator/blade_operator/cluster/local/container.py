@@ -66,7 +66,7 @@ class Container:
         self._termination_log = context.folder / "termination" / self.name
 
     async def run_until_success(self) -> None:
-        """Run an init container again and again until it exits with 0."""
+        """Run an init container, or one of a Job, again and again until it exits with 0."""
         while not pod_status.succeeded(self.status):
             code = await self._run_once()
             if code != 0:

@@ -70,7 +70,7 @@ _CONTAINER: Rule = {
     "securityContext": IGNORED,
 }
 _VOLUME_ITEMS: Rule = [{"key": HONOURED, "path": HONOURED, "mode": IGNORED}]
-_POD: Rule = {
+_POD: dict[str, Any] = {
     "initContainers": [_CONTAINER],
     "containers": [_CONTAINER],
     "volumes": [
@@ -111,7 +111,14 @@ _POD: Rule = {
     "priorityClassName": IGNORED,
     "imagePullSecrets": IGNORED,
 }
-_TEMPLATE: Rule = {"metadata": {"labels": HONOURED, "annotations": HONOURED}, "spec": _POD}
+_TEMPLATE: dict[str, Any] = {"metadata": {"labels": HONOURED, "annotations": HONOURED}, "spec": _POD}
+_JOB: Rule = {
+    "backoffLimit": HONOURED,
+    "completions": Only((1,)),
+    "parallelism": Only((1,)),
+    "completionMode": Only(("NonIndexed",)),
+    "template": {**_TEMPLATE, "spec": {**_POD, "restartPolicy": Only(("OnFailure",))}},
+}
 _DEPLOYMENT: Rule = {
     "replicas": HONOURED,
     "selector": {"matchLabels": HONOURED},
@@ -152,6 +159,7 @@ _SERVICE: Rule = {
 RUN: dict[str, Rule] = {
     "Deployment": {"spec": _DEPLOYMENT},
     "StatefulSet": {"spec": _STATEFUL_SET},
+    "Job": {"spec": _JOB},
     "Service": {"spec": _SERVICE},
     "Pod": {},
 }
@@ -187,7 +195,9 @@ def require_supported(obj: Object) -> None:
     body = {name: value for name, value in obj.items() if name not in ("apiVersion", "kind", "metadata", "status")}
     for problem in _problems(body, RUN[kind], ""):
         raise UnsupportedField(f"{where}: {problem}")
-    if kind in CONTROLLERS:
+    if kind == "Job" and "restartPolicy" not in obj["spec"]["template"]["spec"]:
+        raise UnsupportedField(f"{where}: spec.template.spec.restartPolicy is missing: set OnFailure")
+    if kind in CONTROLLERS or kind == "Job":
         for problem in _inconsistencies(pod_template_of(obj)["spec"]):
             raise UnsupportedField(f"{where}: spec.template.spec.{problem}")
 

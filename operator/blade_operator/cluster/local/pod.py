@@ -64,6 +64,8 @@ class PodWorker:
         self._status = status
         self._init = [Container(each, known_init.get(each["name"]), context, waiting=waiting) for each in init]
         self._main = [Container(each, known.get(each["name"]), context, waiting=waiting) for each in spec["containers"]]
+        self._ends = spec.get("restartPolicy") == "OnFailure"
+        """Whether the pod ends when its programs have succeeded, as those of Jobs do."""
         self._run: asyncio.Task[None] | None = None
         self._end: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -101,6 +103,7 @@ class PodWorker:
         while True:
             try:
                 await self._run_containers()
+                return
             except Exception:  # e.g. a full disk: the programs keep running, the next round adopts them
                 _log.exception("pod %s: the local runtime failed; it tries again", self._ref.name)
                 await asyncio.sleep(1.0)
@@ -109,7 +112,7 @@ class PodWorker:
         await self._prepare_volumes()
         for container in self._init:
             await container.run_until_success()
-        await asyncio.gather(*(container.run_forever() for container in self._main))
+        await asyncio.gather(*((each.run_until_success() if self._ends else each.run_forever()) for each in self._main))
 
     async def _prepare_volumes(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -140,7 +143,7 @@ class PodWorker:
 
     def _publish(self) -> None:
         init, main = [each.status for each in self._init], [each.status for each in self._main]
-        self._status = pod_status.pod_status(self._status, init, main, clock.stamp(clock.now()))
+        self._status = pod_status.pod_status(self._status, init, main, clock.stamp(clock.now()), ends=self._ends)
         self._store.write_status(self._ref, self._status)
 
     def _replace(self, reason: str) -> None:

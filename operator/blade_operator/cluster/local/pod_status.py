@@ -19,8 +19,13 @@ def container_status(name: str, image: str, reason: str) -> Object:
     }
 
 
-def pod_status(previous: Object, init: list[Object], containers: list[Object], now: str) -> Object:
-    """The whole status; ``previous`` gives the start time and the conditions' transition times."""
+def pod_status(
+    previous: Object, init: list[Object], containers: list[Object], now: str, *, ends: bool = False
+) -> Object:
+    """The whole status; ``previous`` gives the start time and the conditions' transition times.
+
+    ``ends``: the pod has succeeded when all its containers have.
+    """
     waiting_init = [status["name"] for status in init if not succeeded(status)]
     unready = [status["name"] for status in containers if not status["ready"]]
     running = not waiting_init and any("running" in status["state"] or status["lastState"] for status in containers)
@@ -38,7 +43,7 @@ def pod_status(previous: Object, init: list[Object], containers: list[Object], n
     ]
     known = {condition["type"]: condition for condition in previous.get("conditions", [])}
     status: Object = {
-        "phase": "Running" if running else "Pending",
+        "phase": "Succeeded" if ends and all(map(succeeded, containers)) else "Running" if running else "Pending",
         "conditions": [
             _condition(known.get(name), name, holds, reason, text, now) for name, holds, reason, text in wanted
         ],

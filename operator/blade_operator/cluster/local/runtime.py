@@ -11,6 +11,7 @@ from blade_operator.cluster.local.cluster import LocalCluster
 from blade_operator.cluster.local.deployments import Deployments
 from blade_operator.cluster.local.endpoints import Endpoints
 from blade_operator.cluster.local.events import Events
+from blade_operator.cluster.local.jobs import Jobs
 from blade_operator.cluster.local.kubelet import Kubelet
 from blade_operator.cluster.local.layout import Layout, StateLock
 from blade_operator.cluster.local.listeners import Listeners
@@ -51,6 +52,7 @@ class Runtime:
         self.cluster = LocalCluster(self.store, self.events)
         self._deployments = Deployments(self.store, self.events, self._services)
         self._stateful_sets = StatefulSets(self.store, self.events, self._services)
+        self._jobs = Jobs(self.store, self.events, self._services)
         self._scheduler = Scheduler(self.store)
         self._endpoints = Endpoints(layout, self.store)
         self._listeners = Listeners(layout.root)
@@ -70,7 +72,7 @@ class Runtime:
 
         Claims (downloaded models) stay.
         """
-        for kind in ("LLMService", "Deployment", "StatefulSet"):
+        for kind in ("LLMService", "Deployment", "StatefulSet", "Job"):
             for obj in self.store.find(kind):
                 self.store.remove(Ref.of(obj))
         for pod in self.store.find("Pod"):
@@ -121,6 +123,7 @@ class Runtime:
         self._services.sync()
         self._deployments.sync()
         self._stateful_sets.sync()
+        self._jobs.sync()
         self._scheduler.sync()
         self._endpoints.sync()  # before the kubelet: a terminating pod is marked draining, then it gets its SIGTERM
         self._kubelet.sync()

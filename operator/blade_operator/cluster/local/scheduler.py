@@ -61,7 +61,7 @@ class Scheduler:
         pods = self._store.find("Pod")
         for pod in sorted(pods, key=_order):
             if "nodeName" not in pod["spec"] and not is_terminating(pod):
-                self._schedule(pod, [other for other in pods if "nodeName" in other["spec"]])
+                self._schedule(pod, list(filter(_holds_devices, pods)))
 
     def _schedule(self, pod: Object, others: Iterable[Object]) -> None:
         found: dict[str, str] = {}
@@ -96,6 +96,11 @@ class Scheduler:
             "lastTransitionTime": clock.stamp(clock.now()),
         }
         self._store.write_status(Ref.of(pod), {"phase": "Pending", "conditions": [condition]})
+
+
+def _holds_devices(pod: Object) -> bool:
+    """Whether the devices that a pod has are taken: it was scheduled, and has not ended for good."""
+    return "nodeName" in pod["spec"] and pod.get("status", {}).get("phase") != "Succeeded"
 
 
 def _order(pod: Object) -> int:

@@ -73,19 +73,23 @@ def adapter_definition() -> dict[str, Any]:
 
 LONG_DESCRIPTION: Final = 100
 """Characters from which on a field's description is cut to its first sentence; the reference page has all of it."""
+_FLAG: Final = re.compile(r" \(`--[^()]*`\)")
+"""The engine's or router's flag that a field sets."""
 _FIRST_SENTENCE: Final = re.compile(r".*?\.(?= [A-Z`\"]|$)", re.DOTALL)
 
 
 def shortened(schema: Any) -> Any:
-    """A schema for the CRD, which clients fetch again and again: long descriptions are their first sentences."""
+    """A schema for the CRD, which clients fetch again and again: descriptions name no flags, and long ones are their
+    first sentences. The reference page has all of both."""
     if isinstance(schema, list):
         return [shortened(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     short = {key: shortened(value) for key, value in schema.items()}
-    text = short.get("description")
-    if isinstance(text, str) and len(text) > LONG_DESCRIPTION and (sentence := _FIRST_SENTENCE.match(text)):
-        short["description"] = sentence[0]
+    if isinstance(text := short.get("description"), str):
+        text = _FLAG.sub("", text)
+        sentence = _FIRST_SENTENCE.match(text) if len(text) > LONG_DESCRIPTION else None
+        short["description"] = sentence[0] if sentence else text
     return short
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.model_fields import ModelCache
+from blade_operator.spec.model_fields import AccessMode, ModelCache
 from blade_operator.spec.quantity import parse_quantity
 
 
@@ -52,36 +52,37 @@ def _modes(cache: ModelCache) -> set[str]:
     return {*cache.access_modes} or {"ReadWriteOnce"}
 
 
-_NO_CLAIM: Final = "!has(oldSelf.cache) || !has(oldSelf.cache.size) || !has(self.cache) || !has(self.cache.size)"
+_CACHE: Final = ("spec", "model", "cache")
+_NO_CLAIM: Final = "!has(oldSelf.size) || !has(self.size)"
 
 
 def _modes_in_cel(name: str) -> str:
-    modes = f"{name}.cache.accessModes"
+    modes = f"{name}.accessModes"
     return f"(has({modes}) && size({modes}) > 0 ? {modes} : ['ReadWriteOnce'])"
 
 
 _BEFORE, _AFTER = _modes_in_cel("oldSelf"), _modes_in_cel("self")
-_SIZE: Final = "quantity(string({}.cache.size))"
+_SIZE: Final = "quantity(string({}.size))"
 
 CHANGE_RULES: Final[tuple[ChangeRule, ...]] = (
     ChangeRule(
-        at=("spec", "model"),
+        at=_CACHE,
         field="spec.model.cache.storageClassName",
-        cel=f"{_NO_CLAIM} || (has(self.cache.storageClassName) ? has(oldSelf.cache.storageClassName) "
-        "&& self.cache.storageClassName == oldSelf.cache.storageClassName : !has(oldSelf.cache.storageClassName))",
+        cel=f"{_NO_CLAIM} || (has(self.storageClassName) ? has(oldSelf.storageClassName) "
+        "&& self.storageClassName == oldSelf.storageClassName : !has(oldSelf.storageClassName))",
         holds=_of_claim(lambda old, new: old.storage_class_name == new.storage_class_name),
         message="the class of a claim cannot change: name one of your own with claimName, or create the service anew",
     ),
     ChangeRule(
-        at=("spec", "model"),
+        at=_CACHE,
         field="spec.model.cache.accessModes",
-        cel=f"{_NO_CLAIM} || ({_BEFORE}.all(m, m in {_AFTER}) && {_AFTER}.all(m, m in {_BEFORE}))",
+        cel=f"{_NO_CLAIM} || {list(get_args(AccessMode))}.all(m, (m in {_BEFORE}) == (m in {_AFTER}))",
         holds=_of_claim(lambda old, new: _modes(old) == _modes(new)),
         message="the access modes of a claim cannot change: name one of your own with claimName, or create the "
         "service anew",
     ),
     ChangeRule(
-        at=("spec", "model"),
+        at=_CACHE,
         field="spec.model.cache.size",
         cel=f"{_NO_CLAIM} || {_SIZE.format('self')}.compareTo({_SIZE.format('oldSelf')}) >= 0",
         holds=_of_claim(lambda old, new: parse_quantity(new.size or 0) >= parse_quantity(old.size or 0)),

@@ -9,7 +9,8 @@ from blade_operator.spec.pod_fields import Gpus
 from blade_operator.spec.quantity import parse_quantity
 from blade_operator.spec.rules.rule import Rule
 
-_FIELD: Final = "spec.engine.gpus"
+_AT: Final = ("spec", "engine", "gpus")
+_FIELD: Final = ".".join(_AT)
 _LEAST_SHM: Final = "1Gi"
 """Shared memory of an engine with several ranks, as NCCL's documentation calls for."""
 _TENSOR_RANKS: Final = (
@@ -48,32 +49,32 @@ def _has_plain_stages(spec: LLMServiceSpec) -> bool:
 
 GPU_RULES: Final[tuple[Rule, ...]] = (
     Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.tensorParallel",
-        cel="!has(self.gpus) || self.gpus.count == 0 || (has(self.gpus.tensorParallel) ? self.gpus.tensorParallel * "
-        "self.gpus.pipelineParallel == self.gpus.count : self.gpus.count % self.gpus.pipelineParallel == 0)",
+        cel="self.count == 0 || (has(self.tensorParallel) ? self.tensorParallel * self.pipelineParallel == self.count "
+        ": self.count % self.pipelineParallel == 0)",
         holds=lambda name, spec: _has_a_rank_for_each_device(spec.engine.gpus),
         message="tensorParallel x pipelineParallel must be count, one rank a device: change one of them",
     ),
     Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.nodes",
-        cel="!has(self.gpus) || (self.gpus.count > 0 ? self.gpus.count : self.gpus.pipelineParallel * "
-        "(has(self.gpus.tensorParallel) ? self.gpus.tensorParallel : 1)) % self.gpus.nodes == 0",
+        cel="(self.count > 0 ? self.count : self.pipelineParallel * "
+        "(has(self.tensorParallel) ? self.tensorParallel : 1)) % self.nodes == 0",
         holds=lambda name, spec: _are_divisible_among_machines(spec.engine.gpus),
         message="must divide tensorParallel x pipelineParallel, the ranks",
     ),
     Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.topologyKey",
-        cel="!has(self.gpus) || !has(self.gpus.topologyKey) || self.gpus.nodes > 1",
+        cel="!has(self.topologyKey) || self.nodes > 1",
         holds=lambda name, spec: spec.engine.gpus.topology_key is None or spec.engine.gpus.nodes > 1,
         message="is what several nodes share: remove it, or set nodes",
     ),
     Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.customAllReduce",
-        cel="!has(self.gpus) || !self.gpus.customAllReduce || self.gpus.count > 0",
+        cel="!self.customAllReduce || self.count > 0",
         holds=lambda name, spec: not spec.engine.gpus.custom_all_reduce or spec.engine.gpus.count > 0,
         message="is for devices: remove it, or set count",
     ),
@@ -86,9 +87,9 @@ GPU_RULES: Final[tuple[Rule, ...]] = (
         message=f"must be at least {_LEAST_SHM} with several ranks, which share what they compute there",
     ),
     Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.expertParallel",
-        cel=f"!has(self.gpus) || !self.gpus.expertParallel || {_TENSOR_RANKS} > 1",
+        cel=f"!self.expertParallel || {_TENSOR_RANKS.replace('self.gpus', 'self')} > 1",
         holds=lambda name, spec: _has_ranks_for_experts(spec.engine.gpus),
         message="needs several ranks: set tensorParallel to 2 or more",
     ),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.model_fields import HUBS, STORES, ModelCache
+from blade_operator.spec.model_fields import HUBS, STORES, ModelCache, Quantization
 from blade_operator.spec.rules.rule import Rule
 
 CREDENTIALS: Final = (
@@ -25,7 +25,7 @@ CREDENTIALS: Final = (
 
 def _of(schemes: Iterable[str]) -> str:
     """CEL: whether the model's URI has one of these schemes."""
-    return " || ".join(f"self.uri.startsWith('{scheme}://')" for scheme in schemes)
+    return f"self.uri.split(':')[0] in {list(schemes)}"
 
 
 def _cache(spec: LLMServiceSpec) -> ModelCache:
@@ -36,6 +36,19 @@ def _token(spec: LLMServiceSpec) -> str:
     """The variable with the token of the model's hub."""
     return "HF_TOKEN" if spec.model.scheme == "hf" else "MODELSCOPE_API_TOKEN"
 
+
+def _bits_are_of_the_method(quantization: Quantization) -> bool:
+    """Whether ``bits`` says something, and nothing else than the method."""
+    bits = quantization.bits
+    return bits is None or quantization.method in ("int", f"int{bits}")
+
+
+def _has_method(spec: LLMServiceSpec) -> bool:
+    """Whether weights are quantised while loading, by the field that says so today."""
+    return spec.model.quantization is not None and spec.model.quantization.method is not None
+
+
+_NO_METHOD: Final = "!has(self.model.quantization) || !has(self.model.quantization.method)"
 
 MODEL_RULES: Final[tuple[Rule, ...]] = (
     Rule(
@@ -70,21 +83,42 @@ MODEL_RULES: Final[tuple[Rule, ...]] = (
         "modelscope:// models have tokenSecretRef)",
     ),
     Rule(
-        at=("spec", "model"),
+        at=("spec", "model", "cache"),
         field="spec.model.cache.size",
-        cel="!has(self.cache) || !has(self.cache.claimName) || !has(self.cache.size)",
+        cel="!has(self.claimName) || !has(self.size)",
         holds=lambda name, spec: _cache(spec).claim_name is None or _cache(spec).size is None,
         message="claimName names a claim of yours, size makes one: set only one of them",
     ),
     Rule(
-        at=("spec", "model"),
+        at=("spec", "model", "cache"),
         field="spec.model.cache.storageClassName",
-        cel="!has(self.cache) || has(self.cache.size) || (!has(self.cache.storageClassName) "
-        "&& (!has(self.cache.accessModes) || size(self.cache.accessModes) == 0))",
+        cel="has(self.size) || (!has(self.storageClassName) "
+        "&& (!has(self.accessModes) || size(self.accessModes) == 0))",
         holds=lambda name, spec: (
             _cache(spec).size is not None or (_cache(spec).storage_class_name is None and not _cache(spec).access_modes)
         ),
         message="storageClassName and accessModes are of the claim that the operator makes: set size, or remove them",
+    ),
+    Rule(
+        at=("spec", "model", "quantization"),
+        field="spec.model.quantization.bits",
+        cel="!has(self.bits) || (has(self.method) && self.method in ['int', self.bits == 8 ? 'int8' : 'int4'])",
+        holds=lambda name, spec: _bits_are_of_the_method(spec.model.quantization or Quantization()),
+        message="is of method int (others have their own): set that, or remove it",
+    ),
+    Rule(
+        at=("spec",),
+        field="spec.engine.quant",
+        cel=f"{_NO_METHOD} || !has(self.engine) || self.engine.quant == 'none'",
+        holds=lambda name, spec: not _has_method(spec) or spec.engine.quant == "none",
+        message="is the older name of spec.model.quantization.method: remove it",
+    ),
+    Rule(
+        at=("spec",),
+        field="spec.model.quantization.method",
+        cel=f"{_NO_METHOD} || !has(self.engine) || self.engine.dtype != 'float32'",
+        holds=lambda name, spec: not _has_method(spec) or spec.engine.dtype != "float32",
+        message="quantised weights are computed in 16 bits: remove it, or set spec.engine.dtype to auto",
     ),
     Rule(
         at=("spec",),

@@ -11,9 +11,9 @@ def readable(uri: str, model_uri: str) -> bool:
 
 def cel_readable(uri: str) -> str:
     """The same in CEL, for a rule at ``spec``; ``uri``: the expression of it."""
-    same_claim = f"{uri}.startsWith('pvc://') && {uri}.split('/')[2] == self.model.uri.split('/')[2]"
     same_kind = f"{uri}.split(':')[0] == self.model.uri.split(':')[0]"
-    return f"({uri}.startsWith('file://') || (self.model.uri.startsWith('pvc://') ? {same_claim} : {same_kind}))"
+    same_claim = f"!{uri}.startsWith('pvc:') || {uri}.split('/')[2] == self.model.uri.split('/')[2]"
+    return f"({uri}.startsWith('file:') || ({same_kind} && ({same_claim})))"
 
 
 def _place(uri: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from blade_operator.spec.fields import LLMServiceSpec
+from blade_operator.spec.model_fields import HUBS
 from blade_operator.spec.rules.place import cel_readable, readable
 from blade_operator.spec.rules.rule import Rule
 
-_FIELD: Final = "spec.engine.speculative"
+_AT: Final = ("spec", "engine", "speculative")
+_FIELD: Final = ".".join(_AT)
 _WITH_DRAFT_MODEL: Final = ("draft", "eagle3")
 """Methods whose draft tokens come from a folder of its own."""
 _MOST_LOOK_AHEAD: Final = 128
@@ -38,9 +40,9 @@ def _look_ahead(spec: LLMServiceSpec) -> int:
 def _settings_of(method: Literal["ngram", "lookahead"]) -> Rule:
     """The settings of a method go with no other."""
     return Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.{method}",
-        cel=f"!has(self.speculative) || self.speculative.method == '{method}' || !has(self.speculative.{method})",
+        cel=f"self.method == '{method}' || !has(self.{method})",
         holds=lambda name, spec: (
             spec.engine.speculative is None
             or spec.engine.speculative.method == method
@@ -52,36 +54,33 @@ def _settings_of(method: Literal["ngram", "lookahead"]) -> Rule:
 
 SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
     Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.draftModel",
-        cel="!has(self.speculative) || "
-        f"(self.speculative.method in {list(_WITH_DRAFT_MODEL)}) == has(self.speculative.draftModel)",
+        cel=f"(self.method in {list(_WITH_DRAFT_MODEL)}) == has(self.draftModel)",
         holds=lambda name, spec: _has_its_draft_model(spec),
         message="methods draft (a small model) and eagle3 (a draft head) need it, and no other method has one",
     ),
     _settings_of("ngram"),
     _settings_of("lookahead"),
     Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.lookahead",
-        cel="!has(self.speculative) || !has(self.speculative.lookahead) || (self.speculative.lookahead.gramSize - 1) * "
-        "(self.speculative.lookahead.windowSize + self.speculative.lookahead.guessSetSize) <= "
-        f"{_MOST_LOOK_AHEAD}",
+        cel="!has(self.lookahead) || (self.lookahead.gramSize - 1) * "
+        f"(self.lookahead.windowSize + self.lookahead.guessSetSize) <= {_MOST_LOOK_AHEAD}",
         holds=lambda name, spec: _look_ahead(spec) <= _MOST_LOOK_AHEAD,
         message=f"(gramSize - 1) x (windowSize + guessSetSize) must be at most {_MOST_LOOK_AHEAD}: so many tokens of a "
         "request one step can branch",
     ),
     Rule(
-        at=("spec", "engine"),
+        at=_AT,
         field=f"{_FIELD}.draftModel.revision",
-        cel="!has(self.speculative) || !has(self.speculative.draftModel) || "
-        "!has(self.speculative.draftModel.revision) || self.speculative.draftModel.uri.startsWith('hf://') || "
-        "self.speculative.draftModel.uri.startsWith('modelscope://')",
+        cel="!has(self.draftModel) || !has(self.draftModel.revision) "
+        f"|| self.draftModel.uri.split(':')[0] in {list(HUBS)}",
         holds=lambda name, spec: (
             spec.engine.speculative is None
             or spec.engine.speculative.draft_model is None
             or spec.engine.speculative.draft_model.revision is None
-            or spec.engine.speculative.draft_model.uri.startswith(("hf://", "modelscope://"))
+            or spec.engine.speculative.draft_model.uri.partition("://")[0] in HUBS
         ),
         message="only an hf:// or modelscope:// model has a revision: remove it",
     ),

@@ -1,0 +1,81 @@
+"""The Job controller of the local runtime: one pod for each Job, whose containers run until they succeed.
+
+A program that fails is started again in the same pod (``restartPolicy: OnFailure``), until it has been so often that
+the Job fails. Finished Jobs stay until somebody deletes them, their pods with them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from blade_operator.cluster.local import clock
+from blade_operator.cluster.local.events import Events
+from blade_operator.cluster.local.pod_objects import PodObjects
+from blade_operator.cluster.local.pod_status import is_terminating, restarts
+from blade_operator.cluster.local.services import Services
+from blade_operator.cluster.local.store import Store
+from blade_operator.model.objects import Object, Ref
+
+JOB_NAME: Final = "batch.kubernetes.io/job-name"
+"""Label of a Job's pods: Kubernetes' own."""
+_BACKOFF_LIMIT: Final = 6
+"""Restarts after which a Job fails, where it does not say; Kubernetes' default."""
+
+
+class Jobs:
+    """The Job controller; ``sync`` creates Pod objects as the Jobs require, and deletes those of Jobs that fail."""
+
+    def __init__(self, store: Store, events: Events, services: Services) -> None:
+        self._store = store
+        self._events = events
+        self._pods = PodObjects(store, events, services)
+
+    def sync(self) -> None:
+        """Create and delete pods, and write the statuses of Jobs."""
+        for job in self._store.find("Job"):
+            if not is_finished(job):
+                self._sync(job)
+
+    def _sync(self, job: Object) -> None:
+        pods = [pod for pod in self._pods.of(job) if not is_terminating(pod)]
+        if not pods:
+            pods = [self._pods.create(job, {JOB_NAME: job["metadata"]["name"]})]
+        now = clock.stamp(clock.now())
+        status = {"startTime": job.get("status", {}).get("startTime", now), "active": len(pods)}
+        if any(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods):
+            status = {**status, "active": 0, "succeeded": 1, "completionTime": now}
+            self._finish(job, status, "Complete", "CompletionsReached", "Reached expected number of succeeded pods")
+        elif max(map(restarts, pods)) >= max(1, job["spec"].get("backoffLimit", _BACKOFF_LIMIT)):
+            said = next(filter(None, map(_last_message, pods)), "")
+            message = f"Job has reached the specified backoff limit{': ' if said else ''}{said}"
+            for pod in pods:
+                self._pods.delete(job, pod)
+            self._finish(job, {**status, "active": 0, "failed": 1}, "Failed", "BackoffLimitExceeded", message)
+        else:
+            self._store.write_status(Ref.of(job), status)
+
+    def _finish(self, job: Object, status: Object, kind: str, reason: str, message: str) -> None:
+        condition = {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": clock.stamp(clock.now()),
+        }
+        self._store.write_status(Ref.of(job), {**status, "conditions": [condition]})
+        self._events.record(job, "Normal" if kind == "Complete" else "Warning", reason, message, "job-controller")
+
+
+def is_finished(job: Object) -> bool:
+    """Whether the Job is complete or has failed."""
+    conditions = job.get("status", {}).get("conditions", [])
+    return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions)
+
+
+def _last_message(pod: Object) -> str:
+    """The last line that a container of the pod left when it ended last."""
+    for status in pod.get("status", {}).get("containerStatuses", []):
+        terminated = status["state"].get("terminated") or status["lastState"].get("terminated") or {}
+        if message := str(terminated.get("message", "")).strip():
+            return message.rpartition("\n")[2]
+    return ""
