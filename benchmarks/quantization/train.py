@@ -40,7 +40,7 @@ SHAPE: Final = {
 }
 RATE: Final = 4e-3
 """Of AdamW (embeddings and norms), at its peak; matrices have Muon."""
-SAVE_EVERY: Final = 50
+SAVE_EVERY: Final = 25
 """Steps."""
 
 
@@ -82,13 +82,12 @@ def order(count: int, steps: int) -> Tensor:
     return mixed[: steps * BATCH].reshape(steps, BATCH)
 
 
-def fit(model: LlamaForCausalLM, tokens: Tensor, checkpoint: Path, steps: int | None = None) -> None:
+def fit(model: LlamaForCausalLM, tokens: Tensor, checkpoint: Path, steps: int) -> None:
     """Train on windows ``tokens`` ([windows, WINDOW]), from the checkpoint on if there is one."""
-    steps = steps or PASSES * len(tokens) // BATCH
     using = optimizers(model, RATE)
-    groups = [group for optimizer in using for group in optimizer.param_groups]
-    peaks = [group["lr"] for group in groups]
+    peaks = [group["lr"] for optimizer in using for group in optimizer.param_groups]
     first = _resume(model, using, checkpoint)
+    groups = [group for optimizer in using for group in optimizer.param_groups]  # loading a state makes new ones
     batches = order(len(tokens), steps)
     model.train()
     started, running = time.monotonic(), math.nan
@@ -107,7 +106,9 @@ def fit(model: LlamaForCausalLM, tokens: Tensor, checkpoint: Path, steps: int | 
             _save(model, using, step + 1, checkpoint)
             took = (time.monotonic() - started) / (step + 1 - first)
             left = took * (steps - step - 1) / 60
-            print(f"step {step + 1} of {steps}, loss {running:.3f}, {took:.2f} s a step, {left:.1f} min left", flush=True)
+            print(
+                f"step {step + 1} of {steps}, loss {running:.3f}, {took:.2f} s a step, {left:.1f} min left", flush=True
+            )
     model.eval()
 
 
@@ -141,9 +142,10 @@ def trained(cache: Path, corpus: Corpus, steps: int | None = None) -> Path:
     torch.manual_seed(0)
     model = build()
     tokens = windows(_shuffled(tokenizer, corpus))
+    steps = steps or PASSES * len(tokens) // BATCH
     fit(model, tokens, checkpoint, steps)
     minutes = (time.monotonic() - started) / 60
-    about = {"corpus": corpus.digest, "windows": len(tokens), "minutes": round(minutes, 1), "torch": torch.__version__}
+    about = {"corpus": corpus.digest, "steps": steps, "minutes": round(minutes, 1), "torch": str(torch.__version__)}
     save(model, tokenizer, folder, about)
     checkpoint.unlink(missing_ok=True)
     kept.unlink(missing_ok=True)
