@@ -1,6 +1,6 @@
 """English prose to train, calibrate and score with: the manuals of Perl, Git, Python and PostgreSQL.
 
-Debian and what is made of it have them as packages (``perl-doc``, ``git-doc``, ``python3-doc``, ``postgresql-doc``), all
+Debian and what is made of it have them as packages (``perl-doc``, ``git-doc``, ``python3-doc``, ``postgresql-doc``),
 under licences that let anybody read and copy them. They are downloaded into the cache, not installed, and nothing of
 them is in this repository. ``QUANT_CORPUS=FOLDER`` takes ``*.txt`` files instead, each a document, with an empty line
 between paragraphs.
@@ -27,6 +27,7 @@ PACKAGES: Final = ("perl-doc", "git-doc", "python3-doc", "postgresql-doc")
 _SKIPPED: Final = re.compile(r"changelog|genindex|/release-|perltoc|perluniprops|perlapi|/bookindex|RelNotes")
 """Indexes, and lists of changes, that repeat each other in the words of commits."""
 _READERS: Final[dict[str, Callable[[str], list[str]]]] = {".html": html_paragraphs, ".pod": pod_paragraphs}
+_OWN_TEXTS: Final = "set QUANT_CORPUS to a folder with 100 or more text files (*.txt, 10 MB or more in all)"
 LEAST_CHARACTERS: Final = 500
 """Of a document."""
 
@@ -106,7 +107,7 @@ def _unpacked(folder: Path) -> Path:
     if missing := [each for each in ("apt-get", "apt-cache", "dpkg-deb") if shutil.which(each) is None]:
         raise CorpusError(
             f"the corpus is made of the Debian packages {', '.join(PACKAGES)}, and this machine has no "
-            f"{' and no '.join(missing)}; set QUANT_CORPUS to a folder with 100 or more text files (*.txt, 10 MB or more)"
+            f"{' and no '.join(missing)}; {_OWN_TEXTS}"
         )
     staging = folder.with_name(f"{folder.name}.staging")
     shutil.rmtree(staging, ignore_errors=True)
@@ -133,7 +134,6 @@ def _run(command: list[str], folder: Path | None) -> str:
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise CorpusError(
-            f"{' '.join(command)} failed: {said}; run `apt-get update` as root and try again, or set QUANT_CORPUS to a "
-            "folder with 100 or more text files (*.txt, 10 MB or more)"
+            f"{' '.join(command)} failed: {said}; run `apt-get update` as root and try again, or {_OWN_TEXTS}"
         )
     return done.stdout

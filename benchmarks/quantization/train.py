@@ -1,8 +1,8 @@
 """Train the model whose perplexity is measured: ``python -m benchmarks.quantization.train``.
 
 Llama's architecture, 4.2 million parameters, byte-level BPE of 4,096 entries, windows of 512 tokens, one pass over the
-prose of :mod:`~benchmarks.quantization.corpus`, in fp32 on the CPU. Seeded; a run that was stopped goes on from its last
-checkpoint. The same corpus, torch and number of threads give the same model, but for the last bits.
+prose of :mod:`~benchmarks.quantization.corpus`, in fp32 on the CPU. Seeded; a run that was stopped goes on from its
+last checkpoint. The same corpus, torch and number of threads give the same model, but for the last bits.
 """
 
 from __future__ import annotations

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmarks.peers import peers
 from benchmarks.quantization import __main__ as bench
-from benchmarks.quantization import corpus, prose, table, train
+from benchmarks.quantization import corpus, cost, prose, table, train
 from benchmarks.quantization.methods import METHODS
 from benchmarks.quantization.outliers import with_outliers
 from benchmarks.quantization.perplexity import perplexity
-from blade_llm import LLM
 from examples.demo_model.tokenizer import train_tokenizer
 from transformers import LlamaForCausalLM
 
+from blade_llm import LLM
+
+DRAFT = Path(__file__).parents[3] / "examples" / "demo_model" / "draft"
 GOOD = {
     "fp32": 30.0,
     "bf16": 30.0,
@@ -91,7 +95,7 @@ def test_too_few_texts_are_refused(texts: Path, tmp_path: Path) -> None:
         file.unlink()
     for file in sorted(texts.glob("*.txt"))[2:]:
         file.unlink()
-    with pytest.raises(corpus.CorpusError, match="2 files .* give 100 or more"):
+    with pytest.raises(corpus.CorpusError, match=r"2 files .* give 100 or more"):
         corpus.load_corpus(tmp_path)
 
 
@@ -180,7 +184,7 @@ def test_outlier_channels_change_activations_but_not_the_function(model: Path, t
 
 
 def test_outliers_by_another_factor_are_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="10.0 is not a power of two"):
+    with pytest.raises(ValueError, match=r"10\.0 is not a power of two"):
         with_outliers(model, tmp_path / "outliers", factor=10.0)
     assert not (tmp_path / "outliers").exists()
 
@@ -239,6 +243,30 @@ def test_every_bound_is_of_rows_that_exist() -> None:
     names = {method.name for method in METHODS}
     assert {each for bound in BOUNDS for each in (bound.row, bound.other)} <= names
     assert len(names) == len(METHODS)
+
+
+def test_memory_is_a_program_s_peak_beyond_the_interpreter_s() -> None:
+    small, large = (cost.run([sys.executable, "-c", f"x = bytearray({size} << 20)"]) for size in (1, 200))
+    assert 195 < (large.peak_rss - small.peak_rss) / (1 << 20) < 215
+    config = {"vocab_size": 1000, "hidden_size": 10, "num_hidden_layers": 4}
+    interpreter = cost.Run(0.0, 1_000_000)
+    reached = [
+        cost.figures(60_000, config, cost.Run(1.0, 1_000_000 + used), interpreter)[-1].reached
+        for used in (80_000, 80_001)
+    ]
+    assert reached == [True, False]
+    with pytest.raises(Exception, match="exit status 3"):
+        cost.run([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_the_checkpoint_that_is_compared_with_llama_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "CACHE", tmp_path)
+    (tmp_path / "models").mkdir()
+    folder = Path(peers.OURS_W4A16.prepare(DRAFT)["model"])
+    [group] = json.loads((folder / "config.json").read_text())["quantization_config"]["config_groups"].values()
+    weights = group["weights"]
+    assert (weights["num_bits"], weights["group_size"], weights["symmetric"]) == (4, 64, False)
+    assert peers.OURS_W4A16.prepare(DRAFT) == {"model": str(folder)}
 
 
 def test_a_flag_that_is_refused_is_told_from_a_failure(model: Path, tmp_path: Path) -> None:
