@@ -31,10 +31,10 @@ from benchmarks.quantization.outliers import with_outliers
 from benchmarks.quantization.table import ALWAYS, COLLAPSES, table, verdicts
 from benchmarks.quantization.train import WINDOW, encode, trained, windows
 
-SCORED: Final = 32 if QUICK else 128
+SCORED: Final = 64 if QUICK else 256
 """Windows."""
 CALIBRATION_TEXTS: Final = 128
-CALIBRATION_CHARACTERS: Final = 2000
+CALIBRATION_CHARACTERS: Final = 800
 """Of each: about a window."""
 REFUSED: Final = 2
 """Exit code of a program that does not know, or does not have yet, what it is told."""

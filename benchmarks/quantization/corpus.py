@@ -12,12 +12,13 @@ paragraph that stands in several documents is kept in the first alone.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -70,7 +71,12 @@ def load_corpus(cache: Path) -> Corpus:
         if not (corpus.train and corpus.calibration and corpus.held_out):
             raise CorpusError(f"QUANT_CORPUS={own} has {len(files)} files *.txt, too few to split; give 100 or more")
         return corpus
-    return split(_documents(_unpacked(cache / "corpus")))
+    kept = cache / "corpus.json"
+    if not kept.exists():
+        corpus = split(_documents(_unpacked(cache / "corpus")))
+        kept.with_suffix(".staging").write_text(json.dumps(asdict(corpus)), encoding="utf-8")
+        kept.with_suffix(".staging").rename(kept)
+    return Corpus(**json.loads(kept.read_text(encoding="utf-8")))
 
 
 def split(documents: Iterator[tuple[str, list[str]]]) -> Corpus:

@@ -1,6 +1,6 @@
 """Train the model whose perplexity is measured: ``python -m benchmarks.quantization.train``.
 
-Llama's architecture, 4.2 million parameters, byte-level BPE of 4,096 entries, windows of 512 tokens, one pass over the
+Llama's architecture, 2.3 million parameters, byte-level BPE of 2,048 entries, windows of 256 tokens, one pass over the
 prose of :mod:`~benchmarks.quantization.corpus`, in fp32 on the CPU. Seeded; a run that was stopped goes on from its
 last checkpoint. The same corpus, torch and number of threads give the same model, but for the last bits.
 """
@@ -26,15 +26,15 @@ from transformers.utils.logging import disable_progress_bar
 
 from benchmarks.quantization.corpus import Corpus, cache_folder, load_corpus
 
-VOCAB_SIZE: Final = 4096
-WINDOW: Final = 512
+VOCAB_SIZE: Final = 2048
+WINDOW: Final = 256
 """Tokens of a sequence in training, and of a window that is scored."""
 BATCH: Final = 8
 PASSES: Final = 1
 SHAPE: Final = {
     "hidden_size": 256,
-    "intermediate_size": 768,
-    "num_hidden_layers": 4,
+    "intermediate_size": 512,
+    "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }

@@ -127,10 +127,10 @@ def test_prose_of_pages() -> None:
 
 
 def test_calibration_lines_begin_with_the_beginning_of_each_document() -> None:
-    lines = [json.loads(line)["text"] for line in bench.calibration_lines(["a" * 900, "b" * 5000, "c" * 2100])]
+    lines = [json.loads(line)["text"] for line in bench.calibration_lines(["a" * 300, "b" * 2000, "c" * 850])]
     assert [each[0] for each in lines] == ["b", "c", "b", "b"]
-    assert [len(each) for each in lines] == [2000, 2000, 2000, 1000]
-    many = bench.calibration_lines(["d" * 2000] * 500)
+    assert [len(each) for each in lines] == [800, 800, 800, 400]
+    many = bench.calibration_lines(["d" * 800] * 500)
     assert len(many) == bench.CALIBRATION_TEXTS
 
 
