@@ -28,7 +28,7 @@ IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
-	bench bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
+	bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ families: install ## small random models for the manifests in examples/families
 
 bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only; BEFORE=DIR: beside an earlier checkout
 	$(BIN)/python -m benchmarks.peers
+
+bench-quant: install ## perplexity of each way to quantise, as served; trains a model first (half an hour); QUICK=1, ROWS=bf16,gptq-4
+	$(BIN)/python -m benchmarks.quantization
 
 bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, experts, latent attention, CPU operators, attention of decodes, long contexts, guided decoding, start-up, replicas
 	$(BIN)/python -m benchmarks.engine.host_step

@@ -174,6 +174,16 @@ def _gguf(kind: str) -> Callable[[Path], dict[str, str]]:
     return convert
 
 
+def _compressed(model: Path) -> dict[str, str]:
+    """4 bits with zero points in groups of 64, as a checkpoint of ``blade_llm_quantize``."""
+    folder = CACHE / "models" / f"{model.name}-w4a16-g64"
+    if not folder.exists():
+        flags = ["--bit", "4", "--block_wise_quant", "--block_size", "64", "--asymmetric"]
+        program = [sys.executable, "-m", "blade_llm.cli.quantize"]
+        subprocess.run([*program, "--model", model, "--output_dir", folder, *flags], check=True)
+    return {"model": str(folder)}
+
+
 def write_gguf(environment: str, model: Path, file: Path, kind: str = "BF16") -> None:
     """Convert a checkpoint to llama.cpp's format with the packages of this environment; only ``llama`` quantises."""
     program = Path(__file__).parent / "workers" / "to_gguf.py"
@@ -195,9 +205,11 @@ VLLM_NGRAM: Final = Peer("vllm-ngram", "vllm_ngram.py", "vllm", variables=_prelo
 LLAMA: Final = Peer("llama.cpp", "llama_batch.py", "llama", _gguf("BF16"))
 LLAMA_Q8: Final = Peer("llama.cpp-q8_0", "llama_batch.py", "llama", _gguf("Q8_0"))
 LLAMA_Q4: Final = Peer("llama.cpp-q4_0", "llama_batch.py", "llama", _gguf("Q4_0"))
+LLAMA_Q4_K: Final = Peer("llama.cpp-q4_k_m", "llama_batch.py", "llama", _gguf("Q4_K_M"))
 OURS: Final = Peer("bladellm", "ours.py", options={"quant": "none"})
 OURS_INT8: Final = Peer("bladellm-int8", "ours.py", options={"quant": "int8"})
 OURS_INT4: Final = Peer("bladellm-int4", "ours.py", options={"quant": "int4"})
+OURS_W4A16: Final = Peer("bladellm-w4a16", "ours.py", prepare=_compressed, options={"quant": "none"})
 
 
 def earlier(ours: Peer, checkout: Path) -> Peer:

@@ -31,7 +31,7 @@ def main(model: Path, file: Path, kind: str) -> None:
         import llama_cpp
 
         params = llama_cpp.llama_model_quantize_default_params()
-        params.ftype = {"Q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "Q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0}[kind]
+        params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
         if llama_cpp.llama_model_quantize(str(whole).encode(), str(file).encode(), params) != 0:
             raise SystemExit("llama_model_quantize failed")
 
