@@ -176,7 +176,10 @@ class DraftRunner:
         slots, host_slots = inputs.batch.slots, inputs.drafting_slots
         native = None if masks is not None else self._native
         if native is not None and (sampling := self._sampler.draft_sampling(host_slots, slots)) is not None:
-            tables = DraftTables(self._tables.token_ids, self._tables.block_table, BLOCK_SIZE, self._forward.kv_cache)
+            forward = self._forward
+            tables = DraftTables(
+                self._tables.token_ids, self._tables.block_table, BLOCK_SIZE, forward.kv_cache, forward.kv_rows
+            )
             broken = native(hidden, inputs.counts, slots, inputs.batch.seq_lens, sampling, tables)
             return torch.tensor(broken > 0)
         return self._one_by_one(hidden, inputs, masks)

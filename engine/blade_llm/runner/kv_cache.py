@@ -20,7 +20,8 @@ def allocate_kv_cache(
     spec: KVSpec, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> KVCache:
     """For each layer keys and values, [num_blocks + 1, block_size, kv_heads, head_dim], all zero. Values that are part
-    of the keys are a view of them.
+    of the keys are a view of them. Quantised ones are uint8, with a row's bytes in place of ``head_dim``
+    (:mod:`blade_llm.spec.kv_quant`).
 
     The block after the last is never given out: what pads a batch to the size of a CUDA graph is written there.
     Attention reads whole blocks and masks what is not filled yet, so every slot must be finite from the start. On CPU
@@ -28,7 +29,10 @@ def allocate_kv_cache(
     """
     if not spec.num_layers:
         return []
-    shape = (spec.num_layers, spec.tensors, num_blocks + 1, block_size, spec.num_heads, spec.head_dim)
+    width = spec.head_dim
+    if spec.quant is not None:
+        width, dtype = spec.quant.row_bytes(width), torch.uint8
+    shape = (spec.num_layers, spec.tensors, num_blocks + 1, block_size, spec.num_heads, width)
     cache = _zeros(shape, device, dtype)
     if spec.value_part:
         return [(keys, keys[..., : spec.value_part]) for (keys,) in cache]

@@ -50,8 +50,12 @@ struct DecodeKernel {
         for (int64_t first = unit.key_begin; first < unit.key_end; first += KEYS, current ^= 1) {
             const bool more = first + KEYS < unit.key_end;
             if (more) locate(call, unit, first + KEYS, KEYS, sizeof(bf16), workspace.zeros, blocks[current ^ 1]);
-            const KeyBlock &block = blocks[current], &next = blocks[more ? current ^ 1 : current];
+            KeyBlock &block = blocks[current], &next = blocks[more ? current ^ 1 : current];
             if (first + block.count <= low) continue;
+            if (step.kv_rows.packed()) {
+                TileKernel<false>::unpack(call, block, workspace);
+                place_unpacked(call, block, workspace, sizeof(bf16));
+            }
             const int padded = (block.count + 31) / 32 * 32;
             multiply_keys(block, next, padded, queries, head_dim, scores);
             for (int row = 0; row < ROWS; row++)

@@ -126,3 +126,5 @@ BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, cons
     if (blade::isa() >= blade::Isa::amx) return run<TileKernel<true>>(call);
     run<TileKernel<false>>(call);
 }
+
+BLADE_EXPORT const blade::KvRows* blade_kv_rows(const blade::attention::Step* step) { return &step->kv_rows; }
