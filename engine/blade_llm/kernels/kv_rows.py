@@ -7,7 +7,7 @@ fp16 zero of each. Scales are rounded first and used rounded, so their own round
 - ``int4``: ``round(x / s) + 8`` with ``s = m / -8``, ``m`` being the element of the largest size with its sign: that one
   gets the level -8, which has no positive counterpart.
 - affine (Jacob et al., arXiv 1712.05877): ``round((x - z) / s)`` with ``z = min x``, ``s = (max x - z) / levels``.
-- fp8 (Micikevicius et al., arXiv 2209.05433): ``x / s`` as e4m3 or e5m2, with ``s = max |x| / largest``.
+- fp8 (Micikevicius et al., arXiv 2209.05433): ``x / s`` as e4m3 or e5m2, with ``s = max |x| / 448``.
 
 A scale of each token and head instead of one for all: what is written never depends on what came before or is in the
 batch, no key is cut off at the largest number of e4m3, and no calibration is needed.
@@ -57,9 +57,8 @@ class QuantizedRows:
             scale = (torch.where(largest > -least, largest, least) / -8).half()
             numbers = (_divide(wide, scale).round().clamp(-8, 7) + 8).to(torch.uint8)
         else:
-            most = FP8_MAX[method]
-            scale = (wide.abs().amax(-1, keepdim=True) / most).half()
-            numbers = _divide(wide, scale).clamp(-most, most).to(_FP8[method]).view(torch.uint8)
+            scale = (wide.abs().amax(-1, keepdim=True) / FP8_MAX).half()
+            numbers = _divide(wide, scale).clamp(-FP8_MAX, FP8_MAX).to(_FP8[method]).view(torch.uint8)
         numbers = numbers.flatten(-2)
         if self.quant.four_bits:
             low, high = numbers.chunk(2, dim=-1)

@@ -34,8 +34,9 @@ METHOD_NUMBERS: Final[dict[KVMethod, int]] = {
     "fp8_e5m2": 6,
 }
 """As ``KvMethod`` in kv_rows.h has them; 0: not quantised."""
-FP8_MAX: Final[dict[KVMethod, float]] = {"fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}
-"""The largest number of each (OCP 8-bit floating point, revision 1.0)."""
+FP8_MAX: Final = 448.0
+"""What the largest element of a group becomes: the largest number of e4m3 (OCP 8-bit floating point, revision 1.0).
+e5m2 goes on to 57344, but a scale for that would be below what fp16 holds."""
 SCALE_BYTES: Final = 2
 """Scales and zeros are fp16: a bf16 scale would add an error half as large as that of 8 bits."""
 

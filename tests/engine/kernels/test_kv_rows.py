@@ -70,8 +70,7 @@ def test_what_is_no_number_stays_none(method: KVMethod) -> None:
 
 @EVERY
 @DTYPES
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("head_dim", [8, 64, 80, 128])
+@pytest.mark.parametrize(("head_dim", "groups"), [(8, 1), (64, 1), (80, 2)])
 @needs_native
 def test_native_packing_is_the_same_bits(
     isa: str, method: KVMethod, dtype: torch.dtype, head_dim: int, groups: int
@@ -128,8 +127,7 @@ def test_the_reference_reads_what_it_wrote(method: KVMethod, dtype: torch.dtype)
 @DTYPES
 @pytest.mark.parametrize(
     ("head_dim", "heads", "groups"),
-    [(64, (14, 2), 1), (64, (14, 2), 2), (128, (4, 2), 1), (96, (3, 3), 1), (80, (6, 2), 5), (24, (6, 2), 1),
-     (64, (40, 1), 1)],
+    [(64, (14, 2), 1), (128, (4, 2), 2), (80, (6, 2), 5), (64, (40, 1), 1)],
 )  # fmt: skip
 @needs_native
 def test_native_attention(
@@ -139,7 +137,7 @@ def test_native_attention(
 
 
 @EVERY
-@pytest.mark.parametrize("window", [1, 33])
+@pytest.mark.parametrize("window", [33])
 @needs_native
 def test_native_attention_with_a_window(isa: str, method: KVMethod, window: int) -> None:
     check_native(rows_of(method, 64, torch.bfloat16), (6, 2), window)

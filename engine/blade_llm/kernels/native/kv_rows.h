@@ -130,8 +130,7 @@ BLADE_INLINE void pack_row(const KvRows& rows, const T* x, int64_t head_dim, uin
                 zero = store_half(zeros + 2 * group, low);
                 scale = (high - zero) / largest;
                 break;
-            case KvMethod::fp8_e4m3: largest = 448, least = -448, scale = most / 448; break;
-            default: largest = 57344, least = -57344, scale = most / 57344;
+            default: largest = 448, least = -448, scale = most / 448;  // fp8
         }
         scale = store_half(scales + 2 * group, broken ? NAN : scale);  // which all of the group becomes
         if (scale == 0) scale = 1;
