@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.native.memory import HugePageArena, give_back
 from blade_llm.layers.step import KVCache
 from blade_llm.models.config import KVSpec
@@ -37,6 +38,11 @@ def allocate_kv_cache(
     if spec.value_part:
         return [(keys, keys[..., : spec.value_part]) for (keys,) in cache]
     return [(keys, values) for keys, values in cache]
+
+
+def rows_of(spec: KVSpec, dtype: torch.dtype) -> QuantizedRows | None:
+    """How rows of the cache are packed, for activations of ``dtype``; None: they are not quantised."""
+    return None if spec.quant is None else QuantizedRows(spec.quant, spec.head_dim, dtype)
 
 
 def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor, states: Tensor | None = None) -> None:
@@ -86,7 +92,7 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
 
 
 def _whole(cache: KVCache) -> Tensor:
-    """[tensors, blocks, block_size, kv_heads, head_dim] of a cache from :func:`allocate_kv_cache`."""
+    """[tensors, blocks, block_size, kv_heads, width] of a cache from :func:`allocate_kv_cache`."""
     first, values = cache[0]
     tensors = len(cache) if values.data_ptr() == first.data_ptr() else 2 * len(cache)
     return first.as_strided((tensors, *first.shape), (first.numel(), *first.stride()))
