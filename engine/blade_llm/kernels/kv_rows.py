@@ -3,7 +3,7 @@
 A row (:mod:`blade_llm.spec.kv_quant`) is packed numbers, then an fp16 scale of each group, then, of affine methods, an
 fp16 zero of each. Scales are rounded first and used rounded, so their own rounding adds no error:
 
-- ``int8``: ``round(x / s)`` with ``s = max |x| / 127``.
+- ``int8``: ``round(x / s) + 128`` with ``s = max |x| / 127``.
 - ``int4``: ``round(x / s) + 8`` with ``s = m / -8``, ``m`` being the element of the largest size with its sign: that one
   gets the level -8, which has no positive counterpart.
 - affine (Jacob et al., arXiv 1712.05877): ``round((x - z) / s)`` with ``z = min x``, ``s = (max x - z) / levels``.
@@ -52,7 +52,7 @@ class QuantizedRows:
             numbers = _divide(wide - zero.float(), scale).round().clamp(0, levels).to(torch.uint8)
         elif method == "int8":
             scale = (wide.abs().amax(-1, keepdim=True) / 127).half()
-            numbers = _divide(wide, scale).round().clamp(-127, 127).to(torch.int8).view(torch.uint8)
+            numbers = (_divide(wide, scale).round().clamp(-127, 127) + 128).to(torch.uint8)
         elif method == "int4":
             scale = (torch.where(largest > -least, largest, least) / -8).half()
             numbers = (_divide(wide, scale).round().clamp(-8, 7) + 8).to(torch.uint8)
@@ -77,7 +77,7 @@ class QuantizedRows:
             numbers = torch.cat((numbers & 15, numbers >> 4), dim=-1)
             wide = numbers.float() if self.quant.affine else numbers.float() - 8
         elif method == "int8":
-            wide = numbers.contiguous().view(torch.int8).float()
+            wide = numbers.float() - 128
         elif method == "int8_affine":
             wide = numbers.float()
         else:

@@ -122,7 +122,7 @@ BLADE_INLINE void pack_row(const KvRows& rows, const T* x, int64_t head_dim, uin
         const float most = std::max(std::fabs(high), std::fabs(low));
         float zero = 0, least = 0, largest = 0, scale = 0, offset = 0;
         switch (rows.method) {
-            case KvMethod::int8: scale = most / 127, least = -127, largest = 127; break;
+            case KvMethod::int8: scale = most / 127, least = -127, largest = 127, offset = 128; break;
             case KvMethod::int4: scale = (high > -low ? high : low) / -8, least = -8, largest = 7, offset = 8; break;
             case KvMethod::int8_affine:
             case KvMethod::int4_affine:
@@ -159,13 +159,12 @@ BLADE_INLINE void unpack_row(const KvRows& rows, const uint8_t* from, int64_t he
     for (int64_t group = 0; group < rows.groups; group++) {
         const float scale = half_to_float(scales + 2 * group);
         const float zero = rows.affine() ? half_to_float(zeros + 2 * group) : 0.0f;
-        const float offset = rows.method == KvMethod::int4 ? -8.0f : 0.0f;
+        const float offset = rows.method == KvMethod::int4 ? -8.0f : rows.method == KvMethod::int8 ? -128.0f : 0.0f;
         for (int64_t d = group * size; d < (group + 1) * size; d++) {
             float number;
             if (rows.floating()) number = fp8_to_float(from[d], rows.method == KvMethod::fp8_e5m2);
             else if (rows.four_bits()) number = static_cast<float>(d < half ? from[d] & 15 : from[d - half] >> 4);
-            else if (rows.affine()) number = from[d];
-            else number = static_cast<int8_t>(from[d]);
+            else number = from[d];
             store_one(out + d, (number + offset) * scale + zero);
         }
     }

@@ -14,14 +14,14 @@ BLADE_AVX512 static inline __attribute__((always_inline)) __m512 numbers16(const
     if constexpr (M == KvMethod::fp8_e4m3 || M == KvMethod::fp8_e5m2) {
         __m256i wide = _mm256_cvtepu8_epi16(bytes);
         if constexpr (M == KvMethod::fp8_e5m2) return _mm512_cvtph_ps(_mm256_slli_epi16(wide, 8));
-        // As fp16 with the mantissa and exponent in their places, which makes it 256 times smaller.
+        // As fp16 with the mantissa and exponent in their places, which makes it 256 times smaller. A number that is
+        // none has a scale that is none.
         const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(wide, 8), _mm256_set1_epi16(-0x8000));
         const __m256i rest = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(0x3f80));
-        const __m512 value = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), _mm512_set1_ps(256.0f));
-        const __mmask16 nan = _mm256_cmpeq_epi16_mask(rest, _mm256_set1_epi16(0x3f80));
-        return _mm512_mask_mov_ps(value, nan, _mm512_set1_ps(NAN));
+        return _mm512_cvtph_ps(_mm256_or_si256(sign, rest));
     }
-    if constexpr (M == KvMethod::int8) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+    if constexpr (M == KvMethod::int8)
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_xor_si128(bytes, _mm_set1_epi8(-128))));
     __m512i wide = _mm512_cvtepu8_epi32(bytes);
     if constexpr (four) wide = high ? _mm512_srli_epi32(wide, 4) : _mm512_and_si512(wide, _mm512_set1_epi32(15));
     if constexpr (M == KvMethod::int4) wide = _mm512_sub_epi32(wide, _mm512_set1_epi32(8));
@@ -35,7 +35,8 @@ BLADE_AVX512_BF16 static inline void unpack_rows_as(const KvRows& rows, const vo
     for (int i = 0; i < count; i++, out += head_dim) {
         const uint8_t* row = static_cast<const uint8_t*>(from[i]);
         for (int64_t group = 0; group < rows.groups; group++) {
-            const __m512 scale = _mm512_set1_ps(half_to_float(row + numbers + 2 * group));
+            const __m512 scale = _mm512_set1_ps((M == KvMethod::fp8_e4m3 ? 256.0f : 1.0f) *
+                                                half_to_float(row + numbers + 2 * group));
             const __m512 zero = _mm512_set1_ps(rows.affine() ? half_to_float(row + numbers + 2 * (rows.groups + group))
                                                              : 0.0f);
             for (int64_t d = group * size; d < (group + 1) * size; d += 16) {
