@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from blade_llm.spec.kv_quant import KVCacheQuant
+
 PACKED_CACHE_BYTES: Final = 32 << 30
 """What servers and offline engines let packed weights take on disk."""
 
@@ -37,6 +39,17 @@ METHODS_WITH_HEAD: Final = ("eagle3", "mtp")
 """Methods whose draft tokens come from layers that read the model's hidden states."""
 
 
+def check_sub_heads(prefix: str, quant: KVCacheQuant, sub_heads: int) -> None:
+    """Raise ``ValueError`` for parts of heads that no quantisation has."""
+    if sub_heads < 1:
+        raise ValueError(f"--{prefix}kv_cache_quant_sub_heads is {sub_heads}; give 1 or more parts of a head")
+    if quant == "no_quant" and sub_heads != 1:
+        raise ValueError(
+            f"--{prefix}kv_cache_quant_sub_heads {sub_heads} divides what --{prefix}kv_cache_quant quantises, which "
+            "is nothing; give int8, int4 or another method, or leave it out"
+        )
+
+
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Speculative decoding: where draft tokens come from, and how many there are."""
 
@@ -54,6 +67,9 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """``draft``: the draft model's folder; ``eagle3``: the draft head's."""
     draft_dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     """``draft``: the draft model's type; ``auto``: the model's, which draft heads always have."""
+    draft_kv_cache_quant: KVCacheQuant = "no_quant"
+    """How the KV cache of the draft model or head is quantised."""
+    draft_kv_cache_quant_sub_heads: int = 1
     look_ahead_window_size: int = 7
     """``look_ahead``: positions that are guessed at once, the paper's W."""
     look_ahead_gram_size: int = 3
@@ -68,6 +84,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("disable_above_batch must be at least 1; give decode_algo normal for no speculation")
         if not 1 <= self.ngram_min_match <= 16:
             raise ValueError(f"ngram_min_match is {self.ngram_min_match}; give 1 to 16 tokens")
+        check_sub_heads("draft.", self.draft_kv_cache_quant, self.draft_kv_cache_quant_sub_heads)
         self._check_look_ahead()
         self._check_draft()
 
@@ -158,7 +175,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int | None = None
     """torch threads; OMP_NUM_THREADS, else physical cores within the CPU quota, when None."""
     quant: Literal["none", "int8", "int4", "w8a8"] = "none"
-    """Quantisation of linear layers while the weights are loaded: of weights alone, or, ``w8a8``, of activations, too."""
+    """Quantisation of linear layers while the weights are loaded: of weights alone, or, ``w8a8``, of activations,
+    too."""
+    kv_cache_quant: KVCacheQuant = "no_quant"
+    """How the KV cache is quantised."""
+    kv_cache_quant_sub_heads: int = 1
+    """Parts of each head that have scales of their own."""
     attn_cls: Literal["ragged_flash", "paged"] | None = None
     """Attention: one Triton kernel, or gathered blocks with torch (on CPU the native kernel); None: what the device
     does best."""
@@ -228,6 +250,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("cuda_graph_token_sizes needs sizes of at least 1; give cuda_graph_max_tokens 0 for none")
         if self.speculative is not None and self.task != "generate":
             raise ValueError(f"speculative decoding speeds up generating text; leave it out with task {self.task}")
+        check_sub_heads("", self.kv_cache_quant, self.kv_cache_quant_sub_heads)
         self._check_ranks()
         self._check_machines()
         if min(self.max_loras, self.max_lora_rank) < 1:

@@ -66,6 +66,8 @@ SPECULATIVE_FLAGS: Final = (
     "draft.model",
     "draft.tokenizer_dir",
     "draft.dtype",
+    "draft.kv_cache_quant",
+    "draft.kv_cache_quant_sub_heads",
 )
 """The flags that :func:`speculative_from_flags` reads, and the one of the draft's tokenizer."""
 
@@ -93,6 +95,8 @@ def speculative_from_flags(flags: Mapping[str, Any], resolve: Resolve) -> Specul
         guess_set_size=flags["guess_set_size"],
         draft_model=flags["draft.model"] or "",
         draft_dtype=flags["draft.dtype"],
+        draft_kv_cache_quant=flags["draft.kv_cache_quant"],
+        draft_kv_cache_quant_sub_heads=flags["draft.kv_cache_quant_sub_heads"],
     )
     return _resolved(config, resolve)
 

@@ -275,7 +275,6 @@ _SPECULATIVE: Final = frozenset({"gamma", "draft.model", "ngram_min_match", "spe
 _REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
     "tool_call_parser": ("none",),
     "reasoning_parser": ("none",),
-    "kv_cache_quant": ("no_quant",),
     "ngram_min_match": ("2",),
     "nnodes": ("1",),
     "node_rank": ("0",),

@@ -56,8 +56,8 @@ def default_kv_cache_bytes(replicas: int = 1, limit: int | None = None) -> int:
 
 
 def kv_token_bytes(config: ModelConfig, dtype: DTypeName) -> int:
-    """Bytes that the keys and values of one token take in all layers."""
-    return config.kv.token_elements * DTYPE_BYTES[dtype]
+    """Bytes that the keys and values of one token take in all layers, the scales of quantised ones included."""
+    return config.kv.token_bytes(DTYPE_BYTES[dtype])
 
 
 def kv_block_bytes(config: ModelConfig, dtype: DTypeName, block_size: int = BLOCK_SIZE) -> int:

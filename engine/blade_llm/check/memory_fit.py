@@ -35,6 +35,7 @@ from blade_llm.models.sharding import (
 )
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
+from blade_llm.runner.kv_quant import with_kv_quant
 from blade_llm.runner.startup.memory_plan import GpuMemory, activation_peak, plan_kv_cache
 from blade_llm.weights.checkpoint import open_checkpoint
 from blade_protocol.check import CheckItem
@@ -75,6 +76,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
         problem = problem or quant_problem(model.tensors, config.quant)
         if problem := problem or pipeline_parallel_problem(model, config.pipeline_parallel_size):
             raise UnsupportedSettingError(f"{config.model_dir}: {problem}")
+        model = with_kv_quant(model, config.kv_cache_quant, config.kv_cache_quant_sub_heads)
         found = _find_gpu(config.ranks_per_node) if limit is None and gpu is None else gpu
         if found is not None:
             return _judge_gpus(config, model, found)

@@ -22,14 +22,11 @@ from blade_llm.cli.flags import (
 )
 from blade_llm.config import PACKED_CACHE_BYTES, ModelImpl, Task
 from blade_llm.models.dtypes import DTYPE_ALIASES
+from blade_llm.spec.kv_quant import KVCacheQuant
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS
 from blade_protocol import ports
 
-_KV_QUANT: Final = (
-    "no_quant", "int8", "int4", "int8_affine", "int4_affine", "fp8_e5m2", "fp8_e4m3",
-    "mix_f852i4", "mix_f843i4", "mix_i8i4", "mix_i4i4",
-)  # fmt: skip
 _DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
 _ATTENTION: Final = ("paged", "ragged_flash")
 
@@ -227,15 +224,28 @@ _DRAFT = (
          choices=_DTYPES),
     _later("draft.tokenizer_special_tokens", "further special tokens of the draft"),
     _later("draft.attn_cls", "the draft's attention implementation", default="paged", choices=_ATTENTION),
-    _later("draft.kv_cache_quant", "the draft's KV cache type", default="no_quant", choices=_KV_QUANT),
-    _later("draft.kv_cache_quant_sub_heads", "the draft's parts of a head with scales of their own", kind=positive,
-           default=1),
+    Flag(name="draft.kv_cache_quant", help="how the draft's keys and values are kept, as kv_cache_quant says it",
+         default="no_quant", choices=get_args(KVCacheQuant)),
+    Flag(name="draft.kv_cache_quant_sub_heads", help="the draft's parts of a head with scales of their own",
+         kind=positive, default=1),
     _off("draft.enable_triton_mla", "Triton kernels for the draft's multi-head latent attention"),
     _off("draft.with_visual", "load the draft's vision tower"),
 )  # fmt: skip
 _QUANTIZATION = (
-    _later("kv_cache_quant", "KV cache type", default="no_quant", choices=_KV_QUANT),
-    _later("kv_cache_quant_sub_heads", "parts of a head with scales of their own", kind=positive, default=1),
+    Flag(
+        name="kv_cache_quant",
+        help="how keys and values are kept: in 8 or 4 bits, affine ones with a zero beside each scale, or in 8-bit "
+        "floating point (docs/kv-cache-quantization.md); mix_*: not yet, the same as no_quant with a warning",
+        default="no_quant",
+        choices=get_args(KVCacheQuant),
+    ),
+    Flag(
+        name="kv_cache_quant_sub_heads",
+        help="with kv_cache_quant: parts of each head with scales of their own, a number that divides its dimensions; "
+        "more are more exact and take 2 bytes each (affine: 4) of a token's key and value",
+        kind=positive,
+        default=1,
+    ),
 )
 _GRAPHS = (
     Flag(name="disable_cuda_graph", help="launch every kernel of a step by itself (GPU)", kind=boolean,
@@ -326,6 +336,8 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "kv_cache_bytes": "kv_cache_bytes",
     "max_kv_blocks": "max_kv_blocks",
     "quant": "quant",
+    "kv_cache_quant": "kv_cache_quant",
+    "kv_cache_quant_sub_heads": "kv_cache_quant_sub_heads",
     "model_impl": "model_impl",
     "max_gpu_memory_utilization": "max_gpu_memory_utilization",
     "disable_cuda_graph": "disable_cuda_graph",

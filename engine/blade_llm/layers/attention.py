@@ -78,6 +78,7 @@ class Attention:
             k_norm,
             self.norm_eps,
             unit_offset=self.norm_offset,
+            rows=step.kv_rows,
         )
         attended = paged_attention(q, k_cache, v_cache, step.attention, spec.scale, spec.window, self.variant)
         if selected is None:

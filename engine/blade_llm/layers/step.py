@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.lora import AdapterBatch, TokenGroups
 from blade_llm.kernels.paged_attention import PreparedAttention
 from blade_llm.layers.latent_prefill import ExpandedPrefills
 
 KVCache = list[tuple[Tensor, Tensor]]
-"""For each layer keys and values, both [blocks, block_size, kv_heads, head_dim]."""
+"""For each layer keys and values, both [blocks, block_size, kv_heads, head_dim], quantised ones as
+:class:`~blade_llm.kernels.kv_rows.QuantizedRows` packs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class StepMetadata:
     """Those of the tokens that the last layer goes on with, counted among these."""
     states: HiddenStates | None = None
     """Where the model leaves its hidden states, or a head finds them; None: nobody wants them."""
+    kv_rows: QuantizedRows | None = None
+    """How the rows of ``kv_cache`` are packed; None: they are not quantised."""
 
     def of_selected(self) -> StepMetadata:
         """The step for linear layers, from where on only the selected tokens are computed."""

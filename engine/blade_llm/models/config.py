@@ -21,6 +21,7 @@ from blade_llm.models.names import tensor_map
 from blade_llm.models.quantized.config import read_forms, with_forms
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.kv_quant import KVQuant
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling
@@ -39,6 +40,8 @@ class KVSpec:
     head_dim: int
     value_part: int = 0
     """Values are the first so many elements of keys (latent attention); 0: they are beside them, as wide."""
+    quant: KVQuant | None = None
+    """How they are quantised; None: they have the type of the activations."""
 
     @property
     def tensors(self) -> int:
@@ -49,6 +52,12 @@ class KVSpec:
     def token_elements(self) -> int:
         """Numbers that one token takes in all layers."""
         return self.tensors * self.num_layers * self.num_heads * self.head_dim
+
+    def token_bytes(self, element: int) -> int:
+        """Bytes that one token takes in all layers; ``element``: of a number that is not quantised."""
+        if self.quant is None:
+            return self.token_elements * element
+        return self.tensors * self.num_layers * self.num_heads * self.quant.row_bytes(self.head_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from blade_llm.runner.draft_inputs import DraftInputs, send_draft_inputs
 from blade_llm.runner.forward_pass import ForwardPass
 from blade_llm.runner.graphs.decode import GraphBackend
 from blade_llm.runner.graphs.sets import StepGraphs, create_graphs
-from blade_llm.runner.kv_cache import allocate_kv_cache, allocate_states
+from blade_llm.runner.kv_cache import allocate_kv_cache, allocate_states, rows_of
+from blade_llm.runner.kv_quant import warn_of_kv_quant
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import DraftMasks
 from blade_llm.sampling.sampler import SampledSlots, Sampler
@@ -64,6 +65,8 @@ def load_draft(
     draft: DraftModelConfig, config: EngineConfig, device: torch.device, max_positions: int, target: Model
 ) -> DraftWeights:
     """Load what drafts for ``target``. ``max_positions``: of the target."""
+    if config.speculative is not None:
+        warn_of_kv_quant(draft.model, config.speculative.draft_kv_cache_quant, "draft.")
     model = load_model(
         draft.folder,
         draft.model,
@@ -137,6 +140,7 @@ class DraftRunner:
             torch_attention,
             smaller_vocabulary=smaller,
             states=states,
+            kv_rows=rows_of(model_config.kv, TORCH_DTYPES[weights.config.dtype]),
         )
         self._native: NativeDraft | None = None
         """All steps in one call; None: they are computed one by one."""
@@ -176,7 +180,10 @@ class DraftRunner:
         slots, host_slots = inputs.batch.slots, inputs.drafting_slots
         native = None if masks is not None else self._native
         if native is not None and (sampling := self._sampler.draft_sampling(host_slots, slots)) is not None:
-            tables = DraftTables(self._tables.token_ids, self._tables.block_table, BLOCK_SIZE, self._forward.kv_cache)
+            forward = self._forward
+            tables = DraftTables(
+                self._tables.token_ids, self._tables.block_table, BLOCK_SIZE, forward.kv_cache, forward.kv_rows
+            )
             broken = native(hidden, inputs.counts, slots, inputs.batch.seq_lens, sampling, tables)
             return torch.tensor(broken > 0)
         return self._one_by_one(hidden, inputs, masks)

@@ -15,6 +15,7 @@ from blade_llm.models.heads.eagle3 import read_eagle3
 from blade_llm.models.heads.mtp import read_mtp
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import shard_model, tensor_parallel_problem
+from blade_llm.runner.kv_quant import with_kv_quant
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.served_length import for_length
@@ -63,7 +64,11 @@ def draft_model_config(config: EngineConfig, target: ModelConfig, dtype: DTypeNa
         return None
     folder, model = found
     draft_dtype = dtype if config.speculative.draft_dtype == "auto" else config.speculative.draft_dtype
-    return DraftModelConfig(folder, model if target.shard is None else _own_part(model, target.shard), draft_dtype)
+    own = model if target.shard is None else _own_part(model, target.shard)
+    quant = config.speculative.draft_kv_cache_quant, config.speculative.draft_kv_cache_quant_sub_heads
+    # A head over the target's hidden states is made from the target's configuration: what that has is not the head's.
+    own = with_kv_quant(replace(own, kv=replace(own.kv, quant=None)), *quant)
+    return DraftModelConfig(folder, own, draft_dtype)
 
 
 def read_draft(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.kernels.gather_inputs import gather_inputs
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.paged_attention import PreparedAttention, RaggedBatch, prepare
 from blade_llm.layers.latent_prefill import ExpandedPrefills, expanded_prefills
 from blade_llm.layers.step import HiddenStates, KVCache, StepMetadata, WholeSequences
@@ -35,6 +36,8 @@ class ForwardPass:
     """The tables may hold tokens that the model does not have: they are taken for its last one."""
     states: HiddenStates | None = None
     """Where the model's hidden states are kept, or found by a head."""
+    kv_rows: QuantizedRows | None = None
+    """How rows of ``kv_cache`` are packed; None: they are not quantised."""
 
     def __call__(
         self,
@@ -69,7 +72,14 @@ class ForwardPass:
             if (latent := self._latent) is not None and not self.deterministic and batch.tree is None:
                 expanded = expanded_prefills(latent, batch, tables.block_table, self.kv_cache[0][0])
         metadata = StepMetadata(
-            positions, slot_mapping, attention, self.kv_cache, token_types, expanded, states=self.states
+            positions,
+            slot_mapping,
+            attention,
+            self.kv_cache,
+            token_types,
+            expanded,
+            states=self.states,
+            kv_rows=self.kv_rows,
         )
         if adapters is not None:
             of_tokens, of_selected = adapters.groups(batch, num_tokens, selected)
@@ -84,6 +94,7 @@ class ForwardPass:
             self.config.num_heads,
             deterministic=self.deterministic,
             reference=self.torch_attention,
+            rows=self.kv_rows,
         )
 
     def _whole_sequences(

@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.native.memory import HugePageArena, give_back
 from blade_llm.layers.step import KVCache
 from blade_llm.models.config import KVSpec
@@ -20,7 +21,8 @@ def allocate_kv_cache(
     spec: KVSpec, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
 ) -> KVCache:
     """For each layer keys and values, [num_blocks + 1, block_size, kv_heads, head_dim], all zero. Values that are part
-    of the keys are a view of them.
+    of the keys are a view of them. Quantised ones are uint8, with a row's bytes in place of ``head_dim``
+    (:mod:`blade_llm.spec.kv_quant`).
 
     The block after the last is never given out: what pads a batch to the size of a CUDA graph is written there.
     Attention reads whole blocks and masks what is not filled yet, so every slot must be finite from the start. On CPU
@@ -28,11 +30,19 @@ def allocate_kv_cache(
     """
     if not spec.num_layers:
         return []
-    shape = (spec.num_layers, spec.tensors, num_blocks + 1, block_size, spec.num_heads, spec.head_dim)
+    width = spec.head_dim
+    if spec.quant is not None:
+        width, dtype = spec.quant.row_bytes(width), torch.uint8
+    shape = (spec.num_layers, spec.tensors, num_blocks + 1, block_size, spec.num_heads, width)
     cache = _zeros(shape, device, dtype)
     if spec.value_part:
         return [(keys, keys[..., : spec.value_part]) for (keys,) in cache]
     return [(keys, values) for keys, values in cache]
+
+
+def rows_of(spec: KVSpec, dtype: torch.dtype) -> QuantizedRows | None:
+    """How rows of the cache are packed, for activations of ``dtype``; None: they are not quantised."""
+    return None if spec.quant is None else QuantizedRows(spec.quant, spec.head_dim, dtype)
 
 
 def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor, states: Tensor | None = None) -> None:
@@ -82,7 +92,7 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
 
 
 def _whole(cache: KVCache) -> Tensor:
-    """[tensors, blocks, block_size, kv_heads, head_dim] of a cache from :func:`allocate_kv_cache`."""
+    """[tensors, blocks, block_size, kv_heads, width] of a cache from :func:`allocate_kv_cache`."""
     first, values = cache[0]
     tensors = len(cache) if values.data_ptr() == first.data_ptr() else 2 * len(cache)
     return first.as_strided((tensors, *first.shape), (first.numel(), *first.stride()))

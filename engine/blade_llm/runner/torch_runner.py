@@ -49,7 +49,8 @@ from blade_llm.runner.graphs.decode import CudaGraphs, DecodeGraphs, GraphBacken
 from blade_llm.runner.graphs.mixed import MixedGraphs
 from blade_llm.runner.graphs.sets import StepGraphs, create_graphs, in_capture_order
 from blade_llm.runner.inputs import StepInputs, send_inputs
-from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks, copy_tokens, give_back_kv_cache
+from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks, copy_tokens, give_back_kv_cache, rows_of
+from blade_llm.runner.kv_quant import warn_of_kv_quant, with_kv_quant
 from blade_llm.runner.lora.adapters import RunnerAdapters, targets_of
 from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.pending import Drafts, LaunchedForward, LaunchedStep
@@ -106,7 +107,8 @@ class TorchRunner:
             model_config = replace(model_config, decoder=for_length(model_config.decoder, length))
         if problem := branching_problem(model_config.decoder, config.branch_depth):
             raise ModelFilesError(problem)
-        self.model_config = model_config
+        warn_of_kv_quant(model_config, config.kv_cache_quant)
+        self.model_config = with_kv_quant(model_config, config.kv_cache_quant, config.kv_cache_quant_sub_heads)
         self.timings: dict[str, float] = {}
         self.draft: DraftRunner | None = None
         """The draft model of speculative decoding."""
@@ -265,8 +267,9 @@ class TorchRunner:
         drafting = self._draft_weights
         self._states = None if drafting is None else drafting.allocate_states(kv.blocks, self.device)
         of_slots, how = (self._kv_cache, self.tables), (config.deterministic, self._torch_attention)
+        rows = rows_of(self.model_config.kv, self.dtype)
         self._forward_pass = ForwardPass(
-            self.model_config, *of_slots, *how, second_texts=self._second_texts, states=self._states
+            self.model_config, *of_slots, *how, self._second_texts, states=self._states, kv_rows=rows
         )
         encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
         backend: GraphBackend | None = None

@@ -43,7 +43,7 @@ struct Draft {
     const int32_t* block_table;
     int64_t block_table_stride, block_size;
     const attention::Step* const* attention;  // of each step's forward pass; the first has none
-    bf16* const* caches;
+    void* const* caches;
     const float *temperatures, *top_p;  // a temperature of 0: the likeliest token
     const int64_t *top_k, *keys;
     int64_t random, filtered;  // whether any sequence samples at random, and with top-k or top-p

@@ -205,7 +205,9 @@ class NativeDraft:
         """Of one token of each of the first ``count`` sequences, whose ``lengths`` the call counts up."""
         batch = RaggedBatch(slots[:count], one_each[: count + 1], lengths[:count], [1] * count, [1] * count)
         k_cache = tables.kv_cache[0][0]
-        prepared = prepare(batch, tables.block_table, k_cache, self._decoder.num_heads, self._deterministic)
+        prepared = prepare(
+            batch, tables.block_table, k_cache, self._decoder.num_heads, self._deterministic, tables.kv_rows
+        )
         assert isinstance(prepared, Prepared)
         return prepared
 

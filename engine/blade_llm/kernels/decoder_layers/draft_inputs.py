@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
+
 
 @dataclass(frozen=True, slots=True)
 class DraftSampling:
@@ -34,3 +36,5 @@ class DraftTables:
     block_table: Tensor
     block_size: int
     kv_cache: Sequence[tuple[Tensor, Tensor]]
+    kv_rows: QuantizedRows | None = None
+    """How its rows are packed; None: they are not quantised."""

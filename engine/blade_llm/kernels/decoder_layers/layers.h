@@ -43,7 +43,7 @@ struct Step {
     const float *cosines, *sines;
     const int64_t* slots;
     const attention::Step* attention;
-    bf16* const* caches;  // keys and values of each layer
+    void* const* caches;  // keys and values of each layer
     bf16 *x, *residual;   // what the last layer adds, and what it is added to: at first the embeddings
     bf16 *normed, *projected, *gathered;
     char* mixture;
@@ -81,10 +81,11 @@ inline int attend_and_mlp(const Decoder* decoder, const Step* step, int64_t i, i
         *step;
     const int64_t queries = heads * head_dim;
     const Layer& layer = all[i];
-    bf16 *keys = caches[2 * i], *values = caches[2 * i + 1];
+    void *keys = caches[2 * i], *values = caches[2 * i + 1];
     linear(layer.qkv, layer.qkv_adapters, adapters, normed, tokens, width, queries + 2 * kv_heads * head_dim, projected);
     blade_rope_write_kv(1, projected, cosines, sines, slots, keys, values, gathered, tokens, heads, kv_heads, head_dim,
-                        layer.q_norm, layer.k_norm, eps, norm_kind == NormKind::rms_unit_offset);
+                        layer.q_norm, layer.k_norm, eps, norm_kind == NormKind::rms_unit_offset,
+                        blade_kv_rows(attention));
     blade_paged_attention(attention, gathered, queries, keys, values, normed, layer.attention);
     linear(layer.output, layer.output_adapters, adapters, normed, tokens, queries, hidden, x);
     if (const int status = add_ranks(*decoder, *step)) return status;

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, cast
 from torch import Tensor
 
 from blade_llm.kernels.backend import Backend, backend_of
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.paged_attention import torch as _reference
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
@@ -34,7 +35,13 @@ PreparedAttention: TypeAlias = Any
 
 class _Implementation(Protocol):
     def prepare(
-        self, batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool
+        self,
+        batch: RaggedBatch,
+        block_table: Tensor,
+        k_cache: Tensor,
+        num_heads: int,
+        deterministic: bool,
+        rows: QuantizedRows | None,
     ) -> PreparedAttention: ...
 
     def paged_attention(
@@ -56,18 +63,20 @@ def prepare(
     num_heads: int,
     deterministic: bool = False,
     reference: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> PreparedAttention:
     """Prepare a step.
 
     ``block_table``: [slots, max_blocks] int32; ``k_cache``: any layer's, for its shape and type. ``deterministic``:
-    what a sequence gets does not depend, to the last bit, on the others in the batch.
+    what a sequence gets does not depend, to the last bit, on the others in the batch. ``rows``: how the caches'
+    rows are quantised; None: they are not.
 
     On a GPU this neither computes nor waits: the kernels read ``slots``, ``query_starts`` and ``seq_lens`` when they
     run, so a step prepared on static tensors can be captured in a CUDA graph, its ``host_query_lens`` being part of the
     graph; ``host_seq_lens`` is not read. ``reference``: compute with torch even there, which does both.
     """
     implementation = _reference if reference else _implementation(backend_of(k_cache))
-    return implementation.prepare(batch, block_table, k_cache, num_heads, deterministic)
+    return implementation.prepare(batch, block_table, k_cache, num_heads, deterministic, rows)
 
 
 def paged_attention(
@@ -84,7 +93,7 @@ def paged_attention(
     ``q``: [tokens, heads, head_dim]; ``heads`` is a multiple of ``kv_heads`` and consecutive query heads share one.
     ``k_cache``: [blocks, block_size, kv_heads, head_dim], contiguous; ``v_cache``: [blocks, block_size, kv_heads,
     v_dim], contiguous or the first elements of each head of ``k_cache`` (the latent vectors of DeepSeek-V2's attention,
-    arXiv 2405.04434, are both). The step's keys and values are already written; unused cache slots must be finite.
+    arXiv 2405.04434, are both). Quantised caches are as ``rows`` of :func:`prepare` packs them. The step's keys and values are already written; unused cache slots must be finite.
     ``window``: a token sees only so many, itself included; 0 for all. Without causality all of a sequence must be
     computed in one step. Returns [tokens, heads * v_dim].
 

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "bf16.h"
+#include "kv_rows.h"
 
 namespace blade::attention {
 
@@ -25,6 +26,7 @@ struct Step {
     int64_t table_stride, block_size, heads, kv_heads, head_dim, is_bf16;
     int64_t fixed_order;  // a token's result does not depend on how many tokens of its sequence are computed with it
     const int64_t* tree;  // [tokens][3], RaggedBatch.tree in batch.py; null: no token branches
+    KvRows kv_rows;       // how the caches' rows are packed, both alike and both head_dim wide; or not
 
     // Of the sequence whose first new token is `token`: null where its tokens do not branch.
     const int64_t* branches(int64_t token) const { return tree && tree[3 * token] != -1 ? tree + 3 * token : nullptr; }
@@ -45,6 +47,10 @@ struct Call {
     const void *q, *k, *v;
     void* out;
     int64_t q_stride;  // elements between tokens
+
+    // Bytes of a row of keys, and of one of values; `element`: of a number that is not packed.
+    int64_t k_bytes(int64_t element) const { return step->kv_rows.packed() ? step->kv_rows.bytes : step->head_dim * element; }
+    int64_t v_bytes(int64_t element) const { return step->kv_rows.packed() ? step->kv_rows.bytes : form->v_dim * element; }
 
     // The softmax is computed with powers of two. Where scores are adjusted, that includes the scale.
     bool adjusted() const { return form->softcap != 0 || form->slopes; }
@@ -90,6 +96,7 @@ struct Workspace {
     float *scores, *state;  // [MAX_KEYS, lanes]; [tiles][max, sum, output[v_dim]][lanes]
     void *weights;          // [MAX_KEYS, lanes] of at most two bytes
     void *queries, *keys, *values, *zeros;
+    void *unpacked_keys, *unpacked_values;  // [MAX_KEYS, head_dim], of a block whose rows are packed
     Limits* limits;
     const KeyBlock* next;  // block to load from memory meanwhile, or null
 
@@ -106,7 +113,7 @@ struct Workspace {
         // Tiles of four lanes are most: 64 of them.
         int64_t sizes[] = {MAX_KEYS * MAX_LANES * 4, tiles_floats, MAX_KEYS * MAX_LANES * 2,
                            MAX_ROWS * (head_dim + 32) * 4, block_bytes, block_bytes, head_dim * 4 + 256,
-                           int64_t(sizeof(Limits)) * (MAX_ROWS / 4)};
+                           int64_t(sizeof(Limits)) * (MAX_ROWS / 4), block_bytes, block_bytes};
         size_t total = 0;
         for (int64_t& size : sizes) total += size = (size + 63) / 64 * 64;
         if (owner.size < total) {
@@ -115,12 +122,12 @@ struct Workspace {
             owner.size = owner.memory ? total : 0;
             if (!owner.memory) std::abort();
         }
-        char* parts[8];
+        char* parts[10];
         char* next = owner.memory;
-        for (int i = 0; i < 8; i++) parts[i] = next, next += sizes[i];
+        for (int i = 0; i < 10; i++) parts[i] = next, next += sizes[i];
         memset(parts[6], 0, sizes[6]);
         return {reinterpret_cast<float*>(parts[0]), reinterpret_cast<float*>(parts[1]), parts[2], parts[3], parts[4],
-                parts[5], parts[6], reinterpret_cast<Limits*>(parts[7]), nullptr};
+                parts[5], parts[6], parts[8], parts[9], reinterpret_cast<Limits*>(parts[7]), nullptr};
     }
 };
 
@@ -129,8 +136,10 @@ inline void locate(const Call& call, const Unit& unit, int64_t first, int keys, 
                    KeyBlock& block) {
     const Step& step = *call.step;
     const int32_t* table = step.block_table + step.rows[unit.sequence] * step.table_stride;
-    int64_t stride = step.kv_heads * step.head_dim * element, offset = unit.kv_head * step.head_dim * element;
-    int64_t v_stride = call.form->v_slot_size * element, v_offset = unit.kv_head * call.form->v_head_size * element;
+    const bool packed = step.kv_rows.packed();
+    int64_t stride = step.kv_heads * call.k_bytes(element), offset = unit.kv_head * call.k_bytes(element);
+    int64_t v_stride = packed ? stride : call.form->v_slot_size * element;
+    int64_t v_offset = packed ? offset : unit.kv_head * call.form->v_head_size * element;
     block.first = first;
     block.count = static_cast<int>(std::min<int64_t>(keys, unit.key_end - first));
     block.k_stride = step.block_size % 16 == 0 && first % 16 == 0 ? stride : 0;
@@ -153,6 +162,17 @@ inline __attribute__((always_inline)) void prefetch(const KeyBlock* block, int k
     if (!block || key >= block->count) return;
     for (int64_t at = 0; at < k_bytes; at += 64) __builtin_prefetch(static_cast<const char*>(block->k[key]) + at, 0, 2);
     for (int64_t at = 0; at < v_bytes; at += 64) __builtin_prefetch(static_cast<const char*>(block->v[key]) + at, 0, 2);
+}
+
+// Lets a block's rows be those that were unpacked.
+inline void place_unpacked(const Call& call, KeyBlock& block, const Workspace& workspace, int64_t element) {
+    const char* keys = static_cast<const char*>(workspace.unpacked_keys);
+    const char* values = static_cast<const char*>(workspace.unpacked_values);
+    block.k_stride = call.step->head_dim * element;
+    for (int key = 0; key < block.count; key++) {
+        block.k[key] = keys + key * block.k_stride;
+        block.v[key] = values + key * block.k_stride;
+    }
 }
 
 // Hides from each row of a tile what it does not go on from, among keys that branch. `scores`: [keys][lanes].
@@ -231,6 +251,10 @@ void attend(const Call& call, const Unit& unit) {
         if (first + Kernel::KEYS < unit.key_end)
             locate(call, unit, first + Kernel::KEYS, Kernel::KEYS, sizeof(Element), workspace.zeros, next);
         workspace.next = &next;
+        if (step.kv_rows.packed()) {
+            Kernel::unpack(call, block, workspace);
+            place_unpacked(call, block, workspace, sizeof(Element));
+        }
         Kernel::load(call, block, workspace);
         for (int tile = 0; tile < tiles; tile++) {
             const Limits& limits = workspace.limits[tile];

@@ -50,8 +50,12 @@ struct DecodeKernel {
         for (int64_t first = unit.key_begin; first < unit.key_end; first += KEYS, current ^= 1) {
             const bool more = first + KEYS < unit.key_end;
             if (more) locate(call, unit, first + KEYS, KEYS, sizeof(bf16), workspace.zeros, blocks[current ^ 1]);
-            const KeyBlock &block = blocks[current], &next = blocks[more ? current ^ 1 : current];
+            KeyBlock &block = blocks[current], &next = blocks[more ? current ^ 1 : current];
             if (first + block.count <= low) continue;
+            if (step.kv_rows.packed()) {
+                TileKernel<false>::unpack(call, block, workspace);
+                place_unpacked(call, block, workspace, sizeof(bf16));
+            }
             const int padded = (block.count + 31) / 32 * 32;
             multiply_keys(block, next, padded, queries, head_dim, scores);
             for (int row = 0; row < ROWS; row++)
@@ -60,6 +64,11 @@ struct DecodeKernel {
             add_values(block, next, padded, weights, out, v_dim);
         }
         if (unit.partial) return store_partial(unit.partial, best, total, out, v_dim);
+        finish(call, unit, total, out, v_dim);
+    }
+
+    BLADE_AVX512_BF16 static void finish(const Call& call, const Unit& unit, const float* total, const float* out,
+                                         int64_t v_dim) {
         for (int row = 0; row < ROWS; row++) {
             const __m512 factor = _mm512_set1_ps(1.0f / std::max(total[row], TINY));
             bf16* to = output_row<bf16>(call, unit, row);
@@ -67,6 +76,16 @@ struct DecodeKernel {
                 _mm256_storeu_si256(
                     reinterpret_cast<__m256i*>(to + d),
                     (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(_mm512_loadu_ps(out + row * v_dim + d), factor)));
+        }
+    }
+
+    // As a tile's state, rows in its lanes: parts are merged and finished as tiles are.
+    static void store_partial(float* state, const float* best, const float* total, const float* out, int64_t v_dim) {
+        std::fill(state, state + 16, NEVER);
+        std::fill(state + 16, state + (v_dim + 2) * 16, 0.0f);
+        for (int row = 0; row < ROWS; row++) {
+            state[row] = best[row], state[16 + row] = total[row];
+            for (int64_t d = 0; d < v_dim; d++) state[(d + 2) * 16 + row] = out[row * v_dim + d];
         }
     }
 
@@ -153,16 +172,6 @@ struct DecodeKernel {
                 _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), front));
                 _mm512_storeu_ps(to + 16, _mm512_add_ps(_mm512_loadu_ps(to + 16), back));
             }
-        }
-    }
-
-    // As a tile's state, rows in its lanes: parts are merged and finished as tiles are.
-    static void store_partial(float* state, const float* best, const float* total, const float* out, int64_t v_dim) {
-        std::fill(state, state + 16, NEVER);
-        std::fill(state + 16, state + (v_dim + 2) * 16, 0.0f);
-        for (int row = 0; row < ROWS; row++) {
-            state[row] = best[row], state[16 + row] = total[row];
-            for (int64_t d = 0; d < v_dim; d++) state[(d + 2) * 16 + row] = out[row * v_dim + d];
         }
     }
 };

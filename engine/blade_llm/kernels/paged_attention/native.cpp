@@ -10,8 +10,8 @@
 
 #include <omp.h>
 
-#include "decode.h"
 #include "operators.h"
+#include "packed.h"
 #include "portable.h"
 #include "tiles.h"
 
@@ -91,7 +91,7 @@ void run(const Call& call) {
         for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
             if constexpr (std::is_same_v<Kernel, TileKernel<false>>)
                 if (is_plain_decode(call, todo[i])) {
-                    attend_decode(call, todo[i]);
+                    is_packed_decode(call) ? attend_packed(call, todo[i]) : attend_decode(call, todo[i]);
                     continue;
                 }
             attend<Kernel>(call, todo[i]);
@@ -126,3 +126,5 @@ BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, cons
     if (blade::isa() >= blade::Isa::amx) return run<TileKernel<true>>(call);
     run<TileKernel<false>>(call);
 }
+
+BLADE_EXPORT const blade::KvRows* blade_kv_rows(const blade::attention::Step* step) { return &step->kv_rows; }

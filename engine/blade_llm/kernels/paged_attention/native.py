@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.native.functions import bind
+from blade_llm.kernels.native.kv_rows import RowsStruct, struct_of
 from blade_llm.kernels.paged_attention import torch as _reference
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
@@ -36,6 +38,7 @@ class _Step(ctypes.Structure):
         ("is_bf16", _SIZE),
         ("fixed_order", _SIZE),
         ("tree", _POINTER),
+        ("rows", RowsStruct),
     )
 
 
@@ -67,17 +70,25 @@ class Prepared:
     step: _Step
     address: int
     dtype: torch.dtype
+    """Of queries."""
     tensors: tuple[Tensor | None, ...]
+    rows: QuantizedRows | None = None
 
 
 def prepare(
-    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool
+    batch: RaggedBatch,
+    block_table: Tensor,
+    k_cache: Tensor,
+    num_heads: int,
+    deterministic: bool,
+    rows: QuantizedRows | None = None,
 ) -> Prepared | _reference.Prepared:
     """A sequence's result never depends on the rest of its batch. ``deterministic``: up to 512 keys, neither on how
     many of its tokens are computed at once."""
-    if k_cache.dtype not in _DTYPES:
-        return _reference.prepare(batch, block_table, k_cache, num_heads, deterministic)
-    _, block_size, kv_heads, head_dim = k_cache.shape
+    dtype = k_cache.dtype if rows is None else rows.dtype
+    if dtype not in _DTYPES:
+        return _reference.prepare(batch, block_table, k_cache, num_heads, deterministic, rows)
+    _, block_size, kv_heads, width = k_cache.shape
     tensors = (batch.slots, batch.query_starts, batch.seq_lens, block_table)
     step = _Step(
         len(batch.host_query_lens),
@@ -86,12 +97,13 @@ def prepare(
         block_size,
         num_heads,
         kv_heads,
-        head_dim,
-        k_cache.dtype == torch.bfloat16,
+        width if rows is None else rows.head_dim,
+        dtype == torch.bfloat16,
         deterministic,
         None if batch.tree is None else batch.tree.data_ptr(),
+        struct_of(rows),
     )
-    return Prepared(step, ctypes.addressof(step), k_cache.dtype, (*tensors, batch.tree))
+    return Prepared(step, ctypes.addressof(step), dtype, (*tensors, batch.tree), rows)
 
 
 def paged_attention(
@@ -112,7 +124,7 @@ def paged_attention(
     if head_stride != head_dim or stride != 1:
         q = q.contiguous()
         token_stride = heads * head_dim
-    v_dim = v_cache.size(3)
+    v_dim = v_cache.size(3) if step.rows is None else head_dim
     if step.tensors[-1] is not None:
         variant.check(heads, window, branches=True)
     form = form_of(scale, window, variant, heads, v_dim, v_cache.stride())

@@ -18,6 +18,15 @@ BLADE_INLINE void portable_pack_queries(const bf16* const* rows, float* packed, 
         for (int lane = 0; lane < W; lane++) packed[d * W + lane] = to_float(rows[lane][d]);
 }
 
+template <class T>
+BLADE_INLINE void unpack_block(const Call& call, const KeyBlock& block, T* keys, T* values) {
+    const int64_t head_dim = call.step->head_dim;
+    for (int key = 0; key < block.count; key++, keys += head_dim, values += head_dim) {
+        unpack_row(call.step->kv_rows, static_cast<const uint8_t*>(block.k[key]), head_dim, keys);
+        unpack_row(call.step->kv_rows, static_cast<const uint8_t*>(block.v[key]), head_dim, values);
+    }
+}
+
 template <int W>
 BLADE_INLINE void portable_load(KeyBlock&, Workspace&, int64_t, int64_t, const float*) {}
 
@@ -164,9 +173,14 @@ BLADE_INLINE void portable_finish(const Call& call, const Unit& unit, const floa
         TARGET static void pack_queries(const T* const* rows, void* packed, int64_t head_dim) {                       \
             portable_pack_queries<W>(rows, static_cast<float*>(packed), head_dim);                                    \
         }                                                                                                             \
+        TARGET static void unpack(const Call& call, const KeyBlock& block, const Workspace& workspace) {               \
+            unpack_block(call, block, static_cast<T*>(workspace.unpacked_keys),                                       \
+                         static_cast<T*>(workspace.unpacked_values));                                                 \
+        }                                                                                                             \
         TARGET static void load(const Call& call, KeyBlock& block, Workspace& workspace) {                            \
             const int64_t head_dim = call.step->head_dim, v_dim = call.form->v_dim, size = sizeof(T);                 \
-            for (int key = 0; key < KEYS; key++) prefetch(workspace.next, key, head_dim * size, v_dim * size);        \
+            for (int key = 0; key < KEYS; key++)                                                                      \
+                prefetch(workspace.next, key, call.k_bytes(size), call.v_bytes(size));                                \
             portable_load<W>(block, workspace, head_dim, v_dim, static_cast<const T*>(nullptr));                      \
         }                                                                                                             \
         TARGET static void tile(const Call& call, const KeyBlock& block, int count, bool masked,                      \

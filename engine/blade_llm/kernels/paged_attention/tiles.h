@@ -8,6 +8,7 @@
 
 #include "amx.h"
 #include "attend.h"
+#include "kv_rows_avx512.h"
 #include "portable.h"
 #include "simd.h"
 
@@ -90,6 +91,12 @@ struct TileKernel {
         }
     }
 
+    BLADE_AVX512_BF16 static void unpack(const Call& call, const KeyBlock& block, const Workspace& workspace) {
+        const Step& step = *call.step;
+        unpack_rows(step.kv_rows, block.k, block.count, step.head_dim, static_cast<bf16*>(workspace.unpacked_keys));
+        unpack_rows(step.kv_rows, block.v, block.count, step.head_dim, static_cast<bf16*>(workspace.unpacked_values));
+    }
+
     // Values transposed to [v_dim][KEYS]; keys copied only where they do not lie at equal distances.
     BLADE_AVX512 static void load(const Call& call, KeyBlock& block, Workspace& workspace) {
         const int64_t head_dim = call.step->head_dim, v_dim = call.form->v_dim;
@@ -104,7 +111,7 @@ struct TileKernel {
                 __mmask32 mask = whole ? ~0u : 0xffffu;
                 __m512i first[16], second[16];
                 for (int i = 0; i < 16; i++) {
-                    if (d == 0) prefetch(next, key / 2 + i, head_dim * 2, v_dim * 2);
+                    if (d == 0) prefetch(next, key / 2 + i, call.k_bytes(2), call.v_bytes(2));
                     __m512i a = _mm512_maskz_loadu_epi16(mask, static_cast<const bf16*>(block.v[key + 2 * i]) + d);
                     __m512i b = _mm512_maskz_loadu_epi16(mask, static_cast<const bf16*>(block.v[key + 2 * i + 1]) + d);
                     first[i] = _mm512_permutex2var_epi16(a, low, b);
@@ -139,7 +146,7 @@ struct TileKernel {
         if (call.adjusted()) adjust_scores<16>(*call.form, block.first, count, limits, workspace.scores);
         if (block.first + count > limits.branching_from) hide_branches(block, count, limits, workspace.scores);
         if (masked || padded != count) mask(block.first, padded, limits, workspace.scores);
-        softmax(padded, workspace, state, head_dim, v_dim, call.scale());
+        softmax(call, padded, workspace, state);
         const bf16* values = static_cast<const bf16*>(workspace.values);
         const uint32_t* weights = static_cast<const uint32_t*>(workspace.weights);
         float* out = state + 2 * 16;
@@ -290,8 +297,8 @@ struct TileKernel {
         }
     }
 
-    BLADE_AVX512_BF16 static void softmax(int padded, const Workspace& workspace, float* state, int64_t head_dim,
-                                          int64_t v_dim, float scale) {
+    BLADE_AVX512_BF16 static void softmax(const Call& call, int padded, const Workspace& workspace, float* state) {
+        const int64_t v_dim = call.form->v_dim, k_bytes = call.k_bytes(2), v_bytes = call.v_bytes(2);
         const float* scores = workspace.scores;
         uint32_t* weights = static_cast<uint32_t*>(workspace.weights);
         __m512 best[4];
@@ -299,7 +306,7 @@ struct TileKernel {
         for (int key = 4; key < padded; key += 4)
             for (int i = 0; i < 4; i++) best[i] = _mm512_max_ps(best[i], _mm512_load_ps(scores + (key + i) * 16));
         best[0] = _mm512_max_ps(_mm512_max_ps(best[0], best[1]), _mm512_max_ps(best[2], best[3]));
-        const __m512 factor = _mm512_set1_ps(scale), old = _mm512_load_ps(state);
+        const __m512 factor = _mm512_set1_ps(call.scale()), old = _mm512_load_ps(state);
         const __m512 base = _mm512_max_ps(old, _mm512_mul_ps(best[0], factor));
         if (_mm512_cmp_ps_mask(base, old, _CMP_NEQ_UQ)) {
             __m512 shrink = coarse_exp2(_mm512_sub_ps(old, base));
@@ -309,7 +316,7 @@ struct TileKernel {
         }
         __m512 even = _mm512_load_ps(state + 16), odd = _mm512_setzero_ps();
         for (int key = 0; key < padded; key += 2) {
-            prefetch(workspace.next, KEYS / 2 + key / 2, head_dim * 2, v_dim * 2);
+            prefetch(workspace.next, KEYS / 2 + key / 2, k_bytes, v_bytes);
             __m512 a = coarse_exp2(_mm512_fmsub_ps(_mm512_load_ps(scores + key * 16), factor, base));
             __m512 b = coarse_exp2(_mm512_fmsub_ps(_mm512_load_ps(scores + (key + 1) * 16), factor, base));
             even = _mm512_add_ps(even, a), odd = _mm512_add_ps(odd, b);

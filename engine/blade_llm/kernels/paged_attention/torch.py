@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
 from blade_llm.kernels.paged_attention.scores import attend, first_key
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
@@ -62,14 +63,22 @@ class Prepared:
     """[QUERY_CHUNK, longest] additive; its last columns are the causal triangle, so every chunk's mask is a slice of it
     that ends in the lower right corner."""
     deterministic: bool
+    rows: QuantizedRows | None = None
+    """How the caches' rows are packed; None: they are not quantised."""
 
 
 def prepare(
-    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
+    batch: RaggedBatch,
+    block_table: Tensor,
+    k_cache: Tensor,
+    num_heads: int,
+    deterministic: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> Prepared:
     """``deterministic``: every token is a decode and a group of its own. Slow, but a sum that is cut up otherwise, by
     padding or by chunks, rounds otherwise."""
     slots, block_size = batch.slots, k_cache.shape[1]
+    dtype = k_cache.dtype if rows is None else rows.dtype
     prefills: list[Prefill] = []
     singles: list[tuple[int, int, int]] = []  # (length, sequence, token)
     token = 0
@@ -83,10 +92,10 @@ def prepare(
         token += count
     lengthwise = [[single] for single in singles] if deterministic else _by_length(singles)
     whole = token == len(batch.host_query_lens)
-    groups = [_decode_group(group, whole, slots, block_table, block_size, k_cache.dtype) for group in lengthwise]
+    groups = [_decode_group(group, whole, slots, block_table, block_size, dtype) for group in lengthwise]
     longest = max((prefill.length for prefill in prefills if prefill.tree is None), default=0)
-    mask = _causal_mask(longest, k_cache.dtype, k_cache.device) if longest else None
-    return Prepared(groups, prefills, mask, deterministic)
+    mask = _causal_mask(longest, dtype, k_cache.device) if longest else None
+    return Prepared(groups, prefills, mask, deterministic, rows)
 
 
 def paged_attention(
@@ -102,18 +111,19 @@ def paged_attention(
     variant.check(heads, window, any(prefill.tree is not None for prefill in step.prefills))
     if step.deterministic and not variant.causal:
         raise ValueError("bidirectional attention has no deterministic form in torch; leave --deterministic out")
-    v_dim = v_cache.shape[3]
+    rows = step.rows
+    v_dim = v_cache.shape[3] if rows is None else rows.head_dim
     if not step.prefills and len(step.decodes) == 1 and step.decodes[0].tokens is None:
-        attended = _decode(q, k_cache, v_cache, step.decodes[0], scale, window, variant)
+        attended = _decode(q, k_cache, v_cache, step.decodes[0], scale, window, variant, rows)
         return attended.reshape(tokens, heads * v_dim)
     out = torch.empty(tokens, heads, v_dim, dtype=q.dtype, device=q.device)
     for group in step.decodes:
         assert group.tokens is not None
-        attended = _decode(q.index_select(0, group.tokens), k_cache, v_cache, group, scale, window, variant)
+        attended = _decode(q.index_select(0, group.tokens), k_cache, v_cache, group, scale, window, variant, rows)
         out.index_copy_(0, group.tokens, attended.reshape(group.batch, heads, v_dim))
     for prefill in step.prefills:
         new = slice(prefill.first, prefill.first + prefill.count)
-        _prefill(q[new], k_cache, v_cache, prefill, step.causal, scale, window, variant, out[new])
+        _prefill(q[new], k_cache, v_cache, prefill, step.causal, scale, window, variant, out[new], rows)
     return out.view(tokens, heads * v_dim)
 
 
@@ -179,9 +189,11 @@ def _decode(
     scale: float,
     window: int,
     variant: AttentionVariant,
+    rows: QuantizedRows | None,
 ) -> Tensor:
     """[batch, heads, head_dim] in, [batch, kv_heads, heads per kv head, v_dim] out."""
-    block_size, kv_heads, head_dim = k_cache.shape[1:]
+    block_size, kv_heads = k_cache.shape[1:3]
+    head_dim = q.shape[2]
     longest = max(group.lengths)
     blocks, first, mask = group.blocks, 0, group.mask
     if first_key(longest - 1, window, variant.chunk):
@@ -190,8 +202,9 @@ def _decode(
         blocks, first = blocks.view(group.batch, -1)[:, skipped:].reshape(-1), skipped * block_size
         mask = _decode_mask(group.lengths, first, window, variant.chunk, q.dtype, q.device)
     keys, values = (
-        cache.index_select(0, blocks)
-        .view(group.batch, -1, kv_heads, cache.shape[3])[:, : longest - first]
+        _gather(cache, blocks, rows)
+        .unflatten(0, (group.batch, -1))
+        .flatten(1, 2)[:, : longest - first]
         .transpose(1, 2)
         for cache in (k_cache, v_cache)
     )
@@ -216,20 +229,21 @@ def _prefill(
     window: int,
     variant: AttentionVariant,
     out: Tensor,
+    rows: QuantizedRows | None,
 ) -> None:
     """[count, heads, head_dim] in, [count, heads, v_dim] into ``out``."""
-    kv_heads, head_dim = k_cache.shape[2:]
+    kv_heads, head_dim = k_cache.shape[2], q.shape[2]
     share = q.shape[1] // kv_heads
     # [share, kv_heads, length, head_dim], the first dimension of stride zero
     keys, values = (
-        cache.index_select(0, prefill.blocks)
-        .view(-1, kv_heads, cache.shape[3])
+        _gather(cache, prefill.blocks, rows)
+        .flatten(0, 1)
         .transpose(0, 1)
         .expand(share, -1, -1, -1)
         for cache in (k_cache, v_cache)
     )
     queries = q.view(-1, kv_heads, share, head_dim).permute(2, 1, 0, 3)  # [share, kv_heads, count, head_dim]
-    result = out.view(-1, kv_heads, share, v_cache.shape[3]).permute(2, 1, 0, 3)
+    result = out.view(-1, kv_heads, share, out.shape[2]).permute(2, 1, 0, 3)
     start = prefill.length - prefill.count
     if prefill.tree is not None:
         seen = slice(prefill.length)
@@ -257,6 +271,12 @@ def _prefill(
             variant,
             positions - at if variant.slopes is not None else None,
         )
+
+
+def _gather(cache: Tensor, blocks: Tensor, rows: QuantizedRows | None) -> Tensor:
+    """[blocks, block_size, kv_heads, width] of a cache, no longer quantised."""
+    gathered = cache.index_select(0, blocks)
+    return gathered if rows is None else rows.dequantize(gathered)
 
 
 def _tree_mask(prefill: Prefill, tree: Tensor, window: int, dtype: torch.dtype) -> Tensor:

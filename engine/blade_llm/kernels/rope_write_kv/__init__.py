@@ -5,6 +5,7 @@ first (QK-norm: Henry et al., arXiv 2010.04245, with RMS as in Qwen3) do that he
 from torch import Tensor, cat
 
 from blade_llm.kernels.backend import backend_of
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.rms_norm import rms_norm
 from blade_llm.kernels.rope_write_kv import torch as _reference
 
@@ -22,6 +23,7 @@ def rope_write_kv(
     eps: float = 1e-6,
     *,
     unit_offset: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> Tensor:
     """Rotate queries and keys by their positions' angles, store keys and values, return the queries.
 
@@ -32,12 +34,15 @@ def rope_write_kv(
     or neither; with them each head is RMS normalised (``eps``, ``unit_offset``: as in
     :func:`~blade_llm.kernels.rms_norm.rms_norm`) before the rotation. As [num_heads * head_dim] and
     [kv_heads * head_dim] they normalise all queries of a token together, and all keys (OLMo 2, arXiv 2501.00656).
+    ``rows``: how keys and values are quantised, once they are what they would be otherwise; the caches are uint8 then,
+    with ``rows.row_bytes`` in place of ``head_dim``.
     Returns [tokens, num_heads, head_dim].
     """
-    if q_norm is not None and k_norm is not None and len(q_norm) != k_cache.shape[3]:
+    head_dim = k_cache.shape[3] if rows is None else rows.head_dim
+    if q_norm is not None and k_norm is not None and len(q_norm) != head_dim:
         qkv = _normalise_projections(qkv, q_norm, k_norm, eps, unit_offset)
         q_norm, k_norm = None, None
-    arguments = qkv, cos, sin, slot_mapping, k_cache, v_cache, num_heads, q_norm, k_norm, eps, unit_offset
+    arguments = qkv, cos, sin, slot_mapping, k_cache, v_cache, num_heads, q_norm, k_norm, eps, unit_offset, rows
     backend = backend_of(qkv)
     if backend == "native":
         from blade_llm.kernels.rope_write_kv import native

@@ -2,6 +2,7 @@
 // cache, rounding where the torch implementation rounds.
 #include <cmath>
 
+#include "kv_rows.h"
 #include "operators.h"
 #include "simd.h"
 
@@ -20,6 +21,7 @@ struct Rope {
     const void *q_norm, *k_norm;  // both or neither
     float eps;
     bool unit_offset;
+    KvRows rows;  // of both caches
 };
 
 template <int W, class T>
@@ -65,22 +67,32 @@ BLADE_INLINE void rope_tokens(const Rope& rope, int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; token++) {
         const T* x = static_cast<const T*>(rope.qkv) + token * (turned + rope.kv_heads) * dim;
         const float *cosines = rope.cosines + token * half, *sines = rope.sines + token * half;
-        const int64_t slot = rope.slots[token] * rope.kv_heads * dim;
+        const bool packed = rope.rows.packed();
+        const int64_t row = packed ? rope.rows.bytes : dim * static_cast<int64_t>(sizeof(T));
+        const int64_t slot = rope.slots[token] * rope.kv_heads * row;
         T* q = static_cast<T*>(rope.q_out) + token * rope.heads * dim;
-        T* k = static_cast<T*>(rope.k_cache) + slot;
+        uint8_t* k = static_cast<uint8_t*>(rope.k_cache) + slot;
+        uint8_t* v = static_cast<uint8_t*>(rope.v_cache) + slot;
         for (int64_t head = 0; head < turned; head++, x += dim) {
             const bool query = head < rope.heads;
-            T* out = query ? q + head * dim : k + (head - rope.heads) * dim;
-            if (!rope.q_norm) {
+            uint8_t* key = k + (head - rope.heads) * row;
+            T unpacked[MAX_HEAD_DIM];
+            T* out = query ? q + head * dim : packed ? unpacked : reinterpret_cast<T*>(key);
+            if (rope.q_norm) {
+                float normed[MAX_HEAD_DIM];
+                const T* weight = static_cast<const T*>(query ? rope.q_norm : rope.k_norm);
+                normalise<W>(x, weight, rope.eps, rope.unit_offset, dim, normed);
+                rotate<W>(normed, cosines, sines, half, out);
+            } else {
                 rotate<W>(x, cosines, sines, half, out);
-                continue;
             }
-            float normed[MAX_HEAD_DIM];
-            const T* weight = static_cast<const T*>(query ? rope.q_norm : rope.k_norm);
-            normalise<W>(x, weight, rope.eps, rope.unit_offset, dim, normed);
-            rotate<W>(normed, cosines, sines, half, out);
+            if (!query && packed) pack_row(rope.rows, unpacked, dim, key);
         }
-        memcpy(static_cast<T*>(rope.v_cache) + slot, x, rope.kv_heads * dim * sizeof(T));
+        if (!packed) {
+            memcpy(v, x, rope.kv_heads * row);
+            continue;
+        }
+        for (int64_t head = 0; head < rope.kv_heads; head++) pack_row(rope.rows, x + head * dim, dim, v + head * row);
     }
 }
 
@@ -95,13 +107,14 @@ BLADE_FOR_EACH_ISA(rope, rope_kernel, Rope)
 }  // namespace
 }  // namespace blade
 
-// head_dim is even and at most MAX_HEAD_DIM.
+// head_dim is even and at most MAX_HEAD_DIM. `rows`: how the caches' rows are packed; null: they are of x's type.
 BLADE_EXPORT void blade_rope_write_kv(int is_bf16, const void* qkv, const float* cosines, const float* sines,
                                       const int64_t* slots, void* k_cache, void* v_cache, void* q_out, int64_t tokens,
                                       int64_t heads, int64_t kv_heads, int64_t head_dim, const void* q_norm,
-                                      const void* k_norm, float eps, int unit_offset) {
+                                      const void* k_norm, float eps, int unit_offset, const blade::KvRows* rows) {
     const blade::Rope args{is_bf16 != 0, qkv,   cosines,  sines,    slots,  k_cache, v_cache,
-                           q_out,        heads, kv_heads, head_dim, q_norm, k_norm,  eps,     unit_offset != 0};
+                           q_out,        heads, kv_heads, head_dim, q_norm, k_norm,  eps,     unit_offset != 0,
+                           rows ? *rows : blade::KvRows{}};
     blade::split(tokens, tokens * (heads + 2 * kv_heads) * head_dim,
                  [&](int64_t begin, int64_t end) { blade::rope(args, begin, end); });
 }

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
+
 
 def rope_write_kv(
     qkv: Tensor,
@@ -16,8 +18,10 @@ def rope_write_kv(
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
     unit_offset: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> Tensor:
-    _, _, kv_heads, head_dim = k_cache.shape
+    _, _, kv_heads, width = k_cache.shape
+    head_dim = width if rows is None else rows.head_dim
     heads = qkv.view(-1, num_heads + 2 * kv_heads, head_dim)
     turned = heads[:, : num_heads + kv_heads]
     if q_norm is not None and k_norm is not None:
@@ -28,6 +32,6 @@ def rope_write_kv(
     first, second = turned.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(qkv.dtype)
-    k_cache.view(-1, kv_heads, head_dim).index_copy_(0, slot_mapping, rotated[:, num_heads:])
-    v_cache.view(-1, kv_heads, head_dim).index_copy_(0, slot_mapping, heads[:, num_heads + kv_heads :])
+    for cache, new in ((k_cache, rotated[:, num_heads:]), (v_cache, heads[:, num_heads + kv_heads :])):
+        cache.view(-1, kv_heads, width).index_copy_(0, slot_mapping, new if rows is None else rows.quantize(new))
     return rotated[:, :num_heads]

@@ -83,11 +83,14 @@ class PagedAttention:
         step = self.step
         assert step is not None
         k_cache, v_cache = step.kv_cache[layer]
-        _, _, kv_heads, head_dim = k_cache.shape
+        _, _, kv_heads, width = k_cache.shape
+        quantized = step.kv_rows
+        dtype = k_cache.dtype if quantized is None else quantized.dtype
         for cache, new in ((k_cache, key), (v_cache, value)):
-            rows = new[0].transpose(0, 1).to(cache.dtype)
-            cache.view(-1, kv_heads, head_dim).index_copy_(0, step.slot_mapping, rows)
-        q = query[0].transpose(0, 1).to(k_cache.dtype).contiguous()
+            rows = new[0].transpose(0, 1).to(dtype)
+            rows = rows if quantized is None else quantized.quantize(rows)
+            cache.view(-1, kv_heads, width).index_copy_(0, step.slot_mapping, rows)
+        q = query[0].transpose(0, 1).to(dtype).contiguous()
         softcap = softcap_of(options)
         variant = self._variants.setdefault(softcap, AttentionVariant(softcap=softcap))
         return paged_attention(q, k_cache, v_cache, step.attention, scale, window, variant).view(1, *q.shape)
