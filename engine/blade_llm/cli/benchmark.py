@@ -21,8 +21,8 @@ from blade_llm.benchmark.report.summary import BUSY
 from blade_llm.benchmark.report.tables import format_summary
 from blade_llm.benchmark.session import Outcome, run_session
 from blade_llm.cli.benchmark_flags import GROUPS
-from blade_llm.cli.benchmark_progress import ProgressPrinter
 from blade_llm.cli.flags import FlagParser
+from blade_llm.cli.progress.benchmark import ProgressPrinter
 
 PROGRAM: Final = "blade_llm_benchmark"
 

@@ -16,7 +16,7 @@ from blade_llm.check.model import Wanted
 from blade_llm.check.report import encode_report, format_item, format_totals, summarize
 from blade_llm.cli.check_flags import NODE_FLAGS, OWN_FLAGS, names_of, ranks_of
 from blade_llm.cli.flags import FlagParser
-from blade_llm.cli.progress import download_progress
+from blade_llm.cli.progress.download import download_progress
 from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, TEXT_FIELDS, memory_fields, text_fields
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.config import EngineConfig

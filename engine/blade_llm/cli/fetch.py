@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.cli.fetch_progress import Meter, serve_progress
 from blade_llm.cli.flags import Flag, FlagParser
-from blade_llm.cli.progress import download_progress
+from blade_llm.cli.progress.download import download_progress
+from blade_llm.cli.progress.fetch import Meter, serve_progress
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.hub.materialize import materialize, model_files
 from blade_llm.hub.model import Progress, ProgressCallback

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from blade_llm.cli.byte_progress import byte_progress
 from blade_llm.cli.failures import FAILURES, end_with
 from blade_llm.cli.flags import FlagParser
-from blade_llm.cli.progress import download_progress
+from blade_llm.cli.progress.download import download_progress
+from blade_llm.cli.progress.work import byte_progress
 from blade_llm.cli.quantize_flags import GROUPS, options_of, texts_of
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.hub.locking import locked

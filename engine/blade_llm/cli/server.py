@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from blade_llm.cli.progress import download_progress
+from blade_llm.cli.progress.download import download_progress
 from blade_llm.cli.server_flags import memory_fields, text_fields
 from blade_llm.cli.vllm_flags import ServerFlagParser
 from blade_llm.config import EngineConfig, SpeculativeConfig

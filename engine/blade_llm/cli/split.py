@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from blade_llm.cli.byte_progress import byte_progress
 from blade_llm.cli.failures import FAILURES, end_with
 from blade_llm.cli.flags import Flag, FlagParser, boolean, byte_size, positive
-from blade_llm.cli.progress import download_progress
+from blade_llm.cli.progress.download import download_progress
+from blade_llm.cli.progress.work import byte_progress
 from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.config import ModelConfig

@@ -63,9 +63,7 @@ class MoE:
             self.experts = of_layers(experts, part)
         else:
             quant = _of_experts(options.quant)
-            self.experts = pack(
-                experts, quant, deterministic=options.deterministic, packer=options.packer, part=part
-            )
+            self.experts = pack(experts, quant, deterministic=options.deterministic, packer=options.packer, part=part)
         self.shared: MLP | None = None
         self.shared_gate: Linear | None = None
         self.nbytes = self.router.nbytes + self.experts.nbytes + (bias.numel() * 4 if bias is not None else 0)

@@ -8,7 +8,7 @@ from typing import Final
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.spec.latent_attention import EXPANDED_CONTEXT
-from blade_llm.spec.quantized import dequantized_bytes
+from blade_llm.spec.quantization.weights import dequantized_bytes
 from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
 BYTES_PER_WEIGHT: Final[Mapping[str, float]] = {"int8": 1.0, "int4": 0.5625, "w8a8": 1.0}

@@ -16,7 +16,7 @@ from blade_llm.quantization.grid import Grid
 from blade_llm.quantization.minmax import minmax
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.packing import pack_columns, pack_rows
-from blade_llm.spec.quantized import IntegerForm
+from blade_llm.spec.quantization.weights import IntegerForm
 
 _ROWS: Final = 1024
 """Outputs that are handled at a time where fp32 copies are made."""

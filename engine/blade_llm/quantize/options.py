@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from blade_llm.spec.quantized import Float8Form, IntegerForm
+from blade_llm.spec.quantization.weights import Float8Form, IntegerForm
 
 Algorithm = Literal["minmax", "gptq", "awq", "smoothquant", "smoothquant+", "smoothquant_gptq"]
 ALGORITHMS: Final[tuple[Algorithm, ...]] = ("minmax", "gptq", "awq", "smoothquant", "smoothquant+", "smoothquant_gptq")

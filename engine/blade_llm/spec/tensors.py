@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from blade_llm.spec.quantized import WeightForm
+from blade_llm.spec.quantization.stored_tensors import StoredTensor
+from blade_llm.spec.quantization.weights import WeightForm
 from blade_llm.spec.slices import Slice, contiguous_runs
-from blade_llm.spec.stored_tensors import StoredTensor
 
 
 @dataclass(frozen=True, slots=True)

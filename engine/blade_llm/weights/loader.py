@@ -24,7 +24,7 @@ from blade_llm.models.weight_source import WeightSource
 from blade_llm.parallel.group import RankGroup
 from blade_llm.parallel.link import StageLink
 from blade_llm.spec.modules import ModulesSpec
-from blade_llm.spec.quantized import ActivationForm, Float8Form, IntegerForm, WeightForm
+from blade_llm.spec.quantization.weights import ActivationForm, Float8Form, IntegerForm, WeightForm
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.packed_cache.loading import can_be_kept, load_with_packed
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights

@@ -316,7 +316,7 @@ def test_what_is_said(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_progress_in_a_log(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("blade_llm.cli.byte_progress.SECONDS_PER_LINE", 0.0)
+    monkeypatch.setattr("blade_llm.cli.progress.work.SECONDS_PER_LINE", 0.0)
     assert quantize(model, tmp_path / "small") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("quantising ")]
     total = sum(tensor.nbytes for tensor in load_file(model / "model.safetensors").values())

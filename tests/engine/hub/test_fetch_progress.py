@@ -18,7 +18,7 @@ from hub_support.tiny_model import make_model
 from huggingface_hub import constants
 
 from blade_llm.cli import fetch
-from blade_llm.cli.fetch_progress import SETTLE_S, WINDOW_S, Meter, serve_progress
+from blade_llm.cli.progress.fetch import SETTLE_S, WINDOW_S, Meter, serve_progress
 from blade_llm.hub.model import Progress
 from blade_protocol import headers, paths
 from blade_protocol.fetch import FetchProgress

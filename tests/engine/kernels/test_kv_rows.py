@@ -16,7 +16,7 @@ from blade_llm.kernels.paged_attention import native
 from blade_llm.kernels.paged_attention import torch as reference
 from blade_llm.kernels.rope_write_kv import native as rope
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
-from blade_llm.spec.kv_quant import KVMethod, KVQuant
+from blade_llm.spec.quantization.kv_cache import KVMethod, KVQuant
 
 EVERY = pytest.mark.parametrize("method", METHODS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])

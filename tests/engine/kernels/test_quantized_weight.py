@@ -26,7 +26,7 @@ from blade_llm.models.quantized.slicing import (
     stackable,
     under_each_other,
 )
-from blade_llm.spec.quantized import dequantized_bytes
+from blade_llm.spec.quantization.weights import dequantized_bytes
 
 SHAPES = st.tuples(
     st.integers(1, 40), st.integers(1, 70), st.integers(1, 80), st.integers(2, 8), st.booleans(), st.booleans()

@@ -19,7 +19,7 @@ from blade_llm.kernels.linear.gpu import forms, pack
 from blade_llm.kernels.linear.gpu.packed import GpuLinear
 from blade_llm.kernels.linear.gpu.words import words_of
 from blade_llm.kernels.linear.quantized import QuantizedWeight
-from blade_llm.spec.quantized import dequantized_bytes
+from blade_llm.spec.quantization.weights import dequantized_bytes
 
 BF16, FP16 = torch.bfloat16, torch.float16
 DTYPES = pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)

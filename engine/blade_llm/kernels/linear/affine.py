@@ -11,7 +11,7 @@ from torch import Tensor
 from blade_llm.kernels.linear.activations import Activations
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.linear.quantized import QuantizedWeight
-from blade_llm.spec.quantized import BLOCK_ELEMENTS
+from blade_llm.spec.quantization.weights import BLOCK_ELEMENTS
 
 PAIRED_BITS = 4
 """Up to so many bits, two integers are kept in a byte."""
@@ -95,7 +95,7 @@ def multiply_in_blocks(
     """[tokens, in] times a weight whose ``outputs`` come in ``blocks`` ([some, in] fp32), to [tokens, out] of the same
     type.
 
-    Takes the memory that :func:`blade_llm.spec.quantized.dequantized_bytes` says. ``rows``: always so many tokens are
+    Takes the memory that :func:`blade_llm.spec.quantization.weights.dequantized_bytes` says. ``rows``: always so many tokens are
     multiplied at once, because libraries choose by their number how they sum; None: all. ``activations``: how ``x`` is
     rounded before; None: it is not.
     """

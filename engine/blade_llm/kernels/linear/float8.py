@@ -12,7 +12,7 @@ from torch import Tensor
 from blade_llm.kernels.linear.activations import Activations
 from blade_llm.kernels.linear.affine import multiply_in_blocks
 from blade_llm.kernels.linear.quantized import SCALE_DTYPES
-from blade_llm.spec.quantized import BLOCK_ELEMENTS
+from blade_llm.spec.quantization.weights import BLOCK_ELEMENTS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.weight_source import WeightSource
-from blade_llm.spec.quantized import Float8Form, IntegerForm
+from blade_llm.spec.quantization.weights import Float8Form, IntegerForm
 from blade_llm.spec.tensors import TensorPart
 
 Weight = TypeVar("Weight", bound=QuantizedWeight | Float8Weight)

@@ -9,7 +9,7 @@ import msgspec
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.quantized.fields import group_size_of, is_named, parse, require_bits
-from blade_llm.spec.quantized import AwqForm
+from blade_llm.spec.quantization.weights import AwqForm
 
 BITS: Final = (4,)
 

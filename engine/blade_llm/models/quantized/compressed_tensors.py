@@ -10,7 +10,7 @@ import msgspec
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.quantized.fields import group_size_of, matcher_of, parse, require_bits
-from blade_llm.spec.quantized import ActivationForm, Float8Form, IntegerForm, WeightForm
+from blade_llm.spec.quantization.weights import ActivationForm, Float8Form, IntegerForm, WeightForm
 
 _REGEX: Final = "re:"
 _CLASS: Final = "Linear"

@@ -13,7 +13,7 @@ from blade_llm.models.quantized.compressed_tensors import read_compressed_tensor
 from blade_llm.models.quantized.float8 import read_fbgemm, read_float8
 from blade_llm.models.quantized.gptq import read_gptq
 from blade_llm.models.raw_config import RawConfig
-from blade_llm.spec.quantized import WeightForm
+from blade_llm.spec.quantization.weights import WeightForm
 from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, Variant
 
 FormOf = Callable[[str], WeightForm | None]

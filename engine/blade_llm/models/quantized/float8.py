@@ -9,7 +9,7 @@ import msgspec
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.quantized.fields import is_named, parse
-from blade_llm.spec.quantized import ActivationForm, Float8Form
+from blade_llm.spec.quantization.weights import ActivationForm, Float8Form
 
 _FORMATS: Final = ("e4m3", "float8_e4m3fn")
 

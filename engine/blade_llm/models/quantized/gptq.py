@@ -9,7 +9,7 @@ import msgspec
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.quantized.fields import group_size_of, matcher_of, parse, require_bits
-from blade_llm.spec.quantized import GptqForm
+from blade_llm.spec.quantization.weights import GptqForm
 
 BITS: Final = (2, 3, 4, 8)
 _ZERO_OFFSETS: Final = {"gptq": 1, "gptq_v2": 0}

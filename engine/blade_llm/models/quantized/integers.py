@@ -10,7 +10,7 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.quantized.bits import unpack_rows
 from blade_llm.models.quantized.slicing import of_consecutive_groups, of_groups
 from blade_llm.models.quantized.stored_part import StoredPart
-from blade_llm.spec.quantized import AWQ_ORDER, AwqForm, GptqForm, IntegerForm
+from blade_llm.spec.quantization.weights import AWQ_ORDER, AwqForm, GptqForm, IntegerForm
 
 
 def read_gptq(stored: StoredPart, form: GptqForm) -> QuantizedWeight:

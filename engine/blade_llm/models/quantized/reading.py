@@ -9,7 +9,7 @@ from blade_llm.models.quantized.integers import read_awq, read_gptq, read_intege
 from blade_llm.models.quantized.slicing import float8_part, select_rows, under_each_other
 from blade_llm.models.quantized.stored_part import StoredPart
 from blade_llm.models.weight_source import WeightSource
-from blade_llm.spec.quantized import AwqForm, Float8Form, GptqForm, IntegerForm
+from blade_llm.spec.quantization.weights import AwqForm, Float8Form, GptqForm, IntegerForm
 from blade_llm.spec.slices import contiguous_runs
 from blade_llm.spec.tensors import TensorPart
 

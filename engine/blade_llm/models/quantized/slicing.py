@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
-from blade_llm.spec.quantized import GROUP_PART
+from blade_llm.spec.quantization.weights import GROUP_PART
 
 Weight = QuantizedWeight | Float8Weight
 

@@ -31,7 +31,7 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.memory import activation_bytes, weight_bytes
 from blade_llm.models.sharding import shard_model, tensor_parallel_problem
 from blade_llm.runner import build_runner
-from blade_llm.spec.quantized import dequantized_bytes
+from blade_llm.spec.quantization.weights import dequantized_bytes
 
 
 def float8_weights(size: int) -> Any:

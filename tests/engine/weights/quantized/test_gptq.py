@@ -26,7 +26,7 @@ from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.quantized.reading import read_quantized
 from blade_llm.runner import build_runner
-from blade_llm.spec.quantized import GptqForm
+from blade_llm.spec.quantization.weights import GptqForm
 from blade_llm.spec.slices import Slice
 from blade_llm.spec.tensors import TensorPart
 

@@ -58,7 +58,7 @@ def stages_of(form: Form, stage: int, device: torch.device) -> int:
 
 def block_rows(tokens: int, outputs: int, inputs: int) -> int:
     """Outputs that become floats at a time: about as many numbers as the tokens have, so that the memory of a step is
-    what is planned for it (:func:`blade_llm.spec.quantized.dequantized_bytes`)."""
+    what is planned for it (:func:`blade_llm.spec.quantization.weights.dequantized_bytes`)."""
     elements = min(max(tokens * inputs, _LEAST_BLOCK), _MOST_BLOCK)
     return min(outputs, max(1, elements // inputs))
 

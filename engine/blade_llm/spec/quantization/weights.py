@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
-from blade_llm.spec.stored_tensors import WORD_BITS, Axis, StoredTensor, words_of
+from blade_llm.spec.quantization.stored_tensors import WORD_BITS, Axis, StoredTensor, words_of
 
 SCALE_TYPES: Final = ("F16", "BF16", "F32")
 AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from blade_llm.cli.progress import SECONDS_PER_LINE
+from blade_llm.cli.progress.download import SECONDS_PER_LINE
 from blade_llm.weights.split.writer import Progress
 
 
