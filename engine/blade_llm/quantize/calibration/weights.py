@@ -26,15 +26,18 @@ class CheckpointTensors:
         return torch.float32
 
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        whole = self.stored(name)
-        if block is not None:
-            whole = whole if block.index is None else whole[block.index]
-            whole = whole if block.rows is None else whole[block.rows.start : block.rows.stop]
-            whole = whole if block.columns is None else whole[:, block.columns.start : block.columns.stop]
-            self._last = (name, self.stored(name))  # several blocks of a tensor are read one after the other
-        return whole.to(dtype or self.dtype).contiguous()
+        return self.stored(name, block).to(dtype or self.dtype).contiguous()
 
-    def stored(self, name: str) -> Tensor:
+    def stored(self, name: str, block: Slice | None = None) -> Tensor:
+        whole = self._whole(name)
+        if block is None:
+            return whole
+        self._last = (name, whole)  # several blocks of a tensor are read one after the other
+        whole = whole if block.index is None else whole[block.index]
+        whole = whole if block.rows is None else whole[block.rows.start : block.rows.stop]
+        return whole if block.columns is None else whole[:, block.columns.start : block.columns.stop]
+
+    def _whole(self, name: str) -> Tensor:
         if name in self.replaced:
             return self.replaced[name]
         if self._last is not None and self._last[0] == name:

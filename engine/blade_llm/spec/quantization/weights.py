@@ -158,7 +158,8 @@ class IntegerForm:
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
         scales = () if self.strategy == "tensor" else (outputs, _groups(inputs, self.group_size))
-        of_scales = () if not scales else (_OUTPUTS, None if self.has_groups else _group_axis(self.group_size))
+        of_groups = None if self.has_groups else _group_axis(self.group_size)
+        of_scales = (_OUTPUTS, of_groups) if scales else ()
         # Where it has gaps only the stored shape tells, so that its words are not divided where that matters.
         divided = WORD_BITS % self.bits == 0
         if self.packed:
@@ -172,8 +173,8 @@ class IntegerForm:
         yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES, axes=of_scales)
         if not self.symmetric and self.packed and scales:
             shape, older = (_words(outputs, self.bits), scales[1]), (_spaced_words(outputs, self.bits), scales[1])
-            axes = (words_of(self.bits, inputs=False) if divided else None, of_scales[1])
-            yield StoredTensor(f"{module}.weight_zero_point", shape, _PACKED, older, axes)
+            of_zeros = (words_of(self.bits, inputs=False) if divided else None, of_groups)
+            yield StoredTensor(f"{module}.weight_zero_point", shape, _PACKED, older, of_zeros)
         elif not self.symmetric:
             yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",), axes=of_scales)
         if self.has_groups:
