@@ -1,14 +1,24 @@
-"""Progress of work on a known number of bytes on stderr: a bar on a terminal, a line every few seconds in a log."""
+"""What commands that write a checkpoint say on stderr: progress by bytes, a bar on a terminal or a line every few seconds
+in a log, and why they failed."""
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
 from blade_llm.cli.progress import SECONDS_PER_LINE
+from blade_llm.models.errors import ModelFilesError
 from blade_llm.weights.split.writer import Progress
+
+Failure = ModelFilesError | OSError | KeyboardInterrupt
+"""What such a command catches."""
+FAILURES: Final = (ModelFilesError, OSError, KeyboardInterrupt)
+KEPT: Final = "; what is complete is kept, the same command continues"
 
 
 @contextmanager
@@ -51,3 +61,19 @@ def _lines(verb: str, total: int) -> Progress:
         )
 
     return show
+
+
+def end_with(program: str, failure: Failure, output_dir: Path, *, kept: bool) -> int:
+    """Say on stderr, in a line, why ``program`` has not made ``output_dir``; returns the exit code: 130 for an
+    interrupt, else 1. ``kept``: whether the same command goes on with what was begun, which is said of failures that
+    it may help against."""
+    after = KEPT if kept else ""
+    if isinstance(failure, ModelFilesError):
+        said = str(failure)
+    elif isinstance(failure, KeyboardInterrupt):
+        said = f"stopped{after}"
+    else:
+        said = f"no space left for {output_dir}" if failure.errno == errno.ENOSPC else str(failure)
+        said += after
+    print(f"{program}: {said}", file=sys.stderr)
+    return 130 if isinstance(failure, KeyboardInterrupt) else 1

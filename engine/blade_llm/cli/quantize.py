@@ -10,8 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from blade_llm.cli.byte_progress import byte_progress
-from blade_llm.cli.failures import FAILURES, end_with
+from blade_llm.cli.byte_progress import FAILURES, byte_progress, end_with
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress import download_progress
 from blade_llm.cli.quantize_flags import GROUPS, options_of

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from blade_llm.cli.byte_progress import byte_progress
-from blade_llm.cli.failures import FAILURES, end_with
+from blade_llm.cli.byte_progress import FAILURES, byte_progress, end_with
 from blade_llm.cli.flags import Flag, FlagParser, boolean, byte_size, positive
 from blade_llm.cli.progress import download_progress
 from blade_llm.hub.locking import locked

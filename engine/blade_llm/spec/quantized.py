@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal
 
-from blade_llm.spec.stored_tensors import WORD_BITS, Axis, StoredTensor, words_of
+from blade_llm.spec.slices import WORD_BITS, Axis, StoredTensor, words_of
 
 SCALE_TYPES: Final = ("F16", "BF16", "F32")
 AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -136,22 +136,23 @@ class IntegerForm:
     def stored(self, module: str, outputs: int, inputs: int) -> Iterator[StoredTensor]:
         """As :meth:`GptqForm.stored`."""
         scales = () if self.strategy == "tensor" else (outputs, _groups(inputs, self.group_size))
-        of_scales = () if not scales else (_OUTPUTS, None if self.has_groups else _group_axis(self.group_size))
+        of_groups = None if self.has_groups else _group_axis(self.group_size)
+        of_scales = (_OUTPUTS, of_groups) if scales else ()
         # Where it has gaps only the stored shape tells, so that its words are not divided where that matters.
         divided = WORD_BITS % self.bits == 0
         if self.packed:
             older = (outputs, _spaced_words(inputs, self.bits))
-            axes = (_OUTPUTS, words_of(self.bits, inputs=True) if divided else None)
-            words = (outputs, _words(inputs, self.bits))
-            yield StoredTensor(f"{module}.weight_packed", words, _PACKED, older, axes)
+            of_words = words_of(self.bits, inputs=True) if divided else None
+            shape = outputs, _words(inputs, self.bits)
+            yield StoredTensor(f"{module}.weight_packed", shape, _PACKED, older, (_OUTPUTS, of_words))
             yield StoredTensor(f"{module}.weight_shape", (2,), ("I64", "I32"))
         else:
             yield StoredTensor(f"{module}.weight", (outputs, inputs), ("I8",), axes=(_OUTPUTS, _INPUTS))
         yield StoredTensor(f"{module}.weight_scale", scales, SCALE_TYPES, axes=of_scales)
         if not self.symmetric and self.packed and scales:
             shape, older = (_words(outputs, self.bits), scales[1]), (_spaced_words(outputs, self.bits), scales[1])
-            axes = (words_of(self.bits, inputs=False) if divided else None, of_scales[1])
-            yield StoredTensor(f"{module}.weight_zero_point", shape, _PACKED, older, axes)
+            of_words = words_of(self.bits, inputs=False) if divided else None
+            yield StoredTensor(f"{module}.weight_zero_point", shape, _PACKED, older, (of_words, of_groups))
         elif not self.symmetric:
             yield StoredTensor(f"{module}.weight_zero_point", scales, ("I8",), axes=of_scales)
         if self.has_groups:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blade_llm.spec.quantized import WeightForm
-from blade_llm.spec.slices import Slice, contiguous_runs
-from blade_llm.spec.stored_tensors import StoredTensor
+from blade_llm.spec.slices import Slice, StoredTensor, contiguous_runs
 
 
 @dataclass(frozen=True, slots=True)

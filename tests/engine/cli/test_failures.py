@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blade_llm.cli.failures import Failure, end_with
+from blade_llm.cli.byte_progress import Failure, end_with
 from blade_llm.models.errors import ModelFilesError
 
 GOES_ON = "; what is complete is kept, the same command continues"

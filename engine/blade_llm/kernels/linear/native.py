@@ -190,7 +190,9 @@ def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: 
         raise ValueError(f"integers of {weight.bits} bits reach {most}")
     order = torch.empty(0, dtype=torch.int32)
     if weight.order is not None:
-        used = weight.order.sort().values if weight.used is None else weight.order.unique()
+        used = weight.order.sort().values
+        if weight.used is not None:
+            used = used.bincount().nonzero()[:, 0]  # once each
         if not torch.equal(used, torch.arange(weight.inputs)):
             raise ValueError(f"the order of inputs must have each of 0 to {weight.inputs - 1} once")
         order = weight.order.int()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from blade_llm.models.quantized.bits import unpack_rows
 from blade_llm.models.weight_source import WeightSource
-from blade_llm.spec.stored_tensors import WORD_BITS, StoredTensor
+from blade_llm.spec.slices import WORD_BITS, StoredTensor
 from blade_llm.spec.tensors import TensorPart
 
 
