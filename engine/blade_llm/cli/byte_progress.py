@@ -1,5 +1,5 @@
-"""What commands that write a checkpoint say on stderr: progress by bytes, a bar on a terminal or a line every few seconds
-in a log, and why they failed."""
+"""What commands that write a checkpoint say on stderr: progress by bytes, a bar on a terminal or a line every few
+seconds in a log, and why they failed."""
 
 from __future__ import annotations
 
