@@ -214,7 +214,9 @@ def pack_quantized(weight: QuantizedWeight, bias: Tensor | None, deterministic: 
         return _pack_w8a8(weight, weight.activations, bias, deterministic)
     order = _NO_ORDER
     if weight.order is not None:
-        used = weight.order.sort().values if weight.used is None else weight.order.unique()
+        used = weight.order.sort().values
+        if weight.used is not None:
+            used = used.bincount().nonzero()[:, 0]  # once each
         if not torch.equal(used, torch.arange(weight.inputs)):
             raise ValueError(f"the order of inputs must have each of 0 to {weight.inputs - 1} once")
         order = weight.order.int()

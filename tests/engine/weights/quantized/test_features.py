@@ -14,6 +14,7 @@ from engine_support.families import ROWS, save_row
 from engine_support.family_proof import SCENARIOS, Comparison
 from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
 from engine_support.heads import save_with_mtp
+from engine_support.packed_starts import keep_small_models, names_read
 from engine_support.quantized_checkpoints import SIZES, awq, float8, gptq, quantize_folder, save_quantized
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import thread_ranks
@@ -112,6 +113,27 @@ def test_ranks_divide_act_order(actorder: Any, size: int, tmp_path: Path) -> Non
     item = check_memory_fit(engine_config(tmp_path, tensor_parallel_size=size), limit=1 << 34)
     assert item.status == "PASS"
     SCENARIOS["prefill_and_decode"](Comparison(thread_ranks(tmp_path, size), reference))  # type: ignore[arg-type]
+
+
+def test_ranks_with_act_order_in_bf16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native kernels take what fills up groups, and read it packed at the next start."""
+    keep_small_models(monkeypatch)
+    form = gptq(4, 32, symmetric=False, act_order=True)
+    reference = save_quantized(tmp_path / "model", "qwen2", *form, **{**SIZES, "intermediate_size": 256})
+    expected = reference_logits(reference, prompt_of(40))[-1]
+    found = []
+    cache: dict[str, Any] = {"packed_cache_dir": str(tmp_path / "cache"), "packed_cache_bytes": 1 << 40}
+    for size, options in ((1, {}), (2, {}), (2, cache), (2, cache)):
+        read = names_read(monkeypatch)
+        driver = Driver(thread_ranks(tmp_path / "model", size, dtype="bfloat16", **options))  # type: ignore[arg-type]
+        driver.enter(0, prompt_of(40))
+        driver.step({0: 40})
+        found.append(driver.logits[0].float())
+    errors = [float((logits - expected).norm() / expected.norm()) for logits in found]
+    assert errors[1] < 1.5 * errors[0] < 0.1
+    assert torch.equal(found[1], found[2])
+    assert torch.equal(found[1], found[3])
+    assert any(name.endswith("qweight") for name in read) != is_available()
 
 
 def test_the_memory_plan_counts_what_fills_up_groups(tmp_path: Path) -> None:

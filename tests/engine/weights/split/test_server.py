@@ -10,6 +10,7 @@ import pytest
 from engine_support.server_process import running_server
 from engine_support.tiny_models import copy_with_weights
 
+from blade_llm.cli.quantize import main as quantize
 from blade_llm.cli.split import main
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7}
@@ -24,8 +25,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory, text_model: Path) -> Path:
     return folder
 
 
-def test_it_answers_as_on_the_whole_folder_and_refuses_another_size(folder: Path) -> None:
+@pytest.mark.parametrize("quantised", [False, True], ids=["plain", "quantised"])
+def test_it_answers_as_on_the_whole_folder_and_refuses_another_size(folder: Path, quantised: bool) -> None:
     model, split = folder / "model", folder / "split"
+    if quantised:
+        assert quantize(["--model", str(model), "--output_dir", str(folder / "int8")]) == 0
+        model = folder / "int8"
     assert main(["--model", str(model), "-tp", "2", "--output_dir", str(split)]) == 0
     texts = []
     for place, each in (("w", model), ("p", split)):
