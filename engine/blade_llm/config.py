@@ -158,7 +158,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int | None = None
     """torch threads; OMP_NUM_THREADS, else physical cores within the CPU quota, when None."""
     quant: Literal["none", "int8", "int4", "w8a8"] = "none"
-    """Quantisation of linear layers while the weights are loaded: of weights alone, or, ``w8a8``, of activations, too."""
+    """Quantisation of linear layers while weights are loaded: of weights alone, or of activations, too (``w8a8``)."""
     attn_cls: Literal["ragged_flash", "paged"] | None = None
     """Attention: one Triton kernel, or gathered blocks with torch (on CPU the native kernel); None: what the device
     does best."""

@@ -111,8 +111,8 @@ def _log_forms(tensors: TensorMap) -> None:
     ignored = Counter(form.unrounded for part in parts if isinstance(form := part.form, IntegerForm | Float8Form))
     for why, count in sorted((why, count) for why, count in ignored.items() if why):
         logger.warning(
-            "activations of %d linear layers are not rounded, though the checkpoint says how (%s): this is not computed "
-            "here, and the layers are as precise as their weights",
+            "activations of %d linear layers are not rounded, though the checkpoint says how (%s): this is not "
+            "computed here, and the layers are as precise as their weights",
             count,
             why,
         )
