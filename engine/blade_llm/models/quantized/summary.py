@@ -47,8 +47,8 @@ def describe_path(tensors: TensorMap) -> str:
     if not slow:
         return "native kernels multiply all of them as they are, on a CPU in bf16"
     return (
-        f"native kernels multiply {len(parts) - slow} of them as they are, on a CPU in bf16; {slow}, in groups that are "
-        f"no multiple of {STEP} inputs, become floats each time, which is many times slower for few tokens"
+        f"native kernels multiply {len(parts) - slow} of them as they are, on a CPU in bf16; {slow}, in groups that "
+        f"are no multiple of {STEP} inputs, become floats each time, which is many times slower for few tokens"
     )
 
 
