@@ -175,8 +175,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int | None = None
     """torch threads; OMP_NUM_THREADS, else physical cores within the CPU quota, when None."""
     quant: Literal["none", "int8", "int4", "w8a8"] = "none"
-    """Quantisation of linear layers while the weights are loaded: of weights alone, or, ``w8a8``, of activations,
-    too."""
+    """Quantisation of linear layers while weights are loaded: of weights alone, or of activations, too (``w8a8``)."""
     kv_cache_quant: KVCacheQuant = "no_quant"
     """How the KV cache is quantised."""
     kv_cache_quant_sub_heads: int = 1

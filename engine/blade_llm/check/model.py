@@ -18,6 +18,7 @@ from blade_llm.config import ModelImpl, SpeculativeConfig, Task
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config, through_transformers
+from blade_llm.models.quantized.summary import describe, describe_path, unrounded
 from blade_llm.models.sharding import expert_parallel_problem, pipeline_parallel_problem, tensor_parallel_problem
 from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.branching import branching_problem
@@ -118,7 +119,10 @@ def check_model(
         detail += f"; {unused}"
     if model.task == "generate" and model.chat_template is None:
         detail += "; no chat template: /v1/chat/completions answers 400 until --chat_template is given"
-    missing = [*_missing(model, config, wanted), *slow]
+    tensors = config.tensors.found_in(weights.tensors)
+    if quantized := describe(tensors):
+        detail += f"; {quantized}; {describe_path(tensors)}"
+    missing = [*_missing(model, config, wanted), *slow, *unrounded(tensors)]
     return CheckItem(name=NAME, status="WARNING" if missing else "PASS", detail="; ".join([detail, *missing]))
 
 

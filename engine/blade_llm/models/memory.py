@@ -21,8 +21,8 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> 
     """Estimate of the weights' bytes on CPU, where the output matrix is packed beside the table it is tied to; of a
     rank's configuration, the rank's own.
 
-    ``quant``: ``none``, ``int8``, ``int4`` or ``w8a8``, of all matrices but the embedding table. Those that the checkpoint has
-    quantised are counted as they are kept.
+    ``quant``: ``none``, ``int8``, ``int4`` or ``w8a8``, of all matrices but the embedding table. Those that
+    the checkpoint has quantised are counted as they are kept.
     """
     tensors = config.tensors
     matrices = tensors.linear_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -20,11 +19,11 @@ from blade_llm.models.heads.head import Eagle3Head, MTPHead
 from blade_llm.models.linear_method import CheckpointWeights, LinearMethod
 from blade_llm.models.model import Model
 from blade_llm.models.parameters import Parameters
+from blade_llm.models.quantized.summary import describe, unrounded
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.parallel.group import RankGroup
 from blade_llm.parallel.link import StageLink
 from blade_llm.spec.modules import ModulesSpec
-from blade_llm.spec.quantization.weights import ActivationForm, Float8Form, IntegerForm, WeightForm
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.packed_cache.loading import can_be_kept, load_with_packed
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
@@ -96,30 +95,10 @@ def load_model(
 
 def _log_forms(tensors: TensorMap) -> None:
     """Say what is computed of weights that the checkpoint has quantised."""
-    parts = [part for part in tensors.linear_parts() if part.form is not None]
-    if not parts:
-        return
-    kinds = sorted({part.form.label for part in parts if part.form is not None})
-    rounded = Counter(each.label for part in parts if (each := _activations(part.form)) is not None)
-    said = [f"in {count} of them to {label}" for label, count in sorted(rounded.items())]
-    logger.info(
-        "%d linear layers are quantised in the checkpoint (%s); activations are %s",
-        len(parts),
-        ", ".join(kinds),
-        f"rounded {', '.join(said)}" if said else "not",
-    )
-    ignored = Counter(form.unrounded for part in parts if isinstance(form := part.form, IntegerForm | Float8Form))
-    for why, count in sorted((why, count) for why, count in ignored.items() if why):
-        logger.warning(
-            "activations of %d linear layers are not rounded, though the checkpoint says how (%s): this is not computed "
-            "here, and the layers are as precise as their weights",
-            count,
-            why,
-        )
-
-
-def _activations(form: WeightForm | None) -> ActivationForm | None:
-    return form.activations if isinstance(form, IntegerForm | Float8Form) else None
+    if said := describe(tensors):
+        logger.info("%s", said)
+    for problem in unrounded(tensors):
+        logger.warning("%s", problem)
 
 
 def _warn_of_floats(method: CheckpointWeights) -> None:

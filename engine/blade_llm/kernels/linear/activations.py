@@ -1,4 +1,4 @@
-"""Activations rounded to 8 bits before they are multiplied: the reference, after compressed-tensors' fake quantisation."""
+"""Activations rounded to 8 bits before they are multiplied: the reference, as compressed-tensors' fake quantisation."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Activations:
             raise ValueError("groups of activations have at least one input, and no scale from the checkpoint")
 
     def rounded(self, x: Tensor) -> Tensor:
-        """[tokens, in] to fp32 [tokens, in]: 8-bit values times their scales. Tokens that are not finite become NaN, but
-        for infinite ones with a scale from the checkpoint, which are clipped."""
+        """[tokens, in] to fp32 [tokens, in]: 8-bit values times their scales. Groups that are not finite become NaN;
+        with a scale from the checkpoint, NaN stays and infinite values are clipped."""
         values = x.to(torch.float32, copy=True)
         if self.group_size is None or self.group_size >= x.shape[1]:
             return self._round_(values)

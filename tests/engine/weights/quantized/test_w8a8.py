@@ -35,9 +35,11 @@ from engine_support.rounded_activations import rounding_of
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, reference_greedy, reference_logits, save_model
+from engine_support.tiny_text import CONFIG, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from blade_llm.check.memory_fit import check_memory_fit
+from blade_llm.check.model import check_model
 from blade_llm.config import SpeculativeConfig
 from blade_llm.kernels.linear.affine import StackedLinear
 from blade_llm.kernels.linear.native import NativeLinear
@@ -214,6 +216,38 @@ def test_rounding_that_is_not_computed_is_said(
     assert f"activations of 21 linear layers are not rounded, though the checkpoint says how ({why}" in caplog.text
     plain = logits_of(build_runner(engine_config(tmp_path / "plain")))
     assert (logits_of(runner) - plain).norm() < 1e-5 * plain.norm()
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "said"),
+    [
+        (
+            FORMS["int8"],
+            "PASS",
+            "activations are rounded in 14 of them to int8 by token; native kernels multiply all of",
+        ),
+        (
+            FORMS["fp8, static"],
+            "PASS",
+            "activations are rounded in 14 of them to fp8, static; native kernels multiply all",
+        ),
+        (FORMS["deepseek"], "PASS", "(FP8); activations are rounded in 14 of them to fp8 by 32 inputs; native kernels"),
+        (
+            float8((32, 16)),
+            "PASS",
+            "kernels multiply 0 of them as they are, on a CPU in bf16; 14, in groups that are no",
+        ),
+        (compressed(W4, "pack-quantized", rounded=INT8_TOKENS), "WARNING", "activations of 14 linear layers are not"),
+    ],
+)
+def test_the_check_says_what_will_run(form: Any, status: str, said: str, tmp_path: Path) -> None:
+    shape = {name: value for name, value in CONFIG.items() if name not in ("architectures", "rope_theta")}
+    save_quantized(tmp_path, "qwen2", *form, **shape)
+    write_tokenizer(tmp_path)
+    item = check_model(tmp_path)
+    assert item.status == status, item.detail
+    assert "14 linear layers are quantised in the checkpoint (" in item.detail
+    assert said in item.detail
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
