@@ -139,7 +139,7 @@ bench-engine: install ## the engine's parts: host's time a step, scheduling, API
 	$(BIN)/python -m benchmarks.engine.startup
 	$(BIN)/python -m benchmarks.engine_replicas
 
-gpu: ## everything that needs a GPU: PART=kernels, ranks, engine, bench, lora or speculation (docs/gpu.md)
+gpu: ## everything that needs a GPU: PART=kernels, quantization, ranks, engine, bench, lora or speculation (docs/gpu.md)
 	PART=$(PART) $(GPU_PYTHON) -m benchmarks.gpu
 
 gpu-wheels: install ## wheels for a GPU machine without a network

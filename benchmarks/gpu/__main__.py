@@ -1,7 +1,7 @@
-"""Everything that needs a GPU, in six parts of at most eight minutes each.
+"""Everything that needs a GPU, in seven parts of at most eight minutes each.
 
-    python -m benchmarks.gpu           all parts; PART=kernels, ranks, engine, bench, lora or speculation for one,
-                                       QUICK=1 for less
+    python -m benchmarks.gpu           all parts; PART=kernels, quantization, ranks, engine, bench, lora or
+                                       speculation for one, QUICK=1 for less
 
 Each part is a process of its own. Without a GPU this is a dry run on tiny shapes (:mod:`benchmarks.gpu.machine`).
 """
@@ -14,7 +14,7 @@ import sys
 
 from benchmarks.gpu import wheels
 
-PARTS = ("kernels", "ranks", "engine", "bench", "lora", "speculation")
+PARTS = ("kernels", "quantization", "ranks", "engine", "bench", "lora", "speculation")
 
 
 def main() -> int:
