@@ -110,8 +110,11 @@ class Calibration:
         file = self._folder / _FOUND_NAME
         if file.is_file():
             return msgspec.json.decode(file.read_bytes(), type=float)
-        steps = len(ALPHAS) * self._layerwise.num_layers
-        alpha = find_smoothing(self._layerwise, start(steps)).alpha
+        names = self.names
+        of_layers = sum(unit.source.nbytes for unit in self._work.layout.units if unit.source.name in names)
+        of_layer = of_layers // self._layerwise.num_layers
+        progress = start(len(ALPHAS) * self._layerwise.num_layers * of_layer)
+        alpha = find_smoothing(self._layerwise, lambda name: progress(name, of_layer)).alpha
         staging = file.with_name(f"{file.name}.staging")
         staging.write_bytes(msgspec.json.encode(alpha))
         sync(staging)
