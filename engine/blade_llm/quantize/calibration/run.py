@@ -47,6 +47,9 @@ class Work(Protocol):
     def layout(self) -> Layout: ...
 
     @property
+    def left(self) -> tuple[str, ...]: ...
+
+    @property
     def states_in_files(self) -> bool: ...
 
 
@@ -100,6 +103,7 @@ class Calibration:
             perplexity_after=None if found is None else found.after,
             smoothing=smoothing if self._work.options.smooths else None,
             notes=samples.notes,
+            left=self._work.left,
         )
         return all_done, report
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+from engine_support.calibrated import DEMO, QUESTIONS, prompt_for, write_conversations
 from engine_support.quantize_runs import quantize
 
 from blade_llm import LLM, SamplingParams
 
-DEMO = Path(__file__).resolve().parents[4] / "examples/demo_model"
-QUESTIONS = [
-    (entry["question"], entry["phrases"])
-    for entry in json.loads((DEMO / "questions.json").read_text(encoding="utf-8"))[:12]
-]
+ASKED = QUESTIONS[:12]
 BLOCKS = ("--bit", "4", "--block_wise_quant")
-
-
-def conversation(question: str, answer: str) -> str:
-    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n{answer}<|im_end|>\n"
 
 
 @pytest.mark.parametrize(
@@ -33,15 +25,13 @@ def conversation(question: str, answer: str) -> str:
     ids=lambda flags: flags[1],
 )
 def test_it_answers(flags: tuple[str, ...], tmp_path: Path) -> None:
-    texts = tmp_path / "texts.jsonl"
-    lines = [json.dumps({"text": conversation(question, phrases[0])}) for question, phrases in QUESTIONS]
-    texts.write_text("\n".join(lines), encoding="utf-8")
+    texts = write_conversations(tmp_path / "texts.jsonl", ASKED)
     assert quantize(DEMO / "model", tmp_path / "small", "--calib_data_file", str(texts), *flags) == 0
     llm = LLM(model=tmp_path / "small", dtype="float32", kv_cache_bytes=32 << 20, num_threads=1, max_num_seqs=12)
-    prompts = [f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n" for question, _ in QUESTIONS]
+    prompts = [prompt_for(question) for question, _ in ASKED]
     answers = llm.generate(prompts, SamplingParams(max_tokens=64, temperature=0))
     right = sum(
         any(phrase.lower() in answer.outputs[0].text.lower() for phrase in phrases)
-        for answer, (_, phrases) in zip(answers, QUESTIONS, strict=True)
+        for answer, (_, phrases) in zip(answers, ASKED, strict=True)
     )
     assert right >= 10
