@@ -11,6 +11,11 @@ import torch
 from engine_support.families import ROWS, save_row
 from engine_support.tiny_text import write_tokenizer
 
+DEMO = Path(__file__).resolve().parents[2] / "examples/demo_model"
+QUESTIONS: list[tuple[str, list[str]]] = [
+    (entry["question"], entry["phrases"]) for entry in json.loads((DEMO / "questions.json").read_text(encoding="utf-8"))
+]
+"""Questions to the demo model, and phrases of which an answer has one."""
 VOCABULARY = 384
 """More than the tokenizer has."""
 WORDS = [
@@ -52,3 +57,15 @@ def save_with_tokenizer(folder: Path, row: str, dtype: torch.dtype = torch.bfloa
     save_row(folder, changed, dtype)
     write_tokenizer(folder)
     return folder
+
+
+def prompt_for(question: str) -> str:
+    """As the demo model's chat template has it."""
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def write_conversations(file: Path, questions: list[tuple[str, list[str]]]) -> Path:
+    """A file of JSON lines: each question to the demo model with the first of its phrases for an answer."""
+    texts = [f"{prompt_for(question)}{phrases[0]}<|im_end|>\n" for question, phrases in questions]
+    file.write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
+    return file

@@ -117,6 +117,9 @@ def _print_calibration(calibration: CalibrationReport) -> None:
     """What perplexity became, and what was found."""
     if calibration.smoothing is not None:
         print(f"blade_llm_quantize: smoothed with an exponent of {calibration.smoothing:g}", file=sys.stderr)
+    if calibration.left:
+        count = len(calibration.left)
+        print(f"blade_llm_quantize: {count} weights stay as they are, so that perplexity grows less", file=sys.stderr)
     before, after, increase = calibration.perplexity_before, calibration.perplexity_after, calibration.increase
     if before is None or after is None or increase is None:
         print("blade_llm_quantize: no text has two tokens, so perplexity was not measured", file=sys.stderr)

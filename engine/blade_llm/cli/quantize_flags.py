@@ -94,6 +94,12 @@ _CALIBRATION: Final = (
         help='file with a line {"text": "…"} for each text to calibrate with, 100 to 1,000 of them',
     ),
     Flag(name="calib_samples", kind=positive, default=SAMPLES, help="texts of these to use at most"),
+    Flag(
+        name="max_perplexity_increase",
+        kind=float,
+        metavar="SHARE",
+        help="leave so many linear layers as they are that perplexity grows by no more than this share of it",
+    ),
     Flag(name="calib_length", kind=tokens, default=LENGTH, help="tokens of each to use at most"),
 )
 _ALGORITHMS: Final = (
@@ -154,6 +160,7 @@ def options_of(flags: Mapping[str, Any]) -> QuantizeOptions:
         act_order=flags["act_order"],
         damping=flags["damping"],
         smoothing=flags["smoothing_strength"],
+        max_perplexity_increase=flags["max_perplexity_increase"],
     )
     if not options.calibrates and (given := _given(flags, _CALIBRATION)):
         raise ValueError(f"--quant_algo minmax needs no texts; leave out {given}, or give another --quant_algo")

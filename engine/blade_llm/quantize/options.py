@@ -60,6 +60,9 @@ class QuantizeOptions(msgspec.Struct, frozen=True):
             self._check_activations()
         if not (math.isfinite(self.damping) and self.damping >= 0):
             raise ValueError(f"--damping {self.damping}: give a share of at least 0, such as 0.01")
+        most = self.max_perplexity_increase
+        if most is not None and not (math.isfinite(most) and most >= 0):
+            raise ValueError(f"--max_perplexity_increase {most:g}: give a share of at least 0, such as 0.02")
         if not 0 <= self.smoothing <= 1:
             raise ValueError(f"--smoothing_strength {self.smoothing}: give a number from 0 to 1, such as 0.5")
 

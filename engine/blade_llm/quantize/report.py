@@ -49,6 +49,8 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     smoothing: float | None = None
     """The exponent that SmoothQuant or SmoothQuant+ used."""
     notes: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    """Linear layers that stay as they are for ``max_perplexity_increase``."""
 
     @property
     def increase(self) -> float | None:

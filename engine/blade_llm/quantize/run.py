@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from blade_llm.models.families.registry import family_of
 from blade_llm.models.implementation import read_model_config, through_transformers
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.sharding import tensor_parallel_problem
+from blade_llm.quantize.calibration.mixed import find_left
 from blade_llm.quantize.calibration.run import Calibration
 from blade_llm.quantize.calibration.samples import Samples, make_samples
 from blade_llm.quantize.config import CONFIG_NAME, new_config, require_generative, require_unquantized
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _OF_QUANTIZED: Final = frozenset({"hf_quant_config.json", "quantize_config.json", "quant_config.json"})
 """Files of other tools that say how a checkpoint is quantised: they would not be true of the new one."""
+_LEFT_NAME: Final = f"{JOURNAL_NAME}.left"
 _BLOCK: Final = 512
 """Bytes of what ``st_blocks`` counts, whatever the file system's own block."""
 
@@ -65,6 +67,8 @@ class Job:
     config: ModelConfig
     samples: Samples | None
     """Those to calibrate with; None where the algorithm needs none."""
+    left: tuple[str, ...]
+    """Linear layers that stay as they are for ``max_perplexity_increase``; the plan has none of them."""
     states_in_files: bool
     """Hidden states of calibration stay in mapped files instead of memory."""
 
@@ -121,6 +125,7 @@ def prepare(
         fingerprint=fingerprint,
         config=config,
         samples=samples,
+        left=(),
         states_in_files=states_in_files,
     )
 
@@ -139,11 +144,11 @@ def quantize_model(job: Job, output: OutputFolder, start: Callable[[int], Progre
     if report is None:
         output.parent.mkdir(parents=True, exist_ok=True)
         done = _resumable(output, job)
-        there = sum(file.stat().st_blocks * _BLOCK for file in staging.iterdir()) if staging.exists() else 0
-        others = [file for file in side_files(job.folder) if file.name not in _OF_QUANTIZED]
-        calibration = None if job.samples is None else Calibration(job, staging, job.samples)
-        needed = job.layout.nbytes + (0 if calibration is None else calibration.nbytes)
-        require_space(output.parent, max(0, needed - there), others)
+        calibration = _with_space(output, job)
+        if job.options.max_perplexity_increase is not None:
+            job = _with_some_left(staging, job, start)
+            done = _resumable(output, job)
+            calibration = _with_space(output, job)
         staging.mkdir(exist_ok=True)
         progress = start(sum(unit.source.nbytes for unit in job.layout.units if unit.source.name not in done))
         with Journal(staging / JOURNAL_NAME, job.fingerprint, done.values()) as journal:
@@ -245,6 +250,39 @@ def _resumable(output: OutputFolder, job: Job) -> dict[str, Done]:
     # An entry without an error is of a tensor that was copied; of any other it says nothing.
     quantized = {unit.source.name: unit.module is not None for file in whole for unit in file.units}
     return {name: entry for name, entry in done.items() if quantized.get(name) == (entry.error is not None)}
+
+
+def _with_space(output: OutputFolder, job: Job) -> Calibration | None:
+    """What calibrates, where the algorithm needs it. Raises :class:`ModelFilesError` where the disk has too little
+    space for what is missing."""
+    staging = output.staging
+    calibration = None if job.samples is None else Calibration(job, staging, job.samples)
+    there = sum(file.stat().st_blocks * _BLOCK for file in staging.iterdir()) if staging.exists() else 0
+    others = [file for file in side_files(job.folder) if file.name not in _OF_QUANTIZED]
+    needed = job.layout.nbytes + (0 if calibration is None else calibration.nbytes)
+    require_space(output.parent, max(0, needed - there), others)
+    return calibration
+
+
+def _with_some_left(staging: Path, job: Job, start: Callable[[int], Progress]) -> Job:
+    """The job without the linear layers that cost too much perplexity; which ones is found once and kept in the staging
+    folder."""
+    assert job.samples is not None
+    file = staging / _LEFT_NAME
+    if file.is_file():
+        left = msgspec.json.decode(file.read_bytes(), type=tuple[str, ...])
+    else:
+        staging.mkdir(exist_ok=True)
+        with Journal(staging / JOURNAL_NAME, job.fingerprint, ()):
+            left = find_left(job, job.samples, start)
+        written = file.with_name(f"{file.name}.staging")
+        written.write_bytes(msgspec.json.encode(left))
+        sync(written)
+        written.replace(file)
+    modules = {name: module for name, module in job.plan.modules.items() if module not in left}
+    plan = Plan(modules, tuple(sorted({*job.plan.ignore, *left})))
+    layout = make_layout(job.reader.checkpoint.tensors, plan, job.options, job.max_shard_bytes)
+    return replace(job, plan=plan, layout=layout, left=left)
 
 
 def _write_others(staging: Path, job: Job, done: Mapping[str, Done], found: CalibrationReport | None) -> Report:

@@ -39,8 +39,9 @@ def write_weights(
 ) -> dict[str, Done]:
     """Write the files of ``layout`` into ``folder``, all but the tensors that are ``done``; returns those and the new.
 
-    ``but``: tensors that are written otherwise. ``progress`` is called with the name of a tensor of the source and its bytes there. Raises
-    :class:`~blade_llm.models.errors.ModelFilesError` for weights that cannot be quantised, ``OSError``.
+    ``but``: tensors that are written otherwise. ``progress`` is called with the name of a tensor of the source and its
+    bytes there. Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that cannot be quantised,
+    ``OSError``.
     """
     all_done = dict(done)
     for file in layout.files:

@@ -95,7 +95,7 @@ def test_what_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         ),
         (
             ["--quant_mode", "act_and_weight_quant", "--block_wise_quant"],
-            "--quant_mode act_and_weight_quant has one scale an output and no zero points; leave --block_wise_quant out",
+            "act_and_weight_quant has one scale an output and no zero points; leave --block_wise_quant out",
         ),
         (["--quant_mode", "act_and_weight_quant", "--asymmetric"], "leave --asymmetric out"),
         (

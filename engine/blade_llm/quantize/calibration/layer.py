@@ -67,7 +67,13 @@ class LayerQuantizer:
 
     @property
     def needs_hessians(self) -> bool:
+        """Of the inputs, for the algorithm."""
         return self._options.uses_gptq or self._options.algorithm == "awq"
+
+    @property
+    def measures_outputs(self) -> bool:
+        """Whether Hessians are wanted in any case: the errors of outputs follow from them."""
+        return self.needs_hessians or self._options.max_perplexity_increase is not None
 
     def quantized(self, place: str) -> list[LinearPart]:
         """The parts of the linear layer at ``place`` that are to be quantised."""

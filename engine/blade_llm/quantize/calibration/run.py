@@ -47,6 +47,9 @@ class Work(Protocol):
     def layout(self) -> Layout: ...
 
     @property
+    def left(self) -> tuple[str, ...]: ...
+
+    @property
     def states_in_files(self) -> bool: ...
 
 
@@ -100,6 +103,7 @@ class Calibration:
             perplexity_after=None if found is None else found.after,
             smoothing=smoothing if self._work.options.smooths else None,
             notes=samples.notes,
+            left=self._work.left,
         )
         return all_done, report
 
@@ -110,8 +114,11 @@ class Calibration:
         file = self._folder / _FOUND_NAME
         if file.is_file():
             return msgspec.json.decode(file.read_bytes(), type=float)
-        steps = len(ALPHAS) * self._layerwise.num_layers
-        alpha = find_smoothing(self._layerwise, start(steps)).alpha
+        names = self.names
+        of_layers = sum(unit.source.nbytes for unit in self._work.layout.units if unit.source.name in names)
+        of_layer = of_layers // self._layerwise.num_layers
+        progress = start(len(ALPHAS) * self._layerwise.num_layers * of_layer)
+        alpha = find_smoothing(self._layerwise, lambda name: progress(name, of_layer)).alpha
         staging = file.with_name(f"{file.name}.staging")
         staging.write_bytes(msgspec.json.encode(alpha))
         sync(staging)

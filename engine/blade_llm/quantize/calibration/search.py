@@ -10,11 +10,11 @@ from blade_llm.quantize.calibration.recording import CalibrationMethod, Recorder
 from blade_llm.quantize.calibration.samples import batches_of
 
 
-def find_smoothing(layerwise: Layerwise, done: Callable[[str, int], None]) -> AlphaSearch:
+def find_smoothing(layerwise: Layerwise, done: Callable[[str], None]) -> AlphaSearch:
     """Try all exponents side by side, layer by layer, on the first calibration samples.
 
     The loss is the squared difference of the states after the last norm from the original's. ``done``: called with what
-    is done and how many layers were computed. Raises ``ValueError`` where no exponent gives a finite loss,
+    is done. Raises ``ValueError`` where no exponent gives a finite loss,
     :class:`~blade_llm.models.errors.ModelFilesError` for weights that cannot be quantised.
     """
     model, samples = layerwise.model, layerwise.samples
@@ -32,6 +32,6 @@ def find_smoothing(layerwise: Layerwise, done: Callable[[str, int], None]) -> Al
         for alpha, x in states.items():
             result = layerwise.quantizer.quantize(groups, inputs, alpha)
             layerwise.compute_quantized(index, result, x, x, [batch])
-            done(f"layer {index}, exponent {alpha:g}", 1)
+            done(f"smoothing, layer {index}, exponent {alpha:g}")
     target = model.normalised(original).double()
     return search_alpha(lambda alpha: float((model.normalised(states[alpha]).double() - target).square().sum()))

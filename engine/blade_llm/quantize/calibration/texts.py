@@ -54,9 +54,10 @@ def _text_of(entry: Any) -> str:
     if not isinstance(entry, dict):
         raise ValueError('not an object; write {"text": "…"}')
     if _TEXT in entry:
-        if not isinstance(entry[_TEXT], str):
-            raise ValueError(f'"text" is no text but {json.dumps(entry[_TEXT])[:40]}')
-        return entry[_TEXT]
+        text = entry[_TEXT]
+        if not isinstance(text, str):
+            raise ValueError(f'"text" is no text but {json.dumps(text)[:40]}')
+        return text
     if _CONTENT in entry:
         return _text_of_content(entry[_CONTENT])
     columns = ", ".join(map(repr, list(entry)[:_SHOWN])) or "nothing"

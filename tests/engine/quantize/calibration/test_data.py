@@ -40,7 +40,7 @@ def test_what_is_read(tmp_path: Path) -> None:
         ('{"text": ["a"]}', 'line 2: "text" is no text but ["a"]'),
         (
             '{"content": [{"image": "https://x/y.png"}, {"text": "a"}]}',
-            "line 2: its \"content\" has 'image': models that see or hear cannot be quantised here yet; give texts alone",
+            "line 2: its \"content\" has 'image': models that see or hear cannot be quantised here yet",
         ),
         ('{"content": [{"txt": "a"}]}', 'line 2: a part of its "content" has no "text"'),
         ('{"content": 5}', 'line 2: "content" is no list of objects like {"text": "…"}'),

@@ -1,0 +1,96 @@
+"""Automatic mixed precision: layers stay as they are until perplexity is within what is allowed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_support.calibrated import DEMO, QUESTIONS, write_conversations
+from engine_support.killed import disk_calls, killed_at
+from engine_support.quantize_runs import content, quantize, tensors_of
+
+from blade_llm.models.implementation import read_model_config
+from blade_llm.quantize.calibration import mixed
+from blade_llm.quantize.report import REPORT_NAME
+from blade_llm.weights.checkpoint import check_weights, open_checkpoint
+
+COARSE = ("--bit", "3")
+MODEL = DEMO / "model"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the demo model knows by heart: 3 bits forget some of it."""
+    folder: Path = tmp_path_factory.mktemp("texts")
+    return write_conversations(folder / "texts.jsonl", QUESTIONS[:7])
+
+
+def flags_of(texts: Path, *more: str) -> tuple[str, ...]:
+    return (*COARSE, "--calib_data_file", str(texts), "--max_perplexity_increase", *more)
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / REPORT_NAME).read_text())
+    return found
+
+
+def increase_of(folder: Path) -> float:
+    found = report_of(folder)["calibration"]
+    return float(found["perplexity_after"] / found["perplexity_before"] - 1)
+
+
+def test_the_most_sensitive_layers_stay_as_they_are(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quantize(MODEL, tmp_path / "all", *flags_of(texts, "100")) == 0
+    every = report_of(tmp_path / "all")
+    assert every["calibration"]["left"] == []
+    assert increase_of(tmp_path / "all") > 0.02
+    capsys.readouterr()
+    assert quantize(MODEL, tmp_path / "some", *flags_of(texts, "0.01")) == 0
+    left = report_of(tmp_path / "some")["calibration"]["left"]
+    assert 0 < len(left) < len(every["tensors"])
+    assert increase_of(tmp_path / "some") <= 0.01
+    assert f"{len(left)} weights stay as they are, so that perplexity grows less" in capsys.readouterr().err
+    config = json.loads((tmp_path / "some" / "config.json").read_text())["quantization_config"]
+    assert set(left) < set(config["ignore"])
+    before, after = tensors_of(MODEL), tensors_of(tmp_path / "some")
+    assert all(torch.equal(before[f"{module}.weight"], after[f"{module}.weight"]) for module in left)
+    assert not check_weights(open_checkpoint(tmp_path / "some"), read_model_config(tmp_path / "some"))
+    errors = {name.removesuffix(".weight"): tensor["output_error"] for name, tensor in every["tensors"].items()}
+    stay = [error for module, error in errors.items() if module in left]
+    assert max(stay) == max(errors.values())
+
+
+def test_killed_it_ends_with_the_same_bytes(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = flags_of(texts, "0.01")
+    assert quantize(MODEL, tmp_path / "made", *flags) == 0
+    calls = disk_calls(lambda: quantize(MODEL, tmp_path / "counted", *flags))
+    for place in (3, calls // 3, calls // 2, calls - 3):
+        output = tmp_path / str(place)
+        killed_at(place, lambda output=output: quantize(MODEL, output, *flags))  # type: ignore[misc]
+        with monkeypatch.context() as patch:
+            if place > 20:  # what stays as it is was found already
+                patch.setattr(mixed, "_try", lambda *arguments: pytest.fail("tried again"))
+            assert quantize(MODEL, output, *flags) == 0
+        assert content(output) == content(tmp_path / "made"), place
+
+
+def test_what_cannot_be_kept(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = mixed._try
+    monkeypatch.setattr(mixed, "_try", lambda *arguments: (0.5, original(*arguments)[1]))
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, "0.01")) == 1
+    said = capsys.readouterr().err
+    assert "--max_perplexity_increase 0.01 cannot be kept: all quantised it is 0.5, and too much with a single" in said
+
+
+@pytest.mark.parametrize("share", ["-1", "nan", "inf"])
+def test_shares_that_are_none(tmp_path: Path, share: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        quantize(MODEL, tmp_path / "o", f"--max_perplexity_increase={share}")
+    assert caught.value.code == 2
