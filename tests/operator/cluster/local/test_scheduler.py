@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from operator_support.jobs import job
 from operator_support.local import local, until
 from operator_support.objects import container, deployment
 
@@ -58,6 +59,17 @@ async def test_an_engine_of_two_ranks_gets_two_gpus_or_waits(tmp_path: Path) -> 
         assert device(ready) == "3,5"
         [waiting] = [pod for pod in runtime.pods() if "nodeName" not in pod["spec"]]
         assert device(waiting) == ""
+
+
+async def test_a_job_that_is_done_has_no_gpu_any_more(tmp_path: Path) -> None:
+    async with local(tmp_path) as runtime:
+        done = job("pass")
+        done["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
+        await runtime.apply(done)
+        await until(lambda: runtime.get("Job", "work").get("status", {}).get("succeeded"))
+        await runtime.apply(on_gpus(2))
+        engines = await until(lambda: found if len(found := runtime.ready()) == 2 else None)
+        assert sorted(map(device, engines)) == ["3", "5"]
 
 
 async def test_pods_without_gpus_are_not_limited_and_unknown_devices_are_not_there(tmp_path: Path) -> None:
