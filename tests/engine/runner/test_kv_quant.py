@@ -4,6 +4,7 @@ that reads or moves blocks gives the tokens that it gives alone."""
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +13,7 @@ from engine_support.feature_load import Result, check_equal, core_for, free_draf
 from engine_support.thread_ranks import ThreadRanks
 from engine_support.tiny_models import engine_config, save_model
 
-from blade_llm import LLM, SamplingParams
+from blade_llm import LLM, LoRARequest, SamplingParams
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.models.errors import UnsupportedSettingError
@@ -47,7 +48,7 @@ def alone(folder: Path) -> dict[str, dict[str, Result]]:
 
 OTHERWISE: dict[str, dict[str, Any]] = {
     "together": {},
-    "preempting": {"max_kv_blocks": 32},
+    "preempting": {"max_kv_blocks": 18},
     "small steps": {"max_num_seqs": 3, "max_batch_tokens": 24, "enable_prompt_cache": False},
     "ngram": {"speculative": SpeculativeConfig(method="ngram", gamma=3)},
     "look ahead": {"speculative": SpeculativeConfig(method="look_ahead")},
@@ -120,13 +121,19 @@ def test_a_draft_has_a_form_of_its_own(name: str, dtype: str) -> None:
 
 
 def test_adapters_and_8_bits() -> None:
-    llm = LLM(
-        DEMO / "model", dtype="float32", kv_cache_bytes=32 << 20, max_model_len=256, kv_cache_quant="int8",
-        lora_modules=(("mine", str(DEMO / "adapter")),), enable_lora=True, num_threads=1, max_lora_rank=64,
-    )  # fmt: skip
-    plain = LLM(DEMO / "model", dtype="float32", kv_cache_bytes=32 << 20, max_model_len=256, num_threads=1,
-                lora_modules=(("mine", str(DEMO / "adapter")),), enable_lora=True, max_lora_rank=64)  # fmt: skip
-    del llm, plain
+    def tokens(**options: Any) -> list[list[int]]:
+        llm = LLM(
+            DEMO / "model", dtype="float32", kv_cache_bytes=32 << 20, max_model_len=256, num_threads=1,
+            enable_lora=True, max_lora_rank=64, **options,
+        )  # fmt: skip
+        adapters = [None, LoRARequest("mine", 1, str(DEMO / "adapter"))]
+        question = [[{"role": "user", "content": "What does len do?"}]] * 2
+        found = llm.chat(question, SamplingParams(max_tokens=16, temperature=0), lora_request=adapters)
+        return [output.outputs[0].token_ids for output in found]
+
+    plain = tokens()
+    assert plain[0] != plain[1]
+    assert tokens(kv_cache_quant="int8") == plain
 
 
 @pytest.mark.parametrize(("method", "ratio"), [("int8", 1.9), ("fp8_e4m3", 1.9), ("int4", 3.5), ("int4_affine", 3.2)])
@@ -177,8 +184,6 @@ def test_every_other_form_is_known() -> None:
 
 def test_models_without_such_a_cache_are_served_without(folder: Path) -> None:
     model = read_model_config(folder)
-    from dataclasses import replace
-
     latent = replace(model, kv=replace(model.kv, value_part=8))
     encoder = replace(model, kv=replace(model.kv, num_layers=0))
     for other, reason in ((latent, "latent attention"), (encoder, "encoder")):
