@@ -39,6 +39,10 @@ class QuantizedRows:
         """Bytes of a row, the last dimension of a cache."""
         return self.quant.row_bytes(self.head_dim)
 
+    def unpacked_like(self, cache: Tensor) -> Tensor:
+        """A tensor without memory of its own, in the shape and type that ``cache`` had if it were not quantised."""
+        return torch.empty((), dtype=self.dtype, device=cache.device).expand(*cache.shape[:3], self.head_dim)
+
     def quantize(self, x: Tensor) -> Tensor:
         """[..., head_dim] floats to [..., row_bytes] uint8."""
         wide = x.float().unflatten(-1, (self.quant.groups, -1))

@@ -14,6 +14,7 @@ from blade_llm.kernels.decoder_layers.weights import NormKind
 from blade_llm.kernels.experts.packed import PackedExperts
 from blade_llm.kernels.gather_inputs import gather_inputs
 from blade_llm.kernels.gumbel_argmax import gumbel_argmax
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.layer_norm import add_layer_norm, layer_norm
 from blade_llm.kernels.mark_invalid import mark_invalid
 from blade_llm.kernels.moe_routing import route
@@ -36,16 +37,18 @@ def warm_layers(
     num_heads: int,
     qk_norm: bool = False,
     unit_offset: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> None:
     """Norm, gate, and rotation with cache write. Nothing to do but on a GPU.
 
     ``dtype``: of the activations. ``k_cache``: [blocks, block_size, kv_heads, head_dim], any layer's; its last slot is
     overwritten. ``inner``: of the MLPs with a SiLU gate. ``num_heads``: 0 for latent attention, which has
-    :func:`warm_latent`. ``unit_offset``: of the norms of queries and keys.
+    :func:`warm_latent`. ``unit_offset``: of the norms of queries and keys. ``rows``: how ``k_cache`` is quantised.
     """
     if backend_of(k_cache) != "triton":
         return
-    _, block_size, kv_heads, head_dim = k_cache.shape
+    _, block_size, kv_heads, width = k_cache.shape
+    head_dim = width if rows is None else rows.head_dim
     device = k_cache.device
     x = torch.zeros(1, hidden, dtype=dtype, device=device)
     weight = torch.ones(hidden, dtype=dtype, device=device)
@@ -59,7 +62,8 @@ def warm_layers(
     slot_mapping = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
     qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)
     norm = torch.ones(head_dim, dtype=dtype, device=device) if qk_norm else None
-    rope_write_kv(qkv, angles, angles, slot_mapping, k_cache, k_cache, num_heads, norm, norm, unit_offset=unit_offset)
+    where = slot_mapping, k_cache, k_cache, num_heads
+    rope_write_kv(qkv, angles, angles, *where, norm, norm, unit_offset=unit_offset, rows=rows)
 
 
 def warm_latent(dtype: torch.dtype, k_cache: Tensor, spec: LatentAttentionSpec) -> None:

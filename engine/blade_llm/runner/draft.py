@@ -149,7 +149,8 @@ class DraftRunner:
         self.graphs: StepGraphs | None = None
         self._most_split_queries = 1
         if graphs is not None:
-            self._most_split_queries = most_split_queries(kv_cache[0][0], model_config.num_heads)
+            rows = self._forward.kv_rows
+            self._most_split_queries = most_split_queries(kv_cache[0][0], model_config.num_heads, rows)
             self._one_each = torch.arange(config.max_num_seqs + 1, device=device)
             where = tables.padding_slot, device
             self.graphs = create_graphs(_few_graphs(config), graphs, self._decode, self._mixed, *where, " of drafts")

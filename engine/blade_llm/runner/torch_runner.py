@@ -256,8 +256,9 @@ class TorchRunner:
         self.tables = SlotTables(
             config.max_num_seqs, kv.max_model_len, kv.blocks_of(kv.max_model_len), kv.blocks, self.device
         )
+        rows = rows_of(self.model_config.kv, self.dtype)
         if self._graph_backend is not None and self._kv_cache:
-            self.tables.most_split_queries = most_split_queries(self._kv_cache[0][0], self.model_config.num_heads)
+            self.tables.most_split_queries = most_split_queries(self._kv_cache[0][0], self.model_config.num_heads, rows)
         self._sampler = Sampler(self.tables.sampling, self.tables.token_ids)
         self._query_starts = torch.arange(config.max_num_seqs + 1, device=self.device)
         self._second_texts: Tensor | None = None
@@ -267,7 +268,6 @@ class TorchRunner:
         drafting = self._draft_weights
         self._states = None if drafting is None else drafting.allocate_states(kv.blocks, self.device)
         of_slots, how = (self._kv_cache, self.tables), (config.deterministic, self._torch_attention)
-        rows = rows_of(self.model_config.kv, self.dtype)
         self._forward_pass = ForwardPass(
             self.model_config, *of_slots, *how, self._second_texts, states=self._states, kv_rows=rows
         )

@@ -85,8 +85,7 @@ def test_values_that_request_nothing_are_fine(harmless: str) -> None:
 
 @pytest.mark.parametrize(
     "unbuilt",
-    [["--draft.chat_template", "x"], ["--kv_cache_quant", "int8"],
-     ["--preempt_strategy", "SWAP"], ["--enable_disagg"]],
+    [["--draft.chat_template", "x"], ["--preempt_strategy", "SWAP"], ["--enable_disagg"]],
 )  # fmt: skip
 def test_a_flag_without_its_feature_is_refused(unbuilt: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     line = _refused(capsys, *unbuilt)
@@ -109,7 +108,9 @@ def test_an_unknown_flag_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
      (["--cuda_graph_batch_sizes", "0"], "at least 1"), (["--cuda_graph_max_tokens", "-1"], "at least 0"),
      (["--cuda_graph_token_sizes", "16", "0"], "at least 1"), (["--drain_timeout", "nan"], "seconds"),
      (["--live_timeout", "soon"], "seconds"), (["--lora_modules", "only-a-name"], "NAME=PATH"),
-     (["--lora_modules", '{"name": "x"}'], "NAME=PATH"), (["--max_lora_rank", "0"], "at least 1")],
+     (["--lora_modules", '{"name": "x"}'], "NAME=PATH"), (["--max_lora_rank", "0"], "at least 1"),
+     (["--kv_cache_quant", "int3"], "int8_affine"), (["--kv_cache_quant_sub_heads", "0"], "at least 1"),
+     (["--draft.kv_cache_quant", "fp8"], "fp8_e4m3")],
 )  # fmt: skip
 def test_a_bad_value_names_its_flag(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = _refused(capsys, *argv)

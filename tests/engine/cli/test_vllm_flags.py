@@ -16,7 +16,7 @@ DEFAULTS = {name: flag.default for name, flag in FLAGS.items()}
 EXAMPLES = {
     "tokenizer": ("/t", "/t"), "runner": ("pooling", "embed"), "gpu_memory_utilization": ("0.5", 0.5),
     "kv_cache_memory_bytes": ("1GiB", 1 << 30), "num_gpu_blocks_override": ("99", 99),
-    "kv_cache_dtype": ("auto", "no_quant"), "max_num_batched_tokens": ("8k", 8000),
+    "kv_cache_dtype": ("fp8", "fp8_e4m3"), "max_num_batched_tokens": ("8k", 8000),
     "preemption_mode": ("recompute", "RECOMPUTE"), "cuda_graph_sizes": ("8", [8]),
     "cudagraph_capture_sizes": ("8", [8]), "max_cudagraph_capture_size": ("64", 64), "num_speculative_tokens": ("4", 4),
     "speculative_model": ("x", "x"), "ngram_prompt_lookup_min": ("3", 3),
@@ -102,7 +102,7 @@ def test_the_model_may_stand_alone(argv: list[str]) -> None:
      (["--model", "M", "N"], "unexpected argument 'N'"), (["M", "--gpu-memory-utilization", "2"], "share"),
      (["M", "--gpu-memory-utilisation", "0.5"], "did you mean --gpu_memory_utilization?"),
      (["M", "--kv-cache-dtype", "int9"], "choose from auto"),
-     (["M", "--kv-cache-dtype", "fp8"], "--kv_cache_quant fp8_e4m3"), (["M", "-pp", "0"], "at least 1"),
+     (["M", "-pp", "0"], "at least 1"),
      (["M", "--enforce-eager", "maybe"], "unexpected argument 'maybe'"),
      (["M", "--max-model-len", "1.5"], "like 4096"),
      (["M", "--speculative-config.model", "x"], "'x' is not a JSON object"),

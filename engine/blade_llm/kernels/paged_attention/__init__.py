@@ -104,13 +104,14 @@ def paged_attention(
     return _implementation(backend_of(q)).paged_attention(q, k_cache, v_cache, step, scale, window, variant)
 
 
-def most_split_queries(k_cache: Tensor, num_heads: int) -> int:
-    """New tokens that a sequence has at most whose context is divided among programs; 1 where such are all alike."""
+def most_split_queries(k_cache: Tensor, num_heads: int, rows: QuantizedRows | None = None) -> int:
+    """New tokens that a sequence has at most whose context is divided among programs; 1 where such are all alike.
+    ``rows``: see :func:`prepare`."""
     if backend_of(k_cache) != "triton":
         return 1
     import blade_llm.kernels.paged_attention.triton as kernels
 
-    return kernels.most_split_queries(k_cache, num_heads)
+    return kernels.most_split_queries(k_cache if rows is None else rows.unpacked_like(k_cache), num_heads)
 
 
 def warm(
@@ -123,17 +124,18 @@ def warm(
     v_cache: Tensor | None = None,
     drafts: bool = False,
     branches: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> None:
     """Compile every kernel that calls with these arguments can need, whatever the batch. Nothing to do but on a GPU.
 
     ``windows``: each ``window`` that some layer with this ``variant`` has. ``v_cache``: where values are of another
-    width than keys, or part of them. ``drafts``: steps may verify draft tokens; ``branches``: and these may branch. The
-    caches are read, not written.
+    width than keys, or part of them. ``drafts``: steps may verify draft tokens; ``branches``: and these may branch. ``rows``: see
+    :func:`prepare`. The caches are read, not written.
     """
     if backend_of(k_cache) == "triton":
         import blade_llm.kernels.paged_attention.triton as kernels
 
-        kernels.warm(k_cache, block_table, num_heads, windows, deterministic, variant, v_cache, drafts, branches)
+        kernels.warm(k_cache, block_table, num_heads, windows, deterministic, variant, v_cache, drafts, branches, rows)
 
 
 @cache

@@ -25,12 +25,14 @@ import torch
 import triton
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
 from blade_llm.kernels.paged_attention.triton_combine import combine
 from blade_llm.kernels.paged_attention.triton_forms import Config, Widths, config_of, head_splits, widths_of
 from blade_llm.kernels.paged_attention.triton_kernels import attend
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 from blade_llm.kernels.shared_memory import shared_memory as _shared_memory
+from blade_llm.spec.kv_quant import METHOD_NUMBERS
 
 _LOG2_E = math.log2(math.e)
 _PROGRAMS_PER_PROCESSOR = 2
@@ -78,12 +80,23 @@ class Prepared:
     short_programs: int = 0
     """Parts of all of their contexts; their most with ``device_shorts``."""
     device_shorts: Tensor | None = None
+    rows: QuantizedRows | None = None
+    unpacked: Tensor | None = None
+    """With ``rows``: what the caches would be in shape and type if they were not quantised."""
 
 
 def prepare(
-    batch: RaggedBatch, block_table: Tensor, k_cache: Tensor, num_heads: int, deterministic: bool = False
+    batch: RaggedBatch,
+    block_table: Tensor,
+    k_cache: Tensor,
+    num_heads: int,
+    deterministic: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> Prepared:
     """See :func:`blade_llm.kernels.paged_attention.prepare`; launches nothing."""
+    if rows is not None:
+        unpacked = rows.unpacked_like(k_cache)
+        return replace(prepare(batch, block_table, unpacked, num_heads, deterministic), rows=rows, unpacked=unpacked)
     counts = batch.host_query_lens
     sequences = len(batch.slots)
     captured = batch.decodes is not None
@@ -170,7 +183,10 @@ class _Layer:
     """One layer's part of a call."""
 
     k_cache: Tensor
+    """By its shape, as ``v_cache``; the memory is ``stored``."""
     v_cache: Tensor
+    stored: tuple[Tensor, Tensor]
+    rows: QuantizedRows | None
     widths: Widths
     scale: float
     window: int
@@ -187,10 +203,13 @@ def paged_attention(
     variant: AttentionVariant = PLAIN,
 ) -> Tensor:
     """See :func:`blade_llm.kernels.paged_attention.paged_attention`."""
+    stored = k_cache, v_cache
+    if step.unpacked is not None:
+        k_cache = v_cache = step.unpacked
     tokens, heads, head_dim = q.shape
     v_dim = v_cache.shape[3]
     variant.check(heads, window, step.tree is not None)
-    layer = _Layer(k_cache, v_cache, widths_of(k_cache, v_cache), scale, window, variant)
+    layer = _Layer(k_cache, v_cache, stored, step.rows, widths_of(k_cache, v_cache), scale, window, variant)
     if q.stride(2) != 1 or q.stride(1) != head_dim:
         q = q.contiguous()
     # In a graph of mixed steps some tokens are padding, for which no program writes.
@@ -226,24 +245,26 @@ def warm(
     v_cache: Tensor | None = None,
     drafts: bool = False,
     branches: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> None:
     """See :func:`blade_llm.kernels.paged_attention.warm`."""
     values = k_cache if v_cache is None else v_cache
-    many = _processors(k_cache.device) * config_of(k_cache.shape[3], 1, 2, 1 << 20, "prefill").rows // num_heads + 1
+    shape = k_cache if rows is None else rows.unpacked_like(k_cache)
+    many = _processors(k_cache.device) * config_of(shape.shape[3], 1, 2, 1 << 20, "prefill").rows // num_heads + 1
     decodes = _DEEP_PROGRAMS * _processors(k_cache.device) + 1
     for window in {min(window, 1) for window in windows}:
         # Decodes that the GPU holds at once, more, a prefill that does not fill it, and one that does.
         for counts in ([1], [1] * decodes, [2], [2] * many):
-            rows = torch.zeros(len(counts), dtype=torch.int64, device=k_cache.device)
-            q = torch.zeros(sum(counts), num_heads, k_cache.shape[3], dtype=k_cache.dtype, device=k_cache.device)
-            batch = RaggedBatch.of(rows, counts, counts)
-            step = prepare(batch, block_table, k_cache, num_heads, deterministic)
+            slots = torch.zeros(len(counts), dtype=torch.int64, device=k_cache.device)
+            q = torch.zeros(sum(counts), num_heads, shape.shape[3], dtype=shape.dtype, device=k_cache.device)
+            batch = RaggedBatch.of(slots, counts, counts)
+            step = prepare(batch, block_table, k_cache, num_heads, deterministic, rows)
             split = (1, 2) if counts == [1] and not deterministic else (step.segments,)
             for segments in split:
                 paged_attention(q, k_cache, values, replace(step, segments=segments), 1.0, window, variant)
             if max(counts) == 1 or not drafts:
                 continue
-            divided = prepare(replace(batch, divided=True), block_table, k_cache, num_heads, deterministic)
+            divided = prepare(replace(batch, divided=True), block_table, k_cache, num_heads, deterministic, rows)
             tree = torch.full((len(q), 3), -1, dtype=torch.int64, device=k_cache.device)
             for each in (step, divided):
                 for branching in (None, tree) if branches else (None,):
@@ -298,8 +319,7 @@ def _launch(
         parts,
         weights,
         q,
-        k_cache,
-        layer.v_cache,
+        *layer.stored,
         step.block_table,
         step.slots,
         step.query_starts,
@@ -323,8 +343,11 @@ def _launch(
         HEAD_DIM=head_dim,
         PADDED_DIM=widths.padded,
         REST_DIM=widths.rest,
-        V_SLOT_STRIDE=layer.v_cache.stride(1),
-        V_HEAD_STRIDE=layer.v_cache.stride(2),
+        METHOD=0 if layer.rows is None else METHOD_NUMBERS[layer.rows.quant.method],
+        GROUP_SIZE=0 if layer.rows is None else head_dim // layer.rows.quant.groups,
+        K_HEAD_STRIDE=layer.stored[0].stride(2),
+        V_SLOT_STRIDE=layer.stored[1].stride(1),
+        V_HEAD_STRIDE=layer.stored[1].stride(2),
         V_DIM=widths.v_dim,
         V_PADDED=widths.v_padded,
         SHARED_KV=widths.shared,

@@ -48,6 +48,9 @@ def attend(
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,  # of the first dimensions where REST_DIM is not 0: that holds the others
     REST_DIM: tl.constexpr,
+    METHOD: tl.constexpr,  # of quantised caches, else 0: see kv_rows_triton
+    GROUP_SIZE: tl.constexpr,
+    K_HEAD_STRIDE: tl.constexpr,
     V_SLOT_STRIDE: tl.constexpr,
     V_HEAD_STRIDE: tl.constexpr,
     V_DIM: tl.constexpr,
@@ -171,9 +174,9 @@ def attend(
         row_positions = row_positions * 0 + past
         row_places = row_positions
     table_row = block_table + tl.load(slots + sequence) * table_stride
-    k_head = k_cache + kv_head // HEAD_SPLITS * HEAD_DIM
+    k_head = k_cache + kv_head // HEAD_SPLITS * K_HEAD_STRIDE
     v_head = v_cache + kv_head // HEAD_SPLITS * V_HEAD_STRIDE
-    SLOT_STRIDE: tl.constexpr = KV_HEADS // HEAD_SPLITS * HEAD_DIM
+    SLOT_STRIDE: tl.constexpr = KV_HEADS // HEAD_SPLITS * K_HEAD_STRIDE
 
     if SEGMENT_TILES > 0 and not SPLIT:
         # Add up what the programs of a split decode would, in the order in which `combine` does.
@@ -186,7 +189,7 @@ def attend(
                 queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_places, row_positions,
                 row_slopes, row_low, row_high, branching_from, length, window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM,
                 REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI,
-                WINDOWED, TREE, False,
+                WINDOWED, TREE, False, METHOD, GROUP_SIZE,
             )  # fmt: skip
             higher = tl.maximum(maximum, part_maximum)
             base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -199,7 +202,7 @@ def attend(
             queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_places, row_positions, row_slopes,
             row_low, row_high, branching_from, length, window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM,
             V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED, TREE,
-            DECODE and SEGMENT_TILES == 0,
+            DECODE and SEGMENT_TILES == 0, METHOD, GROUP_SIZE,
         )  # fmt: skip
 
     at = tokens * HEADS + heads

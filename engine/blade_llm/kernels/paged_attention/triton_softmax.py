@@ -4,6 +4,8 @@
 import triton
 import triton.language as tl
 
+from blade_llm.kernels.kv_rows_triton import load_rows
+
 
 @triton.jit
 def _load(pointers, inside, WHOLE: tl.constexpr):
@@ -50,6 +52,8 @@ def _accumulate(
     MASKED: tl.constexpr,
     WINDOWED: tl.constexpr,
     TREE: tl.constexpr,
+    METHOD: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
 ):
     """The online softmax over tiles ``begin`` to ``end``. Without MASKED every row sees every key of them."""
     WHOLE: tl.constexpr = not MASKED and PADDED_DIM <= HEAD_DIM
@@ -67,8 +71,12 @@ def _accumulate(
         else:
             blocks = tl.load(table_row + positions // BLOCK_SIZE)
         cache_slots = blocks.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
-        at = cache_slots[:, None] * SLOT_STRIDE + dims[None, :]
-        keys = _load(k_cache + at, inside, WHOLE)
+        if METHOD > 0:
+            keys = load_rows(k_cache, cache_slots * SLOT_STRIDE, dims, inside, METHOD, GROUP_SIZE, HEAD_DIM)
+            keys = keys.to(queries.dtype)
+        else:
+            at = cache_slots[:, None] * SLOT_STRIDE + dims[None, :]
+            keys = _load(k_cache + at, inside, WHOLE)
         logits = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         if REST_DIM > 0:
             rest = tl.arange(0, REST_DIM)
@@ -77,7 +85,12 @@ def _accumulate(
                 rest_inside = (positions < length)[:, None] & rest_inside
             rest_at = cache_slots[:, None] * SLOT_STRIDE + PADDED_DIM + rest[None, :]
             rest_whole: tl.constexpr = not MASKED and REST_DIM == HEAD_DIM - PADDED_DIM
-            keys_rest = _load(k_cache + rest_at, rest_inside, rest_whole)
+            if METHOD > 0:
+                keys_rest = load_rows(
+                    k_cache, cache_slots * SLOT_STRIDE, PADDED_DIM + rest, rest_inside, METHOD, GROUP_SIZE, HEAD_DIM
+                ).to(queries.dtype)
+            else:
+                keys_rest = _load(k_cache + rest_at, rest_inside, rest_whole)
             logits = tl.dot(queries_rest, tl.trans(keys_rest), logits, input_precision="ieee")
         logits = logits * scale
         if SOFTCAP > 0:  # the scale is that of exp(2x) in tanh(x) = 1 - 2 / (exp(2x) + 1), as a power of two
@@ -103,6 +116,9 @@ def _accumulate(
         total = total * kept + tl.sum(shares, 1)
         if SHARED_KV:
             values = keys
+        elif METHOD > 0:
+            values = load_rows(v_cache, cache_slots * V_SLOT_STRIDE, v_dims, v_inside, METHOD, GROUP_SIZE, V_DIM)
+            values = values.to(queries.dtype)
         else:
             v_at = cache_slots[:, None] * V_SLOT_STRIDE + v_dims[None, :]
             values = _load(v_cache + v_at, v_inside, V_WHOLE)
@@ -147,6 +163,8 @@ def attend_to_tiles(
     WINDOWED: tl.constexpr,
     TREE: tl.constexpr,
     ONE_LOOP: tl.constexpr,
+    METHOD: tl.constexpr,
+    GROUP_SIZE: tl.constexpr,
 ):
     """Attention to tiles ``begin`` to ``end``: unnormalised output, sum of weights and the exponent both relate to.
     All rows see what is up to position ``past``, and, where tokens branch, before ``branching_from``.
@@ -163,11 +181,11 @@ def attend_to_tiles(
             acc, total, maximum, queries, queries_rest, k_cache, v_cache, table_row, begin, masked_from,
             row_places, row_positions, row_slopes, row_low, row_high, branching_from, length, window, scale,
             SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, TILE,
-            SOFTCAP, LOCAL, ALIBI, False, False, False,
+            SOFTCAP, LOCAL, ALIBI, False, False, False, METHOD, GROUP_SIZE,
         )  # fmt: skip
     return _accumulate(
         acc, total, maximum, queries, queries_rest, k_cache, v_cache, table_row, masked_from, end,
         row_places, row_positions, row_slopes, row_low, row_high, branching_from, length, window, scale,
         SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, TILE,
-        SOFTCAP, LOCAL, ALIBI, True, WINDOWED, TREE,
+        SOFTCAP, LOCAL, ALIBI, True, WINDOWED, TREE, METHOD, GROUP_SIZE,
     )  # fmt: skip

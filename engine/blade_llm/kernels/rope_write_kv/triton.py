@@ -8,6 +8,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from blade_llm.kernels.kv_rows import QuantizedRows
+from blade_llm.kernels.kv_rows_triton import pack_rows
+from blade_llm.spec.kv_quant import METHOD_NUMBERS
+
 _ELEMENTS = 1024
 """Elements of a half head that a program takes together, about."""
 
@@ -92,8 +96,11 @@ def rope_write_kv(
     k_norm: Tensor | None = None,
     eps: float = 1e-6,
     unit_offset: bool = False,
+    rows: QuantizedRows | None = None,
 ) -> Tensor:
     tokens = qkv.shape[0]
+    if rows is not None:
+        return _pack(qkv, cos, sin, slot_mapping, (k_cache, v_cache), num_heads, q_norm, k_norm, eps, unit_offset, rows)
     _, _, kv_heads, head_dim = k_cache.shape
     out = torch.empty(tokens, num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
     if not tokens:
@@ -122,3 +129,40 @@ def rope_write_kv(
         num_warps=4,
     )
     return out
+
+
+def _pack(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    slot_mapping: Tensor,
+    caches: tuple[Tensor, Tensor],
+    num_heads: int,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    unit_offset: bool,
+    rows: QuantizedRows,
+) -> Tensor:
+    """The same with quantised caches: keys and values of these tokens are first written side by side, and packed."""
+    tokens, kv_heads, dim = qkv.shape[0], caches[0].shape[2], rows.head_dim
+    keys, values = (torch.empty(tokens, 1, kv_heads, dim, dtype=qkv.dtype, device=qkv.device) for _ in caches)
+    in_order = torch.arange(tokens, device=qkv.device)
+    q = rope_write_kv(qkv, cos, sin, in_order, keys, values, num_heads, q_norm, k_norm, eps, unit_offset)
+    if not tokens:
+        return q
+    for new, cache in ((keys, caches[0]), (values, caches[1])):
+        pack_rows[(tokens, kv_heads)](
+            new,
+            cache,
+            slot_mapping,
+            METHOD=METHOD_NUMBERS[rows.quant.method],
+            GROUPS=rows.quant.groups,
+            DIM=dim,
+            ROW_BYTES=rows.row_bytes,
+            KV_HEADS=kv_heads,
+            BLOCK=max(16, triton.next_power_of_2(dim // 2)),
+            num_warps=1,
+            enable_fp_fusion=False,
+        )
+    return q

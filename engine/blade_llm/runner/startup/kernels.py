@@ -7,6 +7,7 @@ from torch import Tensor
 
 from blade_llm.cache.sizing import BLOCK_SIZE
 from blade_llm.config import EngineConfig, SpeculativeConfig
+from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.paged_attention import AttentionVariant
 from blade_llm.kernels.paged_attention import warm as warm_attention
 from blade_llm.kernels.warm import warm_family, warm_latent, warm_layers, warm_step
@@ -15,6 +16,7 @@ from blade_llm.layers.step import KVCache
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.model import Model
+from blade_llm.runner.kv_cache import rows_of
 from blade_llm.runner.tables import SlotTables
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec
@@ -38,15 +40,18 @@ def warm_all(
     warm_step(tables.token_ids, tables.block_table, BLOCK_SIZE, logits)
     if model_config.decoder.bidirectional:
         return
-    warm_norms_and_gates(model_config.decoder, dtype, kv_cache[0][0])
+    rows = rows_of(model_config.kv, dtype)
+    warm_norms_and_gates(model_config.decoder, dtype, kv_cache[0][0], rows)
     if isinstance(model, Decoder):
         model.warm_experts()
     if not torch_attention:
         block_table, speculative = tables.block_table, config.speculative
-        warm_paged_attention(model_config.decoder, kv_cache[0], block_table, config.deterministic, speculative)
+        warm_paged_attention(model_config.decoder, kv_cache[0], block_table, config.deterministic, speculative, rows)
 
 
-def warm_norms_and_gates(spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_cache: Tensor) -> None:
+def warm_norms_and_gates(
+    spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_cache: Tensor, rows: QuantizedRows | None = None
+) -> None:
     """Norms, activations, and rotation with cache write. None for transformers' modules, which call torch for them."""
     if isinstance(spec, ModulesSpec):
         return
@@ -64,6 +69,7 @@ def warm_norms_and_gates(spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_
         num_heads=0 if latent else spec.num_heads,
         qk_norm=bool(of_heads),
         unit_offset="rms_unit_offset" in of_heads,
+        rows=rows,
     )
     norms = [norm for layer in layers for norm in layer.norms]
     if spec.final_norm is not None:
@@ -89,13 +95,16 @@ def warm_paged_attention(
     block_table: Tensor,
     deterministic: bool,
     speculative: SpeculativeConfig | None = None,
+    rows: QuantizedRows | None = None,
 ) -> None:
     """Attention with every option and window that some layer has. ``cache``: keys and values of any layer;
-    ``speculative``: steps verify draft tokens."""
+    ``speculative``: steps verify draft tokens; ``rows``: how the cache is quantised."""
     drafts, branches = speculative is not None, speculative is not None and speculative.branch_depth > 0
     k_cache, v_cache = cache
     for variant, windows in _variants(spec, k_cache.device):
-        warm_attention(k_cache, block_table, spec.num_heads, windows, deterministic, variant, v_cache, drafts, branches)
+        warm_attention(
+            k_cache, block_table, spec.num_heads, windows, deterministic, variant, v_cache, drafts, branches, rows
+        )
 
 
 def _variants(spec: DecoderSpec | ModulesSpec, device: torch.device) -> list[tuple[AttentionVariant, tuple[int, ...]]]:
