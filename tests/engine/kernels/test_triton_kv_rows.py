@@ -12,7 +12,7 @@ import engine_support.triton_products  # noqa: F401  isort: skip
 from blade_llm.kernels.paged_attention import triton as kernels
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
 from blade_llm.kernels.rope_write_kv import triton as rope
-from blade_llm.spec.kv_quant import KVMethod
+from blade_llm.spec.quantization.kv_cache import KVMethod
 
 EVERY = pytest.mark.parametrize("method", METHODS)
 MIXED = ([1, 1, 21, 5, 1], [40, 1, 73, 5, 17])

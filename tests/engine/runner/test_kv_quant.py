@@ -21,7 +21,7 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.runner import build_runner
 from blade_llm.runner.draft_config import draft_model_config
 from blade_llm.runner.kv_quant import kv_quant_problem, with_kv_quant
-from blade_llm.spec.kv_quant import METHOD_NUMBERS, KVCacheQuant
+from blade_llm.spec.quantization.kv_cache import METHOD_NUMBERS, KVCacheQuant
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo_model"
 REQUESTS = requests_of(12)
