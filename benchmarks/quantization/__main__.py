@@ -99,7 +99,9 @@ def _run(module: str, *arguments: str) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Perplexity of quantised models, as served.")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder of corpus and model")
-    parser.add_argument("--model", type=Path, help="a folder of the recipe's to measure instead of the cache's")
+    parser.add_argument(
+        "--model", type=Path, help="a folder of the recipe's (--steps) to measure instead of the cache's"
+    )
     options = parser.parse_args()
     wanted = [each for each in os.environ.get("ROWS", "").split(",") if each]
     methods = [each for each in METHODS if not wanted or each.name in wanted]

@@ -32,9 +32,9 @@ def pack_rows(integers: Tensor, bits: int) -> Tensor:
 def _packed(integers: Tensor, bits: int) -> Tensor:
     """Of a multiple of 32 columns."""
     if bits == 8:
-        return integers.contiguous().view(torch.int32)
+        return _as_words(integers)
     if bits == 4:
-        return (integers[:, 0::2] | integers[:, 1::2] << 4).view(torch.int32)
+        return _as_words(integers[:, 0::2] | integers[:, 1::2] << 4)
     groups = integers.view(len(integers), -1, WORD_BITS).long()
     words = torch.zeros(*groups.shape[:2], bits + 1, dtype=torch.int64)
     for place in range(WORD_BITS):
@@ -43,3 +43,8 @@ def _packed(integers: Tensor, bits: int) -> Tensor:
         words[..., word] |= value & 0xFFFFFFFF
         words[..., word + 1] |= value >> WORD_BITS
     return words[..., :bits].to(torch.int32).flatten(1)
+
+
+def _as_words(values: Tensor) -> Tensor:
+    """Four bytes each. By way of one dimension: the stride of a single row may be anything, and ``view`` refuses it."""
+    return values.reshape(-1).view(torch.int32).view(len(values), -1)

@@ -31,7 +31,7 @@ GOOD = {
     "awq-4": 31.0,
     "smoothquant+-4": 31.0,
     "minmax-3": 90.0,
-    "gptq-3": 45.0,
+    "gptq-3": 38.0,
     "w8a8-minmax": 40.0,
     "w8a8-smoothquant": 30.2,
     "w8a8-smoothquant_gptq": 30.2,
@@ -165,7 +165,7 @@ def test_training_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pyte
 
 
 def test_outlier_channels_change_activations_but_not_the_function(model: Path, tmp_path: Path) -> None:
-    channels = with_outliers(model, tmp_path / "outliers", channels=2, factor=16.0)
+    channels = with_outliers(model, tmp_path / "outliers", channels=2, factor=64.0)
     assert len(set(channels)) == 2
     ids = torch.arange(3, 60)[None]
     logits, inputs = [], []
@@ -178,7 +178,7 @@ def test_outlier_channels_change_activations_but_not_the_function(model: Path, t
         inputs.append(seen[0].abs().amax(0))
     torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-5)
     grown = inputs[1] / inputs[0]
-    assert torch.allclose(grown[channels], torch.tensor(16.0), rtol=1e-4)
+    assert torch.allclose(grown[channels], torch.tensor(64.0), rtol=1e-4)
     grown[channels] = 1.0
     assert torch.allclose(grown, torch.ones_like(grown), rtol=1e-4)
 
@@ -214,8 +214,8 @@ def test_all_bounds_can_be_met() -> None:
         ("gptq-4", 32.8, {"gptq-4-to-bf16"}),
         ("awq-4", 33.1, {"awq-4-to-minmax-4"}),
         ("smoothquant+-4", 33.1, {"smoothquant+-4-to-minmax-4"}),
-        ("minmax-3", 60.0, {"minmax-3-to-bf16"}),
-        ("gptq-3", 80.0, {"gptq-3-to-bf16"}),
+        ("minmax-3", 59.0, {"loss-of-minmax-3-to-gptq-3"}),
+        ("gptq-3", 42.7, {"gptq-3-to-bf16"}),
         ("w8a8-smoothquant", 30.7, {"w8a8-smoothquant-to-bf16"}),
         ("w8a8-smoothquant", 41.0, {"w8a8-smoothquant-to-bf16", "w8a8-smoothquant-to-w8a8-minmax"}),
         ("w8a8-smoothquant_gptq", 30.7, {"w8a8-smoothquant_gptq-to-bf16"}),
@@ -223,12 +223,13 @@ def test_all_bounds_can_be_met() -> None:
         ("kv-int4", 31.3, {"kv-int4-to-bf16"}),
         ("kv-int4", None, {"kv-int4-to-bf16"}),
         ("kv-int8", math.nan, {"kv-int8-to-bf16"}),
-        ("minmax-3", math.inf, {"minmax-3-to-bf16"}),
+        ("minmax-3", math.inf, {"loss-of-minmax-3-to-gptq-3"}),
+        ("gptq-3", 30.0, set()),
     ],
 )
 def test_a_bound_is_missed(row: str, value: float | None, missed: set[str]) -> None:
     lines, _, met = table.verdicts(GOOD | {row: value}, "model", BOUNDS)
-    assert not met
+    assert met == (not missed)
     assert {line.split()[1] for line in lines if line.startswith("MISSED")} == missed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,3 +37,10 @@ def test_rows_are_packed_alike_wherever_a_block_of_them_ends() -> None:
     words = pack_columns(integers, 3)
     for row in (0, packing._ROWS - 1, packing._ROWS, len(integers) - 1):
         assert words[row].tolist() == packed(integers[row].tolist(), 3)
+
+
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_one_column_of_zero_points(bits: int) -> None:
+    """One scale for each output: [outputs, 1]."""
+    zeros = torch.randint(0, 1 << bits, (64, 1), dtype=torch.uint8)
+    assert pack_rows(zeros, bits).flatten().tolist() == packed(zeros.flatten().tolist(), bits)
