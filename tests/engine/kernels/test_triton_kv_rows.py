@@ -24,9 +24,7 @@ MIXED = ([1, 1, 21, 5, 1], [40, 1, 73, 5, 17])
     [(64, (4, 2), 1, torch.float32), (80, (3, 3), 4, torch.float16), (128, (7, 1), 2, torch.bfloat16)],
     ids=str,
 )
-def test_attention(
-    method: KVMethod, head_dim: int, heads: tuple[int, int], groups: int, dtype: torch.dtype
-) -> None:
+def test_attention(method: KVMethod, head_dim: int, heads: tuple[int, int], groups: int, dtype: torch.dtype) -> None:
     case = attention_case(*MIXED, *heads, head_dim, dtype)
     rows = rows_of(method, head_dim, dtype, groups)
     k_cache, v_cache = (cache.to(DEVICE) for cache in packed(case, rows))

@@ -70,9 +70,7 @@ def test_tokens_are_those_that_requests_get_alone(
 
 
 @pytest.mark.parametrize("ranks", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])
-def test_ranks_give_the_tokens_of_one(
-    folder: Path, alone: dict[str, dict[str, Result]], ranks: dict[str, int]
-) -> None:
+def test_ranks_give_the_tokens_of_one(folder: Path, alone: dict[str, dict[str, Result]], ranks: dict[str, int]) -> None:
     config = engine_config(folder, kv_cache_quant="int8", **ROOMY, **ranks)
     runner = ThreadRanks(config)
     core = core_for(config, runner, step_seconds=free_drafts())  # type: ignore[arg-type]
@@ -154,9 +152,7 @@ def test_more_tokens_fit_and_all_say_the_same(tmp_path: Path, method: KVCacheQua
 
 def test_a_drafts_form_counts_in_the_plan() -> None:
     def block_bytes(quant: KVCacheQuant) -> int:
-        speculative = SpeculativeConfig(
-            method="draft", draft_model=str(DEMO / "draft"), draft_kv_cache_quant=quant
-        )
+        speculative = SpeculativeConfig(method="draft", draft_model=str(DEMO / "draft"), draft_kv_cache_quant=quant)
         config = EngineConfig(model=str(DEMO / "model"), served_names=("m",), speculative=speculative)
         draft = draft_model_config(config, read_model_config(DEMO / "model"), "bfloat16")
         assert draft is not None
