@@ -1,8 +1,9 @@
 """The linear layers of a whole model at several numbers of rows, native against oneDNN and plain torch.
 
-Run it as ``python -m benchmarks.engine.linear [--threads N]``. The shapes are Qwen2.5-0.5B's; every matrix is a
-different one, as in a model, so that weights come from memory and not from a cache. The candidates take turns, step by
-step, and the fastest product of each shape counts: what a quiet machine would do. Trust ratios before milliseconds.
+Run it as ``python -m benchmarks.engine.linear [--threads N] [--rows N ...] [--candidates NAME ...]``. The shapes are
+Qwen2.5-0.5B's; every matrix is a different one, as in a model, so that weights come from memory and not from a cache.
+The candidates take turns, step by step, and the fastest product of each shape counts: what a quiet machine would do.
+Trust ratios before milliseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +50,7 @@ FLOAT8: dict[str, tuple[int, Activations | None]] = {
 }
 """Inputs that share a scale (0: all of an output's), and how activations are rounded: weights alone, with one scale a
 token, and as DeepSeek's checkpoints have both."""
+CANDIDATES = ("torch", "onednn", "bf16", "int8", "int4", "w8a8", "affine4", "affine8", *FLOAT8)
 W8A8_TARGETS = {16: 1.15, 256: 1.4, 1024: 1.4}
 """Speed of ``w8a8`` against our bf16 by number of rows, with AVX-512 and with AMX."""
 TARGETS = {1: 1.3, 4: 1.3, 16: 1.1, 64: 1.0, 256: 1.0, 1024: 1.0}
@@ -69,22 +71,31 @@ def weights() -> list[Tensor]:
     return result
 
 
-def candidates(matrices: list[Tensor]) -> dict[str, tuple[list[Product], int]]:
-    """What is compared: for each name the layers and their bytes."""
-    plain: list[Product] = [lambda x, w=w: F.linear(x, w) for w in matrices]  # type: ignore[misc]
-    result: dict[str, tuple[list[Product], int]] = {"torch": (plain, sum(w.nbytes for w in matrices))}
-    onednn = [OneDnnLinear(weight, None) for weight in matrices]
-    result["onednn"] = (list(onednn), sum(linear.nbytes for linear in onednn))
+def candidates(matrices: list[Tensor], names: Sequence[str]) -> dict[str, tuple[list[Product], int]]:
+    """What is compared: for each of ``names`` the layers and their bytes."""
+    result: dict[str, tuple[list[Product], int]] = {}
+    if "torch" in names:
+        plain: list[Product] = [lambda x, w=w: F.linear(x, w) for w in matrices]  # type: ignore[misc]
+        result["torch"] = (plain, sum(w.nbytes for w in matrices))
+    if "onednn" in names:
+        onednn = [OneDnnLinear(weight, None) for weight in matrices]
+        result["onednn"] = (list(onednn), sum(linear.nbytes for linear in onednn))
     quants: tuple[Quantization, ...] = ("none", "int8", "int4", "w8a8")
     for quant in quants:
+        if ("bf16" if quant == "none" else quant) not in names:
+            continue
         start = time.perf_counter()
         packed = [linear for weight in matrices if (linear := pack(weight, None, quant)) is not None]
         print(f"packed {quant} in {time.perf_counter() - start:.1f} s", flush=True)
         result["bf16" if quant == "none" else quant] = (list(packed), sum(linear.nbytes for linear in packed))
     for bits in (4, 8):
+        if f"affine{bits}" not in names:
+            continue
         affine = [linear for weight in matrices if (linear := pack_quantized(affine_weight(weight, bits), None, False))]
         result[f"affine{bits}"] = (list(affine), sum(linear.nbytes for linear in affine))
     for name, (size, activations) in FLOAT8.items():
+        if name not in names:
+            continue
         made = [pack_float8(float8_weight(weight, size, activations), None, False) for weight in matrices]
         floats = [linear for linear in made if linear is not None]
         result[name] = (list(floats), sum(linear.nbytes for linear in floats))
@@ -127,13 +138,21 @@ def fastest_steps(layers: dict[str, list[Product]], matrices: list[Tensor], rows
     return {name: sum(fastest[shape] for shape in shapes) for name, fastest in best.items()}
 
 
+def _present(seconds: dict[str, float], against: str, *names: str) -> list[str]:
+    """Those of ``names`` that were measured, where ``against`` was, too."""
+    return [name for name in names if name in seconds and against in seconds]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    torch.set_num_threads(parser.parse_args().threads)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS, choices=tuple(TARGETS))
+    parser.add_argument("--candidates", nargs="+", default=CANDIDATES, choices=CANDIDATES, help="what is compared")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     print(f"instruction set {native.isa()}, {torch.get_num_threads()} threads", flush=True)
     matrices = weights()
-    compared = candidates(matrices)
+    compared = candidates(matrices, arguments.candidates)
     if integers_matter():
         always = measure_integers()
         set_always_integers(always)
@@ -141,7 +160,7 @@ def main() -> int:
     layers = {name: products for name, (products, _) in compared.items()}
     flops = 2.0 * sum(weight.numel() for weight in matrices)
     figures = []
-    for rows in ROWS:
+    for rows in arguments.rows:
         seconds = fastest_steps(layers, matrices, rows)
         before = len(figures)
         for name, step in seconds.items():
@@ -150,15 +169,17 @@ def main() -> int:
             )
             figures.append(Figure(f"linear_{name}_{rows}_ms", step * 24 / LAYERS * 1e3, "ms"))
             figures.append(Figure(f"linear_{name}_{rows}_rate", rate, unit))
-        for name in ("bf16", "int8", "int4", "affine4", "affine8"):
+        for name in _present(seconds, "onednn", "bf16", "int8", "int4", "affine4", "affine8"):
             ratio = seconds["onednn"] / seconds[name]
             goal = (">=", TARGETS[rows]) if name == "bf16" and native.isa() == "amx" else ("", 0.0)
             figures.append(Figure(f"linear_{name}_{rows}_vs_onednn", ratio, "x", *goal))
-        for name in ("int8", "w8a8", *FLOAT8):
+        for name in _present(seconds, "bf16", "int8", "w8a8", *FLOAT8):
             held = name == "w8a8" and native.isa() in ("avx512_bf16", "amx") and rows in W8A8_TARGETS
             goal = (">=", W8A8_TARGETS[rows]) if held else ("", 0.0)
             figures.append(Figure(f"linear_{name}_{rows}_vs_bf16", seconds["bf16"] / seconds[name], "x", *goal))
         for bits in (4, 8):
+            if not _present(seconds, f"int{bits}", f"affine{bits}"):
+                continue
             ratio = seconds[f"int{bits}"] / seconds[f"affine{bits}"]
             figures.append(Figure(f"linear_affine{bits}_{rows}_vs_int{bits}", ratio, "x"))
         print(*figures[before:], sep="\n", flush=True)
