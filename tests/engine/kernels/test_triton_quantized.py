@@ -87,7 +87,7 @@ def test_equals_the_product_with_the_dequantized_weight(
 ) -> None:
     bias = torch.randn(weight.outputs, generator=torch.Generator().manual_seed(3)).to(dtype)
     packed, plain = layer(weight, dtype, bias), layer(weight, dtype)
-    for rows in (1, 2, 16, 17, 40, 64, 65, 150):
+    for rows in (1, 16, 17, 64, 65):
         check(packed, weight, rows_of(rows, weight.inputs, dtype), bias)
     for rows in (3, 70):
         check(plain, weight, rows_of(rows, weight.inputs, dtype))
@@ -121,7 +121,7 @@ def test_integers_and_zero_points_at_both_ends(bits: int, dtype: torch.dtype) ->
 
 @pytest.mark.parametrize("scale_dtype", [torch.float16, torch.float32])
 def test_scales_of_few_rows_are_not_rounded(scale_dtype: torch.dtype) -> None:
-    """The bias takes the exact product away: a part in ten thousand may be left of it, rounded scales leave up to 20."""
+    """The bias takes the exact product away: a part in ten thousand may be left; rounded scales leave up to 20."""
     weight = random_weight(64, 256, group_size=256, scale_dtype=scale_dtype)
     exact = weight.dequantize().double().sum(1)
     bias = -exact.bfloat16()
@@ -151,11 +151,11 @@ def test_rows_that_are_not_finite_spoil_no_others(deterministic: bool) -> None:
 @EACH
 def test_deterministic_rows_do_not_depend_on_the_others(weight: QuantizedWeight | Float8Weight) -> None:
     packed = layer(weight, bias=torch.randn(weight.outputs), deterministic=True)
-    x = rows_of(150, weight.inputs)
+    x = rows_of(130, weight.inputs)
     whole = packed(x)
-    for rows in (1, 2, 16, 33, 64, 65, 129):
+    for rows in (1, 33, 65, 129):
         assert torch.equal(packed(x[:rows]), whole[:rows]), rows
-    order = torch.randperm(150, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    order = torch.randperm(130, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     assert torch.equal(packed(x[order]), whole[order])
     check(layer(weight, deterministic=True), weight, x)
 

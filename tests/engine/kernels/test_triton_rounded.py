@@ -117,7 +117,7 @@ def test_int8(outputs: int, inputs: int, scale: float | None, dtype: torch.dtype
     assert not why_not_rounded(weight, None)
     packed = RoundedLinear(on(DEVICE, weight), bias.to(DEVICE), dtype, input_scale=scale)
     plain = RoundedLinear(on(DEVICE, weight), None, dtype, input_scale=scale)
-    for rows in (1, 16, 17, 40, 64, 65, 150):
+    for rows in (1, 17, 64, 70):
         check(packed, weight, rows_of(rows, inputs, dtype), bias, scale=scale)
     check(plain, weight, rows_of(3, inputs, dtype), None, scale=scale)
     assert packed(rows_of(3, inputs, dtype)[:0]).shape == (0, outputs)
@@ -133,11 +133,11 @@ def test_int8_in_an_order_and_of_fewer_bits() -> None:
 def test_sums_of_int8_are_exact_however_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits of a row are the same alone, in any batch, with any splits, and by cuBLAS."""
     monkeypatch.setattr(forms, "processors", lambda device: 64)
-    weight, x = int8_weight(72, 2504), rows_of(150, 2504)
+    weight, x = int8_weight(72, 1504), rows_of(70, 1504)
     x[7] = 1e30
     packed = RoundedLinear(on(DEVICE, weight), torch.randn(72).to(DEVICE), BF16)
     whole = packed(x)
-    for rows in (1, 2, 16, 33, 64, 65):
+    for rows in (1, 16, 33, 64):
         assert torch.equal(packed(x[:rows]), whole[:rows]), rows
     monkeypatch.setattr(forms, "processors", lambda device: 1)
     assert torch.equal(packed(x[:5]), whole[:5])
@@ -166,7 +166,7 @@ def test_products_of_rows_that_are_not_finite() -> None:
 
 FLOAT8 = {
     "in blocks": ((150, 300), (128, 128), 128),
-    "in small blocks": ((70, 200), (32, 64), 32),
+    "in small blocks": ((70, 136), (32, 64), 32),
     "in blocks, by token": ((64, 384), (64, 128), None),
     "by output": ((70, 130), (1, 130), None),
     "by tensor": ((48, 513), (48, 513), None),
@@ -185,9 +185,9 @@ def test_float8(
     packed = RoundedLinear(
         on(DEVICE, weight), bias.to(DEVICE), dtype, group_size=group_size, deterministic=deterministic
     )
-    for rows in (1, 17, 64, 150):
+    for rows in (1, 17, 70):
         check(packed, weight, rows_of(rows, shape[1], dtype), bias, group_size=group_size)
-    check(RoundedLinear(on(DEVICE, weight), None, dtype), weight, rows_of(70, shape[1], dtype), None)
+    check(RoundedLinear(on(DEVICE, weight), None, dtype), weight, rows_of(40, shape[1], dtype), None)
     assert packed(rows_of(3, shape[1], dtype)[:0]).shape == (0, shape[0])
     if group_size is None:
         fixed = RoundedLinear(on(DEVICE, weight), None, dtype, input_scale=0.25, deterministic=deterministic)
@@ -204,10 +204,10 @@ def test_deterministic_float8_rows_do_not_depend_on_the_others(
     packed = RoundedLinear(
         on(DEVICE, weight), torch.randn(shape[0]).to(DEVICE), BF16, group_size=group_size, deterministic=True
     )
-    x = rows_of(150, shape[1])
+    x = rows_of(130, shape[1])
     whole = packed(x)
-    for rows in (1, 2, 16, 33, 64, 65, 129):
-        assert torch.equal(packed(x[:rows]), whole[:rows]), rows
+    assert torch.equal(packed(x[:3]), whole[:3])
+    assert torch.equal(packed(x[63:129]), whole[63:129])
 
 
 @pytest.mark.skipif(COMPILED, reason="on a GPU torch's own is called by the tests above")

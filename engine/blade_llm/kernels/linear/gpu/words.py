@@ -81,7 +81,7 @@ class Words:
 
     @property
     def run(self) -> int:
-        """Slices whose products are summed up before they are scaled: a unit has whole runs, and a run has one scale."""
+        """Slices whose products are summed up before they are scaled: a unit has whole runs, a run has one scale."""
         return math.gcd(self.group_slices, self.slices)
 
     @property
