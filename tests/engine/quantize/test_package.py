@@ -104,3 +104,57 @@ def test_transformers_loads_it(tmp_path: Path, family: str, form: str) -> None:
     expected, found = reference_logits(load_reference(plain), tokens), reference_logits(model, tokens)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(found.argmax(-1), expected.argmax(-1))
+
+
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "int8": ("--quant_mode", "act_and_weight_quant"),
+    "fp8": ("--quant_mode", "act_and_weight_quant", "--quant_dtype", "fp8"),
+}
+
+
+@pytest.mark.parametrize("form", ACTIVATIONS)
+def test_it_reads_what_has_rounded_inputs(tmp_path: Path, form: str) -> None:
+    """The numbers, and how inputs are rounded: its own model is near that of the numbers alone, and not the same."""
+    from engine_support.quantize_runs import with_weights
+    from engine_support.tiny_models import load_reference, reference_logits
+    from transformers import AutoModelForCausalLM
+
+    save_model(tmp_path / "whole", "llama", **SIZES)
+    assert quantize(tmp_path / "whole", tmp_path / "small", *ACTIVATIONS[form]) == 0
+    scheme, stored = scheme_of(tmp_path / "small"), tensors_of(tmp_path / "small")
+    assert scheme.input_activations.dynamic
+    numbers = stored_linears(tmp_path / "small")
+    for module, weight in numbers.items():
+        if module == "lm_head":
+            continue
+        own = {key.removeprefix(f"{module}."): value for key, value in stored.items() if key.startswith(f"{module}.")}
+        assert torch.equal(compressor_of(scheme).decompress(own, scheme)["weight"].float(), weight), module
+    plain = load_reference(with_weights(tmp_path / "whole", tmp_path / "plain", numbers))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "small", dtype=torch.float32).eval()
+    tokens = list(range(3, 40))
+    expected, found = reference_logits(plain, tokens), reference_logits(model, tokens)
+    error = float((found - expected).norm() / expected.norm())
+    assert 1e-4 < error < 0.1
+
+
+@pytest.mark.parametrize("algorithm", ["gptq", "awq"])
+def test_transformers_loads_calibrated_ones(tmp_path: Path, algorithm: str) -> None:
+    from engine_support.calibrated import save_with_tokenizer, write_texts
+    from engine_support.quantize_runs import BLOCKS, with_weights
+    from engine_support.tiny_models import load_reference, reference_logits
+    from transformers import AutoModelForCausalLM
+
+    whole = save_with_tokenizer(tmp_path / "whole", "llama", torch.float32, **SIZES)
+    texts = write_texts(tmp_path / "texts.jsonl")
+    flags = (*BLOCKS, "--quant_algo", algorithm, "--calib_data_file", str(texts))
+    assert quantize(whole, tmp_path / "small", *flags) == 0
+    norms = {
+        name.removesuffix(".weight"): tensor
+        for name, tensor in tensors_of(tmp_path / "small").items()
+        if name.endswith("norm.weight")
+    }
+    plain = with_weights(whole, tmp_path / "plain", {**norms, **stored_linears(tmp_path / "small")})
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "small", dtype=torch.float32).eval()
+    tokens = list(range(3, 40))
+    expected, found = reference_logits(load_reference(plain), tokens), reference_logits(model, tokens)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -27,6 +27,8 @@ _BLOCK: Final = 16
 _MOST_POSITIONS: Final = 1 << 17
 _LOGIT_ELEMENTS: Final = 1 << 25
 """Logits that exist at a time."""
+_HEAD_ROWS: Final = 8192
+"""Rows of the output matrix that are in fp32 at a time."""
 _CPU: Final = torch.device("cpu")
 
 
@@ -101,14 +103,22 @@ class LayerwiseModel:
         return build_norm(self.spec.final_norm, self.parameters, "norm")(states.clone()) if len(states) else states
 
     def head(self) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of the output matrix."""
-        if self.spec.tied:
-            return self.parameters.tensor("embedding"), None
-        linear = self.parameters.linear("head")
-        return self.parameters.read(linear.weights), self.parameters.read(linear.biases) if linear.bias else None
+        """Weight, in the type that the checkpoint has it in, and bias of the output matrix."""
+        linear = None if self.spec.tied else self.parameters.linear("head")
+        weights = (self.parameters.map.tensors["embedding"],) if linear is None else linear.weights
+        bias = self.parameters.read(linear.biases) if linear is not None and linear.bias else None
+        if len(weights) == 1 and weights[0].plain:
+            return self.parameters.source.stored(weights[0].name), bias
+        return self.parameters.read(weights), bias
 
     def _logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        logits = F.linear(hidden, weight, bias) * self.spec.logits_scale
+        logits = torch.empty(len(hidden), len(weight))
+        for first in range(0, len(weight), _HEAD_ROWS):  # a whole output matrix in fp32 would be larger than layers
+            rows = slice(first, first + _HEAD_ROWS)
+            torch.mm(hidden, weight[rows].float().T, out=logits[:, rows])
+        if bias is not None:
+            logits += bias
+        logits *= self.spec.logits_scale
         cap = self.spec.logits_softcap
         return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 

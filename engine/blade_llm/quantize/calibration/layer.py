@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +14,7 @@ from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantization.awq import search_scales
+from blade_llm.quantization.checks import check_weight
 from blade_llm.quantization.clipping import least_output_error
 from blade_llm.quantization.float8 import quantize_float8
 from blade_llm.quantization.gptq import GptqOptions, gptq, split
@@ -78,6 +79,15 @@ class LayerQuantizer:
     def quantized(self, place: str) -> list[LinearPart]:
         """The parts of the linear layer at ``place`` that are to be quantised."""
         return [part for part in self._tensors.linears[place].parts if part.weight.name in self._modules]
+
+    def require_finite(self, places: Iterable[str]) -> None:
+        """Raise :class:`ModelFilesError` for weights at ``places`` that are not finite: computed with, they would spoil
+        all that follows."""
+        for part in (part for place in places for part in self.quantized(place)):
+            try:
+                check_weight(self._weights.tensor(part.weight.name))
+            except ValueError as error:
+                raise ModelFilesError(f"{part.weight.name} cannot be quantised: {error}") from None
 
     def quantize(
         self,

@@ -90,6 +90,7 @@ class Layerwise:
         same."""
         groups = self.groups(index)
         places = [place for group in groups for place in group.places if self.quantizer.quantized(place)]
+        self.quantizer.require_finite(places)
         recorder = Recorder(places, hessians=self.quantizer.measures_outputs)
         layer = self.model.layer(index, CalibrationMethod(dict(self.tensors.linears), recorder))
         for batch in self._calibrating if places else ():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from engine_support.calibrated import save_with_tokenizer, write_texts
 from engine_support.quantize_runs import BLOCKS, content, quantize, stored_linears, tensors_of, with_weights
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, load_reference, reference_greedy, reference_logits
+from safetensors.torch import save_file
 from torch import Tensor
 
+from blade_llm.cli.split import main as split_main
 from blade_llm.models.implementation import read_model_config
 from blade_llm.quantization.hessian import Hessian
 from blade_llm.quantization.report import layer_error
@@ -209,3 +212,28 @@ def test_hidden_states_in_files_change_nothing(model: Path, texts: Path, tmp_pat
     assert quantize(model, tmp_path / "memory", *flags) == 0
     assert quantize(model, tmp_path / "files", *flags, "--cpu_offload") == 0
     assert content(tmp_path / "memory") == content(tmp_path / "files")
+
+
+def test_a_split_folder_is_calibrated_as_the_whole(model: Path, texts: Path, tmp_path: Path) -> None:
+    flags = (*BLOCKS, "--quant_algo", "awq", "--calib_data_file", str(texts))
+    assert split_main(["--model", str(model), "-tp", "2", "--output_dir", str(tmp_path / "split")]) == 0
+    assert quantize(model, tmp_path / "one", *flags) == 0
+    assert quantize(tmp_path / "split", tmp_path / "other", *flags, "--tensor_parallel_size", "2") == 0
+    one, other = tensors_of(tmp_path / "one"), tensors_of(tmp_path / "other")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(other[name], tensor) for name, tensor in one.items())
+
+
+def test_weights_that_are_no_numbers_are_named(
+    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(model, tmp_path / "m")
+    tensors = tensors_of(model)
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, tmp_path / "m" / "model.safetensors", {"format": "pt"})
+    flags = (*BLOCKS, "--quant_algo", "awq", "--calib_data_file", str(texts))
+    assert quantize(tmp_path / "m", tmp_path / "o", *flags) == 1
+    said = capsys.readouterr().err
+    assert f"{name} cannot be quantised: 1 of 6144 weights are NaN or infinite: the checkpoint is damaged" in said
+    assert not (tmp_path / "o").exists()
