@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blade_llm.config import Task
+from blade_llm.kv_quant import KVQuant
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.families.registry import CLASSIFIERS, family_of
@@ -21,7 +22,6 @@ from blade_llm.models.names import tensor_map
 from blade_llm.models.quantized.config import read_forms, with_forms
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
-from blade_llm.spec.kv_quant import KVQuant
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling

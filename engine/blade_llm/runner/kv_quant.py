@@ -10,10 +10,9 @@ import logging
 from dataclasses import replace
 from typing import get_args
 
+from blade_llm.kv_quant import KVCacheQuant, KVMethod, KVQuant
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import UnsupportedSettingError
-from blade_llm.spec.kv_quant import KVCacheQuant, KVMethod, KVQuant
-
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import engine_support.triton_products  # noqa: F401  isort: skip
 from blade_llm.kernels.paged_attention import triton as kernels
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
 from blade_llm.kernels.rope_write_kv import triton as rope
-from blade_llm.spec.kv_quant import KVMethod
+from blade_llm.kv_quant import KVMethod
 
 EVERY = pytest.mark.parametrize("method", METHODS)
 MIXED = ([1, 1, 21, 5, 1], [40, 1, 73, 5, 17])
@@ -24,9 +24,7 @@ MIXED = ([1, 1, 21, 5, 1], [40, 1, 73, 5, 17])
     [(64, (4, 2), 1, torch.float32), (80, (3, 3), 4, torch.float16), (128, (7, 1), 2, torch.bfloat16)],
     ids=str,
 )
-def test_attention(
-    method: KVMethod, head_dim: int, heads: tuple[int, int], groups: int, dtype: torch.dtype
-) -> None:
+def test_attention(method: KVMethod, head_dim: int, heads: tuple[int, int], groups: int, dtype: torch.dtype) -> None:
     case = attention_case(*MIXED, *heads, head_dim, dtype)
     rows = rows_of(method, head_dim, dtype, groups)
     k_cache, v_cache = (cache.to(DEVICE) for cache in packed(case, rows))
@@ -70,4 +68,4 @@ def test_what_is_no_number_stays_none() -> None:
                        rows=rows)  # fmt: skip
     keys, values = (rows.dequantize(cache[0, 0, 0]) for cache in caches)
     assert keys.isnan().any()
-    assert torch.equal(values, torch.ones_like(values))
+    torch.testing.assert_close(values, torch.ones_like(values), atol=1e-3, rtol=0)

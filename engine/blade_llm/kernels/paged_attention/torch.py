@@ -202,10 +202,7 @@ def _decode(
         blocks, first = blocks.view(group.batch, -1)[:, skipped:].reshape(-1), skipped * block_size
         mask = _decode_mask(group.lengths, first, window, variant.chunk, q.dtype, q.device)
     keys, values = (
-        _gather(cache, blocks, rows)
-        .unflatten(0, (group.batch, -1))
-        .flatten(1, 2)[:, : longest - first]
-        .transpose(1, 2)
+        _gather(cache, blocks, rows).unflatten(0, (group.batch, -1)).flatten(1, 2)[:, : longest - first].transpose(1, 2)
         for cache in (k_cache, v_cache)
     )
     if mask is not None:  # what is hidden may be NaN, of another sequence: weighed by 0 it would be NaN all the same
@@ -236,10 +233,7 @@ def _prefill(
     share = q.shape[1] // kv_heads
     # [share, kv_heads, length, head_dim], the first dimension of stride zero
     keys, values = (
-        _gather(cache, prefill.blocks, rows)
-        .flatten(0, 1)
-        .transpose(0, 1)
-        .expand(share, -1, -1, -1)
+        _gather(cache, prefill.blocks, rows).flatten(0, 1).transpose(0, 1).expand(share, -1, -1, -1)
         for cache in (k_cache, v_cache)
     )
     queries = q.view(-1, kv_heads, share, head_dim).permute(2, 1, 0, 3)  # [share, kv_heads, count, head_dim]

@@ -42,7 +42,9 @@ def rope_write_kv(
     norms = (None, None) if q_norm is None or k_norm is None else (q_norm.data_ptr(), k_norm.data_ptr())
     sources = qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(), slot_mapping.data_ptr()
     targets = k_cache.data_ptr(), v_cache.data_ptr(), out.data_ptr()
-    _rope()(is_bf16, *sources, *targets, tokens, num_heads, kv_heads, head_dim, *norms, eps, unit_offset, address_of(rows))
+    _rope()(
+        is_bf16, *sources, *targets, tokens, num_heads, kv_heads, head_dim, *norms, eps, unit_offset, address_of(rows)
+    )
     return out
 
 
