@@ -95,7 +95,8 @@ def paged_attention(
     v_dim], contiguous or the first elements of each head of ``k_cache`` (the latent vectors of DeepSeek-V2's attention,
     arXiv 2405.04434, are both). Quantised caches are as ``rows`` of :func:`prepare` packs them. The step's keys and
     values are already written; unused cache slots must be finite. ``window``: a token sees only so many, itself
-    included; 0 for all. Without causality all of a sequence must be computed in one step. Returns [tokens, heads * v_dim].
+    included; 0 for all. Without causality all of a sequence must be computed in one step. Returns
+    [tokens, heads * v_dim].
 
     Raises :class:`ValueError` for options that do not go together.
     """
