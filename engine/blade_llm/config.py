@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from blade_llm.spec.quantization.kv_cache import KVCacheQuant
+from blade_llm.kv_quant import KVCacheQuant
 
 PACKED_CACHE_BYTES: Final = 32 << 30
 """What servers and offline engines let packed weights take on disk."""

@@ -17,6 +17,7 @@ from blade_llm.kernels.paged_attention import triton as kernels
 from blade_llm.kernels.paged_attention.triton_combine import combine
 from blade_llm.kernels.paged_attention.triton_forms import head_splits, widths_of
 from blade_llm.kernels.paged_attention.triton_kernels import attend
+from blade_llm.kv_quant import METHOD_NUMBERS, KVQuant
 
 TARGETS = {"hopper": (GPUTarget("cuda", 90, 32), 227 << 10), "mi300": (GPUTarget("hip", "gfx942", 64), 64 << 10)}
 POINTERS = {"out": "*bf16", "parts": "*fp32", "weights": "*fp32", "q": "*bf16", "k_cache": "*bf16", "v_cache": "*bf16"}
@@ -24,6 +25,7 @@ INDICES = {
     "block_table": "*i32", "slots": "*i64", "query_starts": "*i64", "seq_lens": "*i64", "decodes": "*i64",
     "shorts": "*i64",
 }  # fmt: skip
+METHODS = {"int8": KVQuant("int8"), "int4affine": KVQuant("int4_affine", 2), "fp8": KVQuant("fp8_e4m3")}
 TERMS = {"slopes": "*fp32", "sinks": "*fp32", "tree": "*i64"}
 SIZES = ("q_stride", "table_stride", "first_sequence", "first_token", "sequences", "segments", "programs", "window")
 
@@ -38,9 +40,10 @@ def compile_for(name: str, form: str) -> dict[str, object]:
     """``form``: prefill, decode (split along the context) or combine; with ``captured_`` before it, as a graph of mixed
     steps has it; with ``options_``, all that scores can have; with ``wide_``, keys of 192 and values of 128 dimensions;
     with ``latent_``, latent vectors of 512 and 64 that 128 heads share; with ``tree_``, tokens that branch; with
-    ``short_``, sequences of few new tokens, whose contexts are divided."""
+    ``short_``, sequences of few new tokens, whose contexts are divided; with ``int8_``, ``int4affine_`` or ``fp8_``,
+    over a quantised cache."""
     whole = form
-    names = ("captured", "options", "wide", "latent", "tree", "short")
+    names = ("captured", "options", "wide", "latent", "tree", "short", *METHODS)
     prefixes = {prefix: f"{prefix}_" in form for prefix in names}
     captured, options = prefixes["captured"], prefixes["options"]
     form = form.rsplit("_", 1)[-1]
@@ -65,6 +68,7 @@ def compile_for(name: str, form: str) -> dict[str, object]:
         "CAPTURED": captured,
         "WINDOWED": options,
     }
+    method = next((each for each in METHODS if prefixes[each]), None)
     signature = {**POINTERS, **INDICES, **TERMS, **dict.fromkeys(SIZES, "i32"), "scale": "fp32"}
     kernel = attend
     if form == "combine":
@@ -93,6 +97,13 @@ def compile_for(name: str, form: str) -> dict[str, object]:
         constants |= {"KV_HEADS": kv_heads * splits, "HEAD_SPLITS": splits, "HEAD_DIM": head_dim}
         constants |= {"PADDED_DIM": widths.padded, "REST_DIM": widths.rest, "SHARED_KV": widths.shared}
         constants |= {"V_SLOT_STRIDE": v_cache.stride(1), "V_HEAD_STRIDE": v_cache.stride(2), "CAUSAL": True}
+        constants |= {"K_HEAD_STRIDE": k_cache.stride(2), "METHOD": 0, "GROUP_SIZE": 0}
+        if method is not None:
+            quant = METHODS[method]
+            row = quant.row_bytes(head_dim)
+            constants |= {"METHOD": METHOD_NUMBERS[quant.method], "GROUP_SIZE": head_dim // quant.groups}
+            constants |= {"K_HEAD_STRIDE": row, "V_HEAD_STRIDE": row, "V_SLOT_STRIDE": row * kv_heads}
+            signature |= {"k_cache": "*u8", "v_cache": "*u8"}
         constants |= {"SOFTCAP": 50.0 if options else 0.0, "ALIBI": options, "TREE": prefixes["tree"]}
         constants |= {"BLOCK_SIZE": 16, "BLOCK_M": config.rows, "DECODE": decode}
         short = prefixes["short"]

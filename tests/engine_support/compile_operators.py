@@ -15,6 +15,8 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from blade_llm.kernels.activate.kinds import FORMULAS
+from blade_llm.kernels.kv_rows import QuantizedRows
+from blade_llm.kv_quant import KVQuant
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.norm import NormSpec
 from blade_llm.spec.rope import RopeSpec
@@ -75,6 +77,10 @@ def main(target: str) -> None:
     k_cache = torch.zeros(2, 16, 4, 128, dtype=torch.bfloat16)
     for qk_norm in (False, True):
         warm.warm_layers(torch.bfloat16, k_cache, hidden=3584, inner=[18944], num_heads=28, qk_norm=qk_norm)
+    for quant in (KVQuant("int8"), KVQuant("int4_affine", 4), KVQuant("fp8_e4m3")):
+        rows = QuantizedRows(quant, 128, torch.bfloat16)
+        cache = torch.zeros(2, 16, 4, rows.row_bytes, dtype=torch.uint8)
+        warm.warm_layers(torch.bfloat16, cache, hidden=3584, inner=[18944], num_heads=28, rows=rows)
     warm.warm_family(
         torch.bfloat16,
         torch.device("cpu"),

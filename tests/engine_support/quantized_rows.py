@@ -8,7 +8,7 @@ from engine_support.attention_cases import AttentionCase
 from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.paged_attention import PLAIN, AttentionVariant
 from blade_llm.kernels.paged_attention import torch as reference
-from blade_llm.spec.quantization.kv_cache import METHOD_NUMBERS, KVMethod, KVQuant
+from blade_llm.kv_quant import METHOD_NUMBERS, KVMethod, KVQuant
 
 METHODS: tuple[KVMethod, ...] = tuple(METHOD_NUMBERS)
 

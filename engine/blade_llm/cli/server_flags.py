@@ -21,8 +21,8 @@ from blade_llm.cli.flags import (
     tokens,
 )
 from blade_llm.config import PACKED_CACHE_BYTES, ModelImpl, Task
+from blade_llm.kv_quant import KVCacheQuant
 from blade_llm.models.dtypes import DTYPE_ALIASES
-from blade_llm.spec.quantization.kv_cache import KVCacheQuant
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS
 from blade_protocol import ports

@@ -1,11 +1,11 @@
 """Quantised rows of the KV cache in plain torch, which defines what the kernels compute.
 
-A row (:mod:`blade_llm.spec.quantization.kv_cache`) is packed numbers, then an fp16 scale of each group, then, of affine methods, an
+A row (:mod:`blade_llm.kv_quant`) is packed numbers, then an fp16 scale of each group, then, of affine methods, an
 fp16 zero of each. Scales are rounded first and used rounded, so their own rounding adds no error:
 
 - ``int8``: ``round(x / s) + 128`` with ``s = max |x| / 127``.
-- ``int4``: ``round(x / s) + 8`` with ``s = m / -8``, ``m`` being the element of the largest size with its sign: that one
-  gets the level -8, which has no positive counterpart.
+- ``int4``: ``round(x / s) + 8`` with ``s = m / -8``, ``m`` being the element of the largest size with its sign: that
+  one gets the level -8, which has no positive counterpart.
 - affine (Jacob et al., arXiv 1712.05877): ``round((x - z) / s)`` with ``z = min x``, ``s = (max x - z) / levels``.
 - fp8 (Micikevicius et al., arXiv 2209.05433): ``x / s`` as e4m3 or e5m2, with ``s = max |x| / 448``.
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blade_llm.spec.quantization.kv_cache import FP8_MAX, SCALE_BYTES, KVQuant
+from blade_llm.kv_quant import FP8_MAX, SCALE_BYTES, KVQuant
 
 _FP8 = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 

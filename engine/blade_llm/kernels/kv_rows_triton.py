@@ -1,4 +1,5 @@
 # mypy: ignore-errors
+# ruff: noqa: SIM109 (device code has no tuples to look into)
 """Device code for rows of the quantised KV cache (:mod:`blade_llm.kernels.kv_rows`): METHOD is a number of
 ``METHOD_NUMBERS``, SIZE the elements of a group, DIM those of a head."""
 

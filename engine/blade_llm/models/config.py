@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blade_llm.config import Task
+from blade_llm.kv_quant import KVQuant
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName, parse_dtype
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.families.registry import CLASSIFIERS, family_of
@@ -23,7 +24,7 @@ from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
-from blade_llm.spec.quantization.kv_cache import KVQuant
+from blade_llm.kv_quant import KVQuant
 from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.shard import Shard, Stage
 from blade_llm.spec.tensors import TensorMap

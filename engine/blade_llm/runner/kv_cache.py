@@ -22,7 +22,7 @@ def allocate_kv_cache(
 ) -> KVCache:
     """For each layer keys and values, [num_blocks + 1, block_size, kv_heads, head_dim], all zero. Values that are part
     of the keys are a view of them. Quantised ones are uint8, with a row's bytes in place of ``head_dim``
-    (:mod:`blade_llm.spec.quantization.kv_cache`).
+    (:mod:`blade_llm.kv_quant`).
 
     The block after the last is never given out: what pads a batch to the size of a CUDA graph is written there.
     Attention reads whole blocks and masks what is not filled yet, so every slot must be finite from the start. On CPU

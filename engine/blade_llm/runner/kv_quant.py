@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import get_args
+from typing import cast, get_args
 
+from blade_llm.kv_quant import KVCacheQuant, KVMethod, KVQuant
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import UnsupportedSettingError
-from blade_llm.spec.quantization.kv_cache import KVCacheQuant, KVMethod, KVQuant
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,7 @@ def with_kv_quant(model: ModelConfig, requested: KVCacheQuant, sub_heads: int = 
     """
     if requested == "no_quant" or kv_quant_problem(model, requested):
         return model
-    assert requested in get_args(KVMethod)
-    quant = KVQuant(requested, sub_heads)
+    quant = KVQuant(cast(KVMethod, requested), sub_heads)
     if problem := quant.problem(model.kv.head_dim):
         raise UnsupportedSettingError(problem)
     return replace(model, kv=replace(model.kv, quant=quant))

@@ -180,7 +180,11 @@ def test_arguments_of_llm() -> None:
     assert fields == {
         "max_gpu_memory_utilization": 0.5, "disable_cuda_graph": True, "max_batch_tokens": 512, "max_num_seqs": 8,
         "enable_prompt_cache": False, "load_format": "auto", "tensor_parallel_size": 1, "mistaken": 1,
+        "kv_cache_quant": "no_quant",
     }  # fmt: skip
+    assert engine_fields({"kv_cache_dtype": "fp8_e5m2"})[0] == {"kv_cache_quant": "fp8_e5m2"}
+    with pytest.raises(ValueError, match=r"kv_cache_dtype=True .* choose from no_quant, int8"):
+        engine_fields({"kv_cache_dtype": True})
     assert [warning.partition(" ")[0] for warning in warnings] == ["swap_space", "trust_remote_code"]
     with pytest.raises(ValueError, match="HF_HUB_CACHE"):
         engine_fields({"download_dir": "/x"})
@@ -223,7 +227,7 @@ def test_llm_takes_of_a_flag_it_has_no_field_for_what_requests_nothing(option: V
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"num_speculative_tokens": 1}, {"kv_cache_dtype": True}],
+    [{"num_speculative_tokens": 1}, {"tool_call_parser": "hermes"}],
 )
 def test_llm_refuses_what_it_cannot_do(arguments: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="leave it out"):

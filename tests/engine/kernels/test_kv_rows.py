@@ -16,7 +16,7 @@ from blade_llm.kernels.paged_attention import native
 from blade_llm.kernels.paged_attention import torch as reference
 from blade_llm.kernels.rope_write_kv import native as rope
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
-from blade_llm.spec.quantization.kv_cache import KVMethod, KVQuant
+from blade_llm.kv_quant import KVMethod, KVQuant
 
 EVERY = pytest.mark.parametrize("method", METHODS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -51,8 +51,10 @@ def test_what_packing_loses(method: KVMethod, groups: int) -> None:
     assert (error <= 0.501 * allowed + largest * 2e-3).all()
 
 
-@pytest.mark.parametrize(("method", "bytes_of_64"), [("int8", 66), ("int4", 34), ("int8_affine", 68),
-                                                     ("int4_affine", 36), ("fp8_e4m3", 66), ("fp8_e5m2", 66)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "bytes_of_64"),
+    [("int8", 66), ("int4", 34), ("int8_affine", 68), ("int4_affine", 36), ("fp8_e4m3", 66), ("fp8_e5m2", 66)],
+)
 def test_bytes_of_a_row(method: KVMethod, bytes_of_64: int) -> None:
     assert KVQuant(method).row_bytes(64) == bytes_of_64
     more = 4 if method.endswith("affine") else 2

@@ -15,14 +15,17 @@ FORMS = [f"{graph}{form}" for form in ("prefill", "decode", "combine") for graph
 FORMS += [f"{kind}{form}" for kind in ("options_", "wide_", "latent_") for form in ("prefill", "decode", "combine")]
 FORMS += ["tree_prefill", "short_prefill", "captured_short_prefill", "short_combine", "captured_short_combine"]
 FORMS += ["captured_tree_prefill", "captured_tree_short_prefill"]
+FORMS += ["int8_prefill", "int8_decode", "int4affine_prefill", "fp8_decode"]
 CHOSEN = {
     "hopper": (
         *("prefill", "captured_decode", "combine", "options_decode", "wide_prefill", "latent_decode", "latent_combine"),
         *("tree_prefill", "captured_short_prefill", "short_combine", "captured_tree_short_prefill"),
+        *("int8_prefill", "fp8_decode"),
     ),
     "mi300": (
         *("decode", "captured_prefill", "captured_combine", "options_prefill", "options_combine", "wide_decode"),
         *("wide_combine", "latent_prefill", "short_prefill", "captured_tree_prefill", "captured_short_combine"),
+        *("int4affine_prefill", "int8_decode"),
     ),
 }
 """Each form on one of the two."""

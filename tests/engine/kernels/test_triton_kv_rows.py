@@ -12,7 +12,7 @@ import engine_support.triton_products  # noqa: F401  isort: skip
 from blade_llm.kernels.paged_attention import triton as kernels
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
 from blade_llm.kernels.rope_write_kv import triton as rope
-from blade_llm.spec.quantization.kv_cache import KVMethod
+from blade_llm.kv_quant import KVMethod
 
 EVERY = pytest.mark.parametrize("method", METHODS)
 MIXED = ([1, 1, 21, 5, 1], [40, 1, 73, 5, 17])
@@ -68,4 +68,4 @@ def test_what_is_no_number_stays_none() -> None:
                        rows=rows)  # fmt: skip
     keys, values = (rows.dequantize(cache[0, 0, 0]) for cache in caches)
     assert keys.isnan().any()
-    assert torch.equal(values, torch.ones_like(values))
+    torch.testing.assert_close(values, torch.ones_like(values), atol=1e-3, rtol=0)

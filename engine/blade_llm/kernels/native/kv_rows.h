@@ -10,7 +10,7 @@
 
 namespace blade {
 
-// The numbers are METHOD_NUMBERS in spec/kv_quant.py.
+// The numbers are METHOD_NUMBERS in blade_llm/kv_quant.py.
 enum class KvMethod : int64_t { none, int8, int4, int8_affine, int4_affine, fp8_e4m3, fp8_e5m2 };
 
 // How the rows of a cache are packed.

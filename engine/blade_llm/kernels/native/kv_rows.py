@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 
 from blade_llm.kernels.kv_rows import QuantizedRows
-from blade_llm.spec.quantization.kv_cache import METHOD_NUMBERS
+from blade_llm.kv_quant import METHOD_NUMBERS
 
 
 class RowsStruct(ctypes.Structure):

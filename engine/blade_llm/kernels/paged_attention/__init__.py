@@ -93,9 +93,10 @@ def paged_attention(
     ``q``: [tokens, heads, head_dim]; ``heads`` is a multiple of ``kv_heads`` and consecutive query heads share one.
     ``k_cache``: [blocks, block_size, kv_heads, head_dim], contiguous; ``v_cache``: [blocks, block_size, kv_heads,
     v_dim], contiguous or the first elements of each head of ``k_cache`` (the latent vectors of DeepSeek-V2's attention,
-    arXiv 2405.04434, are both). Quantised caches are as ``rows`` of :func:`prepare` packs them. The step's keys and values are already written; unused cache slots must be finite.
-    ``window``: a token sees only so many, itself included; 0 for all. Without causality all of a sequence must be
-    computed in one step. Returns [tokens, heads * v_dim].
+    arXiv 2405.04434, are both). Quantised caches are as ``rows`` of :func:`prepare` packs them. The step's keys and
+    values are already written; unused cache slots must be finite. ``window``: a token sees only so many, itself
+    included; 0 for all. Without causality all of a sequence must be computed in one step. Returns
+    [tokens, heads * v_dim].
 
     Raises :class:`ValueError` for options that do not go together.
     """
@@ -129,8 +130,8 @@ def warm(
     """Compile every kernel that calls with these arguments can need, whatever the batch. Nothing to do but on a GPU.
 
     ``windows``: each ``window`` that some layer with this ``variant`` has. ``v_cache``: where values are of another
-    width than keys, or part of them. ``drafts``: steps may verify draft tokens; ``branches``: and these may branch. ``rows``: see
-    :func:`prepare`. The caches are read, not written.
+    width than keys, or part of them. ``drafts``: steps may verify draft tokens; ``branches``: and these may branch.
+    ``rows``: see :func:`prepare`. The caches are read, not written.
     """
     if backend_of(k_cache) == "triton":
         import blade_llm.kernels.paged_attention.triton as kernels

@@ -32,7 +32,7 @@ from blade_llm.kernels.paged_attention.triton_forms import Config, Widths, confi
 from blade_llm.kernels.paged_attention.triton_kernels import attend
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
 from blade_llm.kernels.shared_memory import shared_memory as _shared_memory
-from blade_llm.spec.quantization.kv_cache import METHOD_NUMBERS
+from blade_llm.kv_quant import METHOD_NUMBERS
 
 _LOG2_E = math.log2(math.e)
 _PROGRAMS_PER_PROCESSOR = 2

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.kv_rows_triton import pack_rows
-from blade_llm.spec.quantization.kv_cache import METHOD_NUMBERS
+from blade_llm.kv_quant import METHOD_NUMBERS
 
 _ELEMENTS = 1024
 """Elements of a half head that a program takes together, about."""

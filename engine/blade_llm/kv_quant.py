@@ -1,7 +1,7 @@
 """How keys and values are kept in fewer bits: the methods, and the bytes that a row of them takes. No torch.
 
-A *row* is one head of one token's key, or of its value. It carries its own scales behind its packed numbers, so whatever
-moves, shares or frees cache blocks moves them along and needs to know nothing of them.
+A *row* is one head of one token's key, or of its value. It carries its own scales behind its packed numbers, so
+whatever moves, shares or frees cache blocks moves them along and needs to know nothing of them.
 """
 
 from __future__ import annotations
