@@ -28,7 +28,7 @@ from benchmarks.quantization import perplexity
 from benchmarks.quantization.corpus import Corpus, CorpusError, cache_folder, load_corpus
 from benchmarks.quantization.methods import METHODS, Method
 from benchmarks.quantization.outliers import with_outliers
-from benchmarks.quantization.table import ALWAYS, COLLAPSES, table, verdicts
+from benchmarks.quantization.table import BOUNDS, table, verdicts
 from benchmarks.quantization.train import WINDOW, encode, trained, windows
 
 SCORED: Final = 64 if QUICK else 256
@@ -122,8 +122,7 @@ def main() -> int:
         only = options.only or ("outliers" if QUICK else None)
         for label, folder in models.items() if only is None else [(only, models[only])]:
             perplexities = bench.rows(folder, methods)
-            bounds = ALWAYS + (COLLAPSES if label == "outliers" else ())
-            lines, found, holds = verdicts(perplexities, label, bounds)
+            lines, found, holds = verdicts(perplexities, label, BOUNDS)
             print(f"\n{label}, {SCORED} windows of {WINDOW} tokens\n", *table(perplexities), "", *lines, "", sep="\n")
             figures += found
             met = met and holds
