@@ -3,7 +3,7 @@
 Two models: the one of :mod:`~benchmarks.quantization.train`, and the same function with outlier channels
 (:mod:`~benchmarks.quantization.outliers`). Checkpoints are made by the command, one after another, and scored by a
 process of the engine each. ``QUICK=1``: the model with outliers and a quarter of the text. ``ROWS=bf16,gptq-4``: some
-rows; bounds of others are then missed.
+rows; bounds of others are then missed. ``--only trained``: one table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.quantization import perplexity
 from benchmarks.quantization.corpus import Corpus, CorpusError, cache_folder, load_corpus
 from benchmarks.quantization.methods import METHODS, Method
 from benchmarks.quantization.outliers import with_outliers
-from benchmarks.quantization.table import ALWAYS, COLLAPSES, table, verdicts
+from benchmarks.quantization.table import BOUNDS, table, verdicts
 from benchmarks.quantization.train import WINDOW, encode, trained, windows
 
 SCORED: Final = 64 if QUICK else 256
@@ -102,6 +102,7 @@ def main() -> int:
     parser.add_argument(
         "--model", type=Path, help="a folder of the recipe's (--steps) to measure instead of the cache's"
     )
+    parser.add_argument("--only", choices=("trained", "outliers"), help="one of the two tables")
     options = parser.parse_args()
     wanted = [each for each in os.environ.get("ROWS", "").split(",") if each]
     methods = [each for each in METHODS if not wanted or each.name in wanted]
@@ -117,15 +118,16 @@ def main() -> int:
         work = Path(name)
         bench = Bench(corpus, Tokenizer.from_file(str(model / "tokenizer.json")), work)
         with_outliers(model, work / "outliers")
-        models = {"outliers": work / "outliers"} if QUICK else {"trained": model, "outliers": work / "outliers"}
-        for label, folder in models.items():
+        models = {"trained": model, "outliers": work / "outliers"}
+        only = options.only or ("outliers" if QUICK else None)
+        for label, folder in models.items() if only is None else [(only, models[only])]:
             perplexities = bench.rows(folder, methods)
-            bounds = ALWAYS + (COLLAPSES if label == "outliers" else ())
-            lines, found, holds = verdicts(perplexities, label, bounds)
+            lines, found, holds = verdicts(perplexities, label, BOUNDS)
             print(f"\n{label}, {SCORED} windows of {WINDOW} tokens\n", *table(perplexities), "", *lines, "", sep="\n")
             figures += found
             met = met and holds
-    code = report("quantization", figures, torch=str(torch.__version__), corpus=corpus.digest[:12])
+    about = {"torch": str(torch.__version__), "corpus": corpus.digest[:12]}
+    code = report("quantization", figures, keep=options.only is not None, **about)
     return max(code, 0 if met else 1)
 
 

@@ -39,7 +39,7 @@ GOOD = {
     "kv-int4": 30.5,
 }
 """Perplexities of which every bound holds."""
-BOUNDS = table.ALWAYS + table.COLLAPSES
+BOUNDS = table.BOUNDS
 
 
 def paragraph(number: int) -> str:
@@ -214,7 +214,7 @@ def test_all_bounds_can_be_met() -> None:
         ("gptq-4", 32.8, {"gptq-4-to-bf16"}),
         ("awq-4", 33.1, {"awq-4-to-minmax-4"}),
         ("smoothquant+-4", 33.1, {"smoothquant+-4-to-minmax-4"}),
-        ("minmax-3", 59.0, {"loss-of-minmax-3-to-gptq-3"}),
+        ("minmax-3", 47.0, {"loss-of-minmax-3-to-gptq-3"}),
         ("gptq-3", 42.7, {"gptq-3-to-bf16"}),
         ("w8a8-smoothquant", 30.7, {"w8a8-smoothquant-to-bf16"}),
         ("w8a8-smoothquant", 41.0, {"w8a8-smoothquant-to-bf16", "w8a8-smoothquant-to-w8a8-minmax"}),
