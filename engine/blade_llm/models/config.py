@@ -24,7 +24,6 @@ from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
-from blade_llm.kv_quant import KVQuant
 from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.shard import Shard, Stage
 from blade_llm.spec.tensors import TensorMap
