@@ -95,9 +95,9 @@ def multiply_in_blocks(
     """[tokens, in] times a weight whose ``outputs`` come in ``blocks`` ([some, in] fp32), to [tokens, out] of the same
     type.
 
-    Takes the memory that :func:`blade_llm.spec.quantization.weights.dequantized_bytes` says. ``rows``: always so many tokens are
-    multiplied at once, because libraries choose by their number how they sum; None: all. ``activations``: how ``x`` is
-    rounded before; None: it is not.
+    Takes the memory that :func:`blade_llm.spec.quantization.weights.dequantized_bytes` says. ``rows``: always so many
+    tokens are multiplied at once, because libraries choose by their number how they sum; None: all. ``activations``: how
+    ``x`` is rounded before; None: it is not.
     """
     dtype = x.dtype if x.device.type == "cuda" else torch.float32
     tokens = len(x)
