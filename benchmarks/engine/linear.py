@@ -159,7 +159,7 @@ def main() -> int:
         print(f"many rows by quantised weights are multiplied {'as integers' if always else 'in bf16'}", flush=True)
     layers = {name: products for name, (products, _) in compared.items()}
     flops = 2.0 * sum(weight.numel() for weight in matrices)
-    figures = []
+    figures: list[Figure] = []
     for rows in arguments.rows:
         seconds = fastest_steps(layers, matrices, rows)
         before = len(figures)
