@@ -25,6 +25,7 @@ from blade_llm.kernels.linear.gpu.int8 import int8_linear
 from blade_llm.kernels.linear.gpu.rounded import RoundedLinear, why_not_rounded
 from blade_llm.kernels.linear.gpu.rounding import round_rows
 from blade_llm.kernels.linear.quantized import QuantizedWeight
+from blade_llm.spec.quantized import dequantized_bytes
 
 BF16, FP16 = torch.bfloat16, torch.float16
 DTYPES = pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
@@ -141,8 +142,19 @@ def test_sums_of_int8_are_exact_however_they_are_made(monkeypatch: pytest.Monkey
         assert torch.equal(packed(x[:rows]), whole[:rows]), rows
     monkeypatch.setattr(forms, "processors", lambda device: 1)
     assert torch.equal(packed(x[:5]), whole[:5])
+    monkeypatch.setattr(int8, "_outputs_at_once", lambda rows, outputs, inputs: 32)
+    assert torch.equal(packed(x), whole)
     monkeypatch.setattr(int8, "_MULTIPLE", 1000)
     assert torch.equal(packed(x), whole)
+
+
+@pytest.mark.parametrize("inputs", [64, 896, 4096, 18944])
+@pytest.mark.parametrize("outputs", [128, 1024, 28672, 151936])
+def test_sums_of_int8_take_no_more_memory_than_is_planned_for(outputs: int, inputs: int) -> None:
+    for rows in (65, 128, 500, 8192):
+        at_once = int8._outputs_at_once(rows, outputs, inputs)
+        assert at_once == outputs or at_once % 8 == 0
+        assert rows * (inputs + at_once * 4) <= dequantized_bytes(rows, outputs, inputs)
 
 
 def test_sums_of_the_largest_int8_fit() -> None:

@@ -19,6 +19,7 @@ _DEPTH = 128
 """Inputs of an iteration."""
 _MULTIPLE = 8
 """What ``torch._int_mm`` on a GPU takes inputs and outputs by; and it takes more than 16 rows."""
+_LEAST_SUMS = 1 << 21
 _BLOCK = 1024
 
 
@@ -44,29 +45,41 @@ def int8_linear(
     if not rows:
         return y
     values, scales = round_rows(x, "int8", input_scale)
-    if rows > MOST_ROWS and inputs % _MULTIPLE == 0 and outputs % _MULTIPLE == 0:
-        sums = torch._int_mm(values, weight.t())[None]
-    else:
-        sums = _sums(values, weight)
-    kernels.scale_sums[(-(-outputs // _BLOCK), rows)](
-        sums,
-        scales,
-        weight_scale,
-        x if bias is None else bias,
-        y,
-        rows,
-        OUTPUTS=outputs,
-        SPLITS=len(sums),
-        BIASED=bias is not None,
-        BLOCK=_BLOCK,
-        num_warps=4,
-    )
+    at_once = _outputs_at_once(rows, outputs, inputs)
+    for first in range(0, outputs, at_once):
+        some = slice(first, first + at_once)
+        sums = _sums(values, weight[some])
+        kernels.scale_sums[(-(-sums.shape[2] // _BLOCK), rows)](
+            sums,
+            scales,
+            weight_scale[some],
+            x if bias is None else bias[some],
+            y[:, some],
+            rows,
+            OUTPUTS=sums.shape[2],
+            ALL_OUTPUTS=outputs,
+            SPLITS=len(sums),
+            BIASED=bias is not None,
+            BLOCK=_BLOCK,
+            num_warps=4,
+        )
     return y
+
+
+def _outputs_at_once(rows: int, outputs: int, inputs: int) -> int:
+    """Outputs whose sums, of 4 bytes, exist at a time: for many rows no more than half as many as there are inputs, so
+    that the memory of a step is what is planned for it (:func:`blade_llm.spec.quantized.dequantized_bytes`)."""
+    if rows <= MOST_ROWS:
+        return outputs
+    block = max(inputs // 2, _LEAST_SUMS // rows)
+    return min(outputs, max(_MULTIPLE, block - block % _MULTIPLE))
 
 
 def _sums(x: Tensor, weight: Tensor) -> Tensor:
     """[splits, rows, out] int32."""
     rows, (outputs, inputs) = len(x), weight.shape
+    if rows > MOST_ROWS and inputs % _MULTIPLE == 0 and outputs % _MULTIPLE == 0:
+        return torch._int_mm(x, weight.t())[None]
     form = form_of(min(rows, MOST_ROWS), deterministic=False)
     splits, each = split_units(-(-inputs // _DEPTH), outputs, form.outputs, x.device)
     if rows > MOST_ROWS:

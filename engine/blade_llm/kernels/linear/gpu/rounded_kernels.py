@@ -102,11 +102,12 @@ def scale_sums(
     out_ptr,
     rows,
     OUTPUTS: tl.constexpr,
+    ALL_OUTPUTS: tl.constexpr,
     SPLITS: tl.constexpr,
     BIASED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A piece of one row of the result, of integers' sums over the splits."""
+    """A piece of one row of the result, which has ALL_OUTPUTS, of integers' sums over the splits."""
     outputs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1).to(tl.int64)
     exists = outputs < OUTPUTS
@@ -117,7 +118,7 @@ def scale_sums(
     result = total.to(tl.float32) * scale
     if BIASED:
         result += tl.load(bias_ptr + outputs, exists, 0.0).to(tl.float32)
-    tl.store(out_ptr + row * OUTPUTS + outputs, result.to(out_ptr.dtype.element_ty), exists)
+    tl.store(out_ptr + row * ALL_OUTPUTS + outputs, result.to(out_ptr.dtype.element_ty), exists)
 
 
 @triton.jit(do_not_specialize=["rows"])
