@@ -25,7 +25,7 @@ from blade_llm.kernels.linear.gpu.int8 import int8_linear
 from blade_llm.kernels.linear.gpu.rounded import RoundedLinear, why_not_rounded
 from blade_llm.kernels.linear.gpu.rounding import round_rows
 from blade_llm.kernels.linear.quantized import QuantizedWeight
-from blade_llm.spec.quantized import dequantized_bytes
+from blade_llm.spec.quantization.weights import dequantized_bytes
 
 BF16, FP16 = torch.bfloat16, torch.float16
 DTYPES = pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)

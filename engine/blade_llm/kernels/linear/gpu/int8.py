@@ -68,7 +68,8 @@ def int8_linear(
 
 def _outputs_at_once(rows: int, outputs: int, inputs: int) -> int:
     """Outputs whose sums, of 4 bytes, exist at a time: for many rows no more than half as many as there are inputs, so
-    that the memory of a step is what is planned for it (:func:`blade_llm.spec.quantized.dequantized_bytes`)."""
+    that the memory of a step is what is planned for it
+    (:func:`blade_llm.spec.quantization.weights.dequantized_bytes`)."""
     if rows <= MOST_ROWS:
         return outputs
     block = max(inputs // 2, _LEAST_SUMS // rows)
