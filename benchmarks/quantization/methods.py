@@ -53,5 +53,5 @@ METHODS: Final = (
     _both("w8a8-smoothquant_gptq", "W8A8, SmoothQuant and GPTQ", "smoothquant_gptq"),
     _weights("fp8", "weights fp8", "minmax", "--quant_dtype", "fp8"),
     _both("fp8-both", "weights and activations fp8", "minmax", "--quant_dtype", "fp8"),
-    *map(_cache, ("int8", "int4", "int8_affine", "int4_affine", "fp8_e4m3", "fp8_e5m2", "mix_i8i4")),
+    *map(_cache, ("int8", "int4", "int8_affine", "int4_affine", "fp8_e4m3", "fp8_e5m2")),
 )
