@@ -45,7 +45,7 @@ class QuantizedRows:
 
     def quantize(self, x: Tensor) -> Tensor:
         """[..., head_dim] floats to [..., row_bytes] uint8."""
-        wide = x.float().unflatten(-1, (self.quant.groups, -1))
+        wide = x.float().reshape(*x.shape[:-1], self.quant.groups, -1)
         largest, least = wide.amax(-1, keepdim=True), wide.amin(-1, keepdim=True)
         zero: Tensor | None = None
         method = self.quant.method
@@ -86,7 +86,7 @@ class QuantizedRows:
             wide = numbers.float()
         else:
             wide = numbers.contiguous().view(_FP8[method]).float()
-        wide = wide.unflatten(-1, (groups, -1)) * scale
+        wide = wide.reshape(*wide.shape[:-1], groups, -1) * scale
         if self.quant.affine:
             wide = wide + rows[..., packed + width :].contiguous().view(torch.float16).float().unsqueeze(-1)
         return wide.flatten(-2).to(self.dtype)

@@ -96,8 +96,8 @@ def multiply_in_blocks(
     type.
 
     Takes the memory that :func:`blade_llm.spec.quantization.weights.dequantized_bytes` says. ``rows``: always so many
-    tokens are multiplied at once, because libraries choose by their number how they sum; None: all. ``activations``: how
-    ``x`` is rounded before; None: it is not.
+    tokens are multiplied at once, because libraries choose by their number how they sum; None: all. ``activations``:
+    how ``x`` is rounded before; None: it is not.
     """
     dtype = x.dtype if x.device.type == "cuda" else torch.float32
     tokens = len(x)

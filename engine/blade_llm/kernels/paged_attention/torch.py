@@ -202,8 +202,8 @@ def _decode(
         blocks, first = blocks.view(group.batch, -1)[:, skipped:].reshape(-1), skipped * block_size
         mask = _decode_mask(group.lengths, first, window, variant.chunk, q.dtype, q.device)
     keys, values = (
-        _gather(cache, blocks, rows).unflatten(0, (group.batch, -1)).flatten(1, 2)[:, : longest - first].transpose(1, 2)
-        for cache in (k_cache, v_cache)
+        each.view(group.batch, -1, *each.shape[2:])[:, : longest - first].transpose(1, 2)
+        for each in (_gather(cache, blocks, rows) for cache in (k_cache, v_cache))
     )
     if mask is not None:  # what is hidden may be NaN, of another sequence: weighed by 0 it would be NaN all the same
         hidden = mask.isneginf().transpose(2, 3)
