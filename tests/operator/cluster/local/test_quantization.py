@@ -51,10 +51,10 @@ def _engine(running: Loop) -> Object:
 
 
 @pytest.mark.timeout(600)
-def test_weights_are_quantised_while_they_are_loaded(running: Loop) -> None:
+def test_weights_are_quantised_while_they_are_loaded_and_so_is_the_kv_cache(running: Loop) -> None:
     running.start()
     plans = []
-    for quantization in ({"method": "int8"}, {"method": "int", "bits": 4}):
+    for quantization in ({"method": "int8"}, {"method": "int", "bits": 4, "kvCache": "int8"}):
         _apply(running, {"uri": f"file://{MODEL}", "quantization": quantization})
         generation = running.service("demo")["metadata"]["generation"]
         running.until(
@@ -69,17 +69,19 @@ def test_weights_are_quantised_while_they_are_loaded(running: Loop) -> None:
         for container in (engine["spec"]["initContainers"][0], engine["spec"]["containers"][0]):
             words = container["args"]
             assert words[words.index("--quant") + 1] == f"int{quantization.get('bits', 8)}"
+            assert ("--kv_cache_quant" in words) == ("kvCache" in quantization)
         assert "number of items" in _answer(running)
-        plans.append(running.until(lambda: _weights(running), 60))
-    assert plans[1] < plans[0]
+        plans.append(running.until(lambda: _measured(running), 60))
+    assert parse_bytes(plans[1]["weights"]) < parse_bytes(plans[0]["weights"])
+    a_token = [parse_bytes(plan["kvCache"]) / plan["kvTokens"] for plan in plans]
+    assert a_token[1] < 0.6 * a_token[0]
 
 
-def _weights(running: Loop) -> int | None:
-    """Bytes of weights, as engines of the current revision measured them."""
+def _measured(running: Loop) -> Object | None:
+    """Where the memory of engines of the current revision goes, as they measured it."""
     status = running.service("demo")["status"]
-    fit = status.get("fit", {})
-    measured = fit.get("source") == "measured" and fit["revision"] == status["revision"]["current"]
-    return parse_bytes(fit["weights"]) if measured else None
+    fit: Object = status.get("fit", {})
+    return fit if fit.get("source") == "measured" and fit["revision"] == status["revision"]["current"] else None
 
 
 @pytest.mark.timeout(600)
