@@ -31,6 +31,7 @@ KERNELS = {
     "grouped_linear",
     "weighted_sum",
     "_one_row_kernel",
+    "pack_rows",
     "_few_rows_kernel",
 }
 PRODUCTS = {"grouped_linear", "_few_rows_kernel"}
