@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
+from engine_support.families import ROWS, save_row
 from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, run
+from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import ThreadRanks
 from engine_support.tiny_models import engine_config, save_model
 
@@ -82,6 +85,26 @@ def compare(found: dict[str, Result], expected: dict[str, Result]) -> None:
     assert found.keys() == expected.keys()
     for name, result in found.items():
         check_equal(result, expected[name])
+
+
+@pytest.mark.parametrize("method", ["int8", "int4_affine", "fp8_e4m3"])
+@pytest.mark.parametrize("name", ["llama-modules", "gemma2-modules"])
+def test_transformers_modules_keep_what_a_family_keeps(tmp_path: Path, name: str, method: KVCacheQuant) -> None:
+    """With windows and a soft cap, in chunks, and every byte of the cache."""
+    save_row(tmp_path, ROWS[name])
+    tokens, caches = [], []
+    for impl in ("blade", "transformers"):
+        runner = build_runner(engine_config(tmp_path, model_impl=impl, kv_cache_quant=method))
+        driver = Driver(runner)
+        driver.enter(0, prompt_of(40))
+        for count in (17, 23, *[1] * 8):
+            driver.step({0: count})
+        tokens.append(driver.live[0].tokens)
+        assert runner.model_config.kv.quant is not None
+        caches.append(torch.stack([torch.stack(each) for each in runner._kv_cache]))  # type: ignore[attr-defined]
+    assert tokens[0] == tokens[1]
+    assert caches[0].any()
+    assert (caches[0] != caches[1]).float().mean() < 0.01  # sums of another order are rounded to a neighbour
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
