@@ -16,6 +16,7 @@ from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, load_reference, reference_greedy, reference_logits
 
+from blade_llm.check.memory_fit import Gpu, check_memory_fit
 from blade_llm.kernels.experts.native import NativeExperts
 from blade_llm.kernels.experts.torch import TorchExperts
 from blade_llm.kernels.linear.native import is_available
@@ -120,3 +121,17 @@ def test_ranks_have_their_part_of_quantised_experts(name: str, experts: bool, tm
     expected = reference_greedy(reference, prompt_of(40), 12)
     runner = thread_ranks(tmp_path / "quantised", 2, enable_expert_parallel=experts)
     assert Driver(runner).generate(0, prompt_of(40), 12) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["gptq", "fp8, rounded"])
+def test_a_gpu_has_experts_as_floats_and_its_plan_knows(form: str, tmp_path: Path) -> None:
+    """Routed ones, but not what is shared or before them."""
+    save_mixture(tmp_path, "qwen2-moe", form)
+    plain, quantised = (read_model_config(tmp_path / folder) for folder in ("plain", "quantised"))
+    experts = sum(linear.size for place, linear in plain.tensors.linears.items() if ".experts." in place)
+    assert experts > plain.tensors.linear_size / 3
+    on_gpu = weight_bytes(quantised, "bfloat16", on_gpu=True)
+    assert 2 * experts < on_gpu < weight_bytes(plain, "bfloat16", on_gpu=True)
+    assert weight_bytes(quantised, "bfloat16") < on_gpu - experts / 2
+    detail = check_memory_fit(engine_config(tmp_path / "quantised", dtype="bfloat16"), gpu=Gpu(1 << 30, 1 << 30)).detail
+    assert f"weights {on_gpu} bytes" in detail
