@@ -19,7 +19,7 @@ from engine_support.tiny_models import engine_config, save_model
 from blade_llm import LLM, LoRARequest, SamplingParams
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.config import EngineConfig, SpeculativeConfig
-from blade_llm.kv_quant import METHOD_NUMBERS, KVCacheQuant
+from blade_llm.kv_quant import METHOD_NUMBERS, KVCacheQuant, KVQuant
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.runner import build_runner
@@ -216,6 +216,11 @@ def test_parts_that_do_not_divide_a_head(folder: Path) -> None:
         build_runner(engine_config(folder, kv_cache_quant="int8", kv_cache_quant_sub_heads=3))
     item = check_memory_fit(engine_config(folder, kv_cache_quant="int8", kv_cache_quant_sub_heads=3), limit=1 << 40)
     assert (item.status, "does not divide" in item.detail) == ("FAILED", True)
+    draft = {"draft_kv_cache_quant": "int8", "draft_kv_cache_quant_sub_heads": 7}
+    speculative = SpeculativeConfig(method="draft", draft_model=str(folder), **draft)
+    with pytest.raises(UnsupportedSettingError, match=r"--draft\.kv_cache_quant_sub_heads is 7, which does not divide"):
+        build_runner(engine_config(folder, speculative=speculative))
+    assert "needs heads of an even width, not 7; give" in (KVQuant("int4").problem(7) or "")
     runner = build_runner(engine_config(folder, kv_cache_quant="int8", kv_cache_quant_sub_heads=4))
     assert runner.memory_plan.kv_block_bytes == 16 * 2 * 2 * 2 * (8 + 4 * 2)
     with pytest.raises(ValueError, match=r"--kv_cache_quant_sub_heads 2 divides .* which is nothing"):
