@@ -61,11 +61,13 @@ class KVQuant:
 
     def problem(self, head_dim: int) -> str | None:
         """Why rows of ``head_dim`` elements cannot be kept this way; None where they can."""
-        if head_dim % self.groups or (self.four_bits and head_dim % 2):
+        if head_dim % self.groups:
             return (
                 f"kv_cache_quant_sub_heads is {self.groups}, which does not divide a head of {head_dim} elements; "
                 "give one that does"
             )
+        if self.four_bits and head_dim % 2:
+            return f"kv_cache_quant {self.method} needs heads of an even width, not {head_dim}; give one of 8 bits"
         return None
 
     def row_bytes(self, head_dim: int) -> int:

@@ -140,7 +140,7 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
 def _judge_gpus(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     """That of the stage with the least room for blocks, as all have as many."""
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
-    judged = [_judge_gpu(config, model, part, gpu) for part in _largest_parts(config, model, dtype)]
+    judged = [_judge_gpu(config, model, part, gpu) for part in _largest_parts(config, model, dtype, on_gpu=True)]
     return min(judged, key=lambda each: each[0])[1]
 
 
@@ -150,12 +150,12 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu:
     Raises `NotEnoughMemoryError` with the flags to change where nothing fits. ``part``: what a rank has of ``model``.
     """
     dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
-    weights = weight_bytes(part, dtype, config.quant)
+    weights = weight_bytes(part, dtype, config.quant, on_gpu=True)
     draft = draft_model_config(config, part, dtype)
     activations = activation_peak(config, part, dtype, draft)
     graphs = _graph_bytes(config, part, dtype)
     adapters = adapter_bytes(config, part, dtype, on_gpu=True)
-    drafting = _draft_weights(draft)
+    drafting = _draft_weights(draft, on_gpu=True)
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
@@ -187,7 +187,9 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu:
     return plan.blocks, CheckItem(name=NAME, status="PASS", detail=f"{parts}; {kv_cache}")
 
 
-def _largest_parts(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> list[ModelConfig]:
+def _largest_parts(
+    config: EngineConfig, model: ModelConfig, dtype: DTypeName, *, on_gpu: bool = False
+) -> list[ModelConfig]:
     """What the rank of each stage that has most of ``model``, of those on this machine, has of it. All ranks of a stage
     have as many heads, and so as much of the KV cache."""
     layout, names = RankLayout.of(config), _stored_names(config, model)
@@ -197,7 +199,11 @@ def _largest_parts(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -
         if names is not None:
             part = replace(part, tensors=part.tensors.found_in(names))
         stages.setdefault(layout.stage_of(rank), []).append(part)
-    return [max(parts, key=lambda part: weight_bytes(part, dtype, config.quant)) for parts in stages.values()]
+
+    def weights(part: ModelConfig) -> int:
+        return weight_bytes(part, dtype, config.quant, on_gpu=on_gpu)
+
+    return [max(parts, key=weights) for parts in stages.values()]
 
 
 def _stored_names(config: EngineConfig, model: ModelConfig) -> Collection[str] | None:
@@ -225,8 +231,8 @@ def _with_adapters(count: int) -> str:
     return f"+ adapters {_size(count)} " if count else ""
 
 
-def _draft_weights(draft: DraftModelConfig | None) -> int:
-    return 0 if draft is None else weight_bytes(draft.model, draft.dtype, "none")
+def _draft_weights(draft: DraftModelConfig | None, *, on_gpu: bool = False) -> int:
+    return 0 if draft is None else weight_bytes(draft.model, draft.dtype, "none", on_gpu=on_gpu)
 
 
 def _block_bytes(plan: KVCachePlan, draft: DraftModelConfig | None) -> int:

@@ -108,7 +108,7 @@ def quantized(x, least, largest, most, METHOD: tl.constexpr):
         return tl.minimum(tl.maximum(_round_even(divided), -8.0), 7.0).to(tl.int32) + 8, scale, zero
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots"])
 def pack_rows(
     x,  # [tokens, KV_HEADS, DIM]
     cache,

@@ -17,18 +17,25 @@ SCORED_AT_ONCE: Final = 64
 """Positions of prompts whose logits exist at the same time, where log-probabilities of a prompt are wanted."""
 
 
-def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none") -> int:
+def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none", *, on_gpu: bool = False) -> int:
     """Estimate of the weights' bytes on CPU, where the output matrix is packed beside the table it is tied to; of a
     rank's configuration, the rank's own.
 
     ``quant``: ``none``, ``int8``, ``int4`` or ``w8a8``, of all matrices but the embedding table. Those that
-    the checkpoint has quantised are counted as they are kept.
+    the checkpoint has quantised are counted as they are kept; ``on_gpu`` experts become floats.
     """
     tensors = config.tensors
     matrices = tensors.linear_size
     if config.decoder.head and config.decoder.tied and config.ends:
         matrices += _vocabulary_rows(config) * config.hidden_size
     floats = tensors.other_size * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
+    if on_gpu:
+        for part in tensors.quantized_experts():
+            assert part.form is not None
+            elements = part.wanted * part.wanted_inputs
+            floats += elements * DTYPE_BYTES[dtype] - part.form.packed_bytes(
+                part.wanted, part.wanted_inputs, part.inputs
+            )
     return floats + tensors.quantized_bytes
 
 

@@ -67,7 +67,7 @@ def draft_model_config(config: EngineConfig, target: ModelConfig, dtype: DTypeNa
     own = model if target.shard is None else _own_part(model, target.shard)
     quant = config.speculative.draft_kv_cache_quant, config.speculative.draft_kv_cache_quant_sub_heads
     # A head over the target's hidden states is made from the target's configuration: what that has is not the head's.
-    own = with_kv_quant(replace(own, kv=replace(own.kv, quant=None)), *quant)
+    own = with_kv_quant(replace(own, kv=replace(own.kv, quant=None)), *quant, "draft.")
     return DraftModelConfig(folder, own, draft_dtype)
 
 

@@ -17,8 +17,9 @@ from blade_llm.models.errors import UnsupportedSettingError
 logger = logging.getLogger(__name__)
 
 
-def with_kv_quant(model: ModelConfig, requested: KVCacheQuant, sub_heads: int = 1) -> ModelConfig:
+def with_kv_quant(model: ModelConfig, requested: KVCacheQuant, sub_heads: int = 1, whose: str = "") -> ModelConfig:
     """``model`` with the cache that is requested, or as it is where it cannot have that (:func:`kv_quant_problem`).
+    ``whose``: the prefix of the flags.
 
     Raises :class:`~blade_llm.models.errors.UnsupportedSettingError` where ``sub_heads`` does not divide a head.
     """
@@ -26,7 +27,7 @@ def with_kv_quant(model: ModelConfig, requested: KVCacheQuant, sub_heads: int = 
         return model
     quant = KVQuant(cast(KVMethod, requested), sub_heads)
     if problem := quant.problem(model.kv.head_dim):
-        raise UnsupportedSettingError(problem)
+        raise UnsupportedSettingError(f"--{whose}{problem}")
     return replace(model, kv=replace(model.kv, quant=quant))
 
 

@@ -297,6 +297,12 @@ class TensorMap:
             if part.form is not None
         )
 
+    def quantized_experts(self) -> Iterator[LinearPart]:
+        """The quantised parts of routed experts' layers."""
+        for place, linear in self.linears.items():
+            if ".experts." in place:
+                yield from (part for part in linear.parts if part.form is not None)
+
     def quantized_sizes(self) -> Iterator[tuple[int, int]]:
         """Outputs and inputs of the linear layers that have any weight which is kept quantised."""
         for linear in self.linears.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -89,7 +90,8 @@ def load_model(
     if packed_cache is None or isinstance(config.decoder, ModulesSpec) or not can_be_kept(device, dtype):
         return build(weights, tensors, pack)
     forms = [f"{part.module} {part.form}" for part in tensors.linear_parts() if part.form is not None]
-    settings = (repr(config), quant, str(deterministic), *forms)
+    packed = replace(config, kv=replace(config.kv, quant=None))  # weights are the same whatever the KV cache
+    settings = (repr(packed), quant, str(deterministic), *forms)
     return load_with_packed(*packed_cache, settings, weights, lambda source, packer: build(source, tensors, packer))
 
 

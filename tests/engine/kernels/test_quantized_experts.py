@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from blade_llm.kernels.experts.native import NativeExperts
 from blade_llm.kernels.experts.packed import Part
 from blade_llm.kernels.experts.torch import TorchExperts
 from blade_llm.kernels.linear import pack, pack_quantized
+from blade_llm.kernels.linear.activations import Activations
 from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.native import is_available
 from blade_llm.kernels.linear.packed import PackedLinear
@@ -76,7 +78,7 @@ FORMS: dict[str, Make] = {
     "fp8": floats,
     "mixed": mixed,
 }
-NATIVE = {"int4", "int4, zero points", "int4, act-order", "int8", "int8, groups", "3 bits", "mixed"}
+NATIVE = {"int4", "int4, zero points", "int4, act-order", "int8", "int8, groups", "3 bits", "mixed", "fp8"}
 
 
 def made(make: Make, count: int = EXPERTS) -> list[tuple[Weight, Weight]]:
@@ -118,6 +120,24 @@ def test_products(path: str, name: str) -> None:
         y = experts(x, ids, scales)
         assert y.dtype == x.dtype
         assert relative_error(y, plain(x, numbers(weights), ids, scales)) < BOUND, tokens
+
+
+@pytest.mark.parametrize("activations", [Activations("int8"), Activations("int8", 0.03)], ids=["by token", "static"])
+def test_activations_are_rounded_before_each_product(path: str, activations: Activations) -> None:
+    """As one expert after the other does with the equations, and not only its weights are rounded."""
+    weights = [
+        (replace(up, activations=activations), replace(down, activations=activations))
+        for up, down in made(FORMS["int8"])
+        if isinstance(up, QuantizedWeight) and isinstance(down, QuantizedWeight)
+    ]
+    experts = of_layers(layers([*weights], torch.bfloat16))
+    assert isinstance(experts, NativeExperts) == (path != "torch")
+    exact = of_layers(layers([*weights], torch.float32))
+    for tokens in TOKENS:
+        x, (ids, scales) = inputs(tokens), random_ids(tokens, EXPERTS, 2, seed=tokens)
+        y, expected = experts(x, ids, scales), exact(x.float(), ids, scales)
+        unrounded = plain(x, numbers([*weights]), ids, scales)
+        assert relative_error(y, expected) < min(2 * BOUND, 0.9 * relative_error(y, unrounded)), tokens
 
 
 @pytest.mark.parametrize("name", FORMS)

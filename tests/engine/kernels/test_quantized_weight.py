@@ -231,7 +231,7 @@ def test_each_block_becomes_floats_once(make: Callable[[], Any], deterministic: 
 )
 def test_working_memory(make: Callable[[], Any], deterministic: bool, monkeypatch: Any) -> None:
     """Besides the result, no more than is planned for."""
-    for module in ("kernels.linear.affine", "kernels.linear.float8", "spec.quantized"):
+    for module in ("kernels.linear.affine", "kernels.linear.float8", "spec.quantization.weights"):
         monkeypatch.setattr(f"blade_llm.{module}.BLOCK_ELEMENTS", 1 << 15)
     weight, x = make(), torch.ones(320, 512).bfloat16()
     linear = pack_quantized(weight, torch.ones(2000), deterministic=deterministic, dtype=torch.bfloat16)

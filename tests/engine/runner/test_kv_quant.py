@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import torch
+from engine_support.families import ROWS, save_row
 from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, run
+from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import ThreadRanks
 from engine_support.tiny_models import engine_config, save_model
 
 from blade_llm import LLM, LoRARequest, SamplingParams
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.config import EngineConfig, SpeculativeConfig
-from blade_llm.kv_quant import METHOD_NUMBERS, KVCacheQuant
+from blade_llm.kv_quant import METHOD_NUMBERS, KVCacheQuant, KVQuant
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.runner import build_runner
@@ -82,6 +85,26 @@ def compare(found: dict[str, Result], expected: dict[str, Result]) -> None:
     assert found.keys() == expected.keys()
     for name, result in found.items():
         check_equal(result, expected[name])
+
+
+@pytest.mark.parametrize("method", ["int8", "int4_affine", "fp8_e4m3"])
+@pytest.mark.parametrize("name", ["llama-modules", "gemma2-modules"])
+def test_transformers_modules_keep_what_a_family_keeps(tmp_path: Path, name: str, method: KVCacheQuant) -> None:
+    """With windows and a soft cap, in chunks, and every byte of the cache."""
+    save_row(tmp_path, ROWS[name])
+    tokens, caches = [], []
+    for impl in ("blade", "transformers"):
+        runner = build_runner(engine_config(tmp_path, model_impl=impl, kv_cache_quant=method))
+        driver = Driver(runner)
+        driver.enter(0, prompt_of(40))
+        for count in (17, 23, *[1] * 8):
+            driver.step({0: count})
+        tokens.append(driver.live[0].tokens)
+        assert runner.model_config.kv.quant is not None
+        caches.append(torch.stack([torch.stack(each) for each in runner._kv_cache]))  # type: ignore[attr-defined]
+    assert tokens[0] == tokens[1]
+    assert caches[0].any()
+    assert (caches[0] != caches[1]).float().mean() < 0.01  # sums of another order are rounded to a neighbour
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -193,6 +216,11 @@ def test_parts_that_do_not_divide_a_head(folder: Path) -> None:
         build_runner(engine_config(folder, kv_cache_quant="int8", kv_cache_quant_sub_heads=3))
     item = check_memory_fit(engine_config(folder, kv_cache_quant="int8", kv_cache_quant_sub_heads=3), limit=1 << 40)
     assert (item.status, "does not divide" in item.detail) == ("FAILED", True)
+    draft = {"draft_kv_cache_quant": "int8", "draft_kv_cache_quant_sub_heads": 7}
+    speculative = SpeculativeConfig(method="draft", draft_model=str(folder), **draft)
+    with pytest.raises(UnsupportedSettingError, match=r"--draft\.kv_cache_quant_sub_heads is 7, which does not divide"):
+        build_runner(engine_config(folder, speculative=speculative))
+    assert "needs heads of an even width, not 7; give" in (KVQuant("int4").problem(7) or "")
     runner = build_runner(engine_config(folder, kv_cache_quant="int8", kv_cache_quant_sub_heads=4))
     assert runner.memory_plan.kv_block_bytes == 16 * 2 * 2 * 2 * (8 + 4 * 2)
     with pytest.raises(ValueError, match=r"--kv_cache_quant_sub_heads 2 divides .* which is nothing"):

@@ -13,6 +13,7 @@ from engine_support.tiny_models import engine_config, save_model
 from blade_llm.kernels.paged_attention import warm as warm_attention
 from blade_llm.kernels.warm import warm_layers, warm_step
 from blade_llm.runner import build_runner
+from blade_llm.runner.kv_cache import rows_of
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 
@@ -49,22 +50,25 @@ def generate(driver: Driver, steps: int = 4) -> dict[int, list[int]]:
 
 def warm(runner: TorchRunner) -> None:
     model, tables, k_cache = runner.model_config, runner.tables, runner._kv_cache[0][0]
+    rows = rows_of(model.kv, runner.dtype)
     warm_layers(
         runner.dtype,
         k_cache,
         hidden=model.hidden_size,
         inner=[model.decoder.layers[0].mlp.inner],
         num_heads=model.num_heads,
+        rows=rows,
     )
     logits = torch.zeros(1, model.vocab_size, dtype=runner.dtype)
     warm_step(tables.token_ids, tables.block_table, k_cache.shape[1], logits)
-    warm_attention(k_cache, tables.block_table, model.num_heads)
+    warm_attention(k_cache, tables.block_table, model.num_heads, rows=rows)
 
 
+@pytest.mark.parametrize("kv_cache_quant", ["no_quant", "int8", "int4_affine"])
 def test_same_tokens_as_torch_operators_and_nothing_to_compile_in_service(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kv_cache_quant: str
 ) -> None:
-    runner = build_runner(engine_config(folder))
+    runner = build_runner(engine_config(folder, kv_cache_quant=kv_cache_quant))
     expected = generate(Driver(runner))
     triton_interpreter.use_triton(monkeypatch)
     variants = triton_interpreter.record_launches(monkeypatch)

@@ -22,6 +22,7 @@ from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.decoder import Decoder
 from blade_llm.models.sharding import shard_model
 from blade_llm.models.tensors import expected_tensors
+from blade_llm.runner.kv_quant import with_kv_quant
 from blade_llm.weights import sources
 from blade_llm.weights.loader import load_model
 from blade_llm.weights.packed_cache import file as packed_file
@@ -132,6 +133,14 @@ def test_other_settings_and_other_content_have_files_of_their_own(tmp_path: Path
     other = make_model(tmp_path / "other", shards=2, replace=changed)
     assert_equal(load(other, cache), load(other, None))
     assert len(files(cache)) == 3
+
+
+def test_any_kv_cache_has_the_same_file(model: Path, cache: Path, counted: list[str]) -> None:
+    plain = load_model_config(model)
+    load(model, cache, config=plain)
+    del counted[:]
+    load(model, cache, config=with_kv_quant(plain, "int8"))
+    assert (len(files(cache)), counted) == (1, [])
 
 
 def test_each_rank_has_a_file_of_its_own(model: Path, cache: Path, counted: list[str]) -> None:

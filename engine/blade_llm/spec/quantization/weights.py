@@ -238,8 +238,8 @@ class Float8Form:
         return replace(found, scale="activation_scale")
 
     def packed_bytes(self, outputs: int, inputs: int, whole_inputs: int) -> int:
-        """As :meth:`GptqForm.packed_bytes`."""
-        return outputs * inputs + 4 * _groups(outputs, self.rows) * _groups(inputs, self.columns)
+        """As :meth:`GptqForm.packed_bytes`. Kernels on a CPU have a scale for each output, though outputs share it."""
+        return outputs * inputs + 4 * outputs * _groups(inputs, self.columns)
 
 
 WeightForm = GptqForm | AwqForm | IntegerForm | Float8Form

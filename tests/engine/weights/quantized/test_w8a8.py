@@ -340,6 +340,9 @@ def test_quant_w8a8_leaves_activations_of_experts(tmp_path: Path) -> None:
     save_row(tmp_path, ROWS["mixtral"], torch.bfloat16)
     runner = build_runner(engine_config(tmp_path, quant="w8a8", dtype="bfloat16"))
     assert torch.isfinite(logits_of(runner)).all()
+    for layer in runner.model.layers:  # type: ignore[attr-defined]
+        assert layer.attention.qkv.packed.form.kind == "w8a8"
+        assert {part.form.kind for pair in layer.mlp.experts._linears for part in pair} == {"int8"}
 
 
 def test_an_older_name_of_the_configuration(tmp_path: Path) -> None:
