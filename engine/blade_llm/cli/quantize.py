@@ -106,17 +106,19 @@ def _print_report(report: Report) -> None:
     )
     Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(table)
     if calibration is not None:
-        _print_calibration(calibration)
+        _print_calibration(calibration, smooths=report.options.smooths)
     for note, count in itertools.islice(report.notes.items(), _NOTES):
         print(f"blade_llm_quantize: {count} weights: {note}", file=sys.stderr)
     if len(report.notes) > _NOTES:
         print(f"blade_llm_quantize: {len(report.notes) - _NOTES} more notes are in {REPORT_NAME}", file=sys.stderr)
 
 
-def _print_calibration(calibration: CalibrationReport) -> None:
+def _print_calibration(calibration: CalibrationReport, *, smooths: bool) -> None:
     """What perplexity became, and what was found."""
     if calibration.smoothing is not None:
         print(f"blade_llm_quantize: smoothed with an exponent of {calibration.smoothing:g}", file=sys.stderr)
+    elif smooths:
+        print("blade_llm_quantize: not smoothed: no exponent loses less than plain rounding", file=sys.stderr)
     if calibration.left:
         count = len(calibration.left)
         print(f"blade_llm_quantize: {count} weights stay as they are, so that perplexity grows less", file=sys.stderr)

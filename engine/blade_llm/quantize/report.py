@@ -47,7 +47,8 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     """None where no text has two tokens."""
     perplexity_after: float | None
     smoothing: float | None = None
-    """The exponent that SmoothQuant or SmoothQuant+ used."""
+    """The exponent that SmoothQuant or SmoothQuant+ used; None: nothing was smoothed, which SmoothQuant+ may find
+    best."""
     notes: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     """Linear layers that stay as they are for ``max_perplexity_increase``."""

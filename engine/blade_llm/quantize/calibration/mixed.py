@@ -86,7 +86,7 @@ def _try(
     layer: of its modules together, as they share kernels."""
     layerwise = Layerwise(work.config, work.reader, samples, work.options, modules)
     stored = work.reader.checkpoint.tensors
-    smoothing = work.options.smoothing
+    smoothing: float | None = work.options.smoothing
     if work.options.algorithm == "smoothquant+":
         smoothing = find_smoothing(layerwise, lambda name: None).alpha
     embedded = layerwise.model.embedded()

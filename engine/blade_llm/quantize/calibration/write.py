@@ -31,7 +31,7 @@ class LayerWriter:
         layerwise: Layerwise,
         files: StateFiles,
         done: Mapping[str, Done],
-        smoothing: float,
+        smoothing: float | None,
         progress: Progress,
     ) -> tuple[dict[str, Done], States]:
         """Quantise and write all layers that are not ``done``, from the first of them on; returns what is done then,
