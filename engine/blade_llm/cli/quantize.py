@@ -55,17 +55,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             states_in_files=flags["cpu_offload"],
         )
         if (report := made_before(output, job)) is not None:
-            print(f"blade_llm_quantize: {output_dir} is there already, made by the same command", file=sys.stderr)
-            return _done(report, output_dir)
+            return _found(report, output_dir)
         for note in () if job.samples is None else job.samples.notes:
             print(f"blade_llm_quantize: {note}", file=sys.stderr, flush=True)
         output.require_usable(whole=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         with locked(output.lock, lambda: _say_waiting(output)), byte_progress("quantising") as start:
+            if (report := made_before(output, job)) is not None:  # by the run that was waited for
+                return _found(report, output_dir)
             report = quantize_model(job, output, start)
     except FAILURES as failure:
         return end_with("blade_llm_quantize", failure, output_dir, kept=os.path.isdir(output.staging))
     _print_report(report)
+    return _done(report, output_dir)
+
+
+def _found(report: Report, output_dir: Path) -> int:
+    """Say that the work was done already."""
+    print(f"blade_llm_quantize: {output_dir} is there already, made by the same command", file=sys.stderr)
     return _done(report, output_dir)
 
 

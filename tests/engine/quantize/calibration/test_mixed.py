@@ -115,3 +115,15 @@ def test_shares_that_are_none(tmp_path: Path, share: str) -> None:
     with pytest.raises(SystemExit) as caught:
         quantize(MODEL, tmp_path / "o", f"--max_perplexity_increase={share}")
     assert caught.value.code == 2
+
+
+def test_the_same_command_finds_its_work_done(
+    texts: Path, half: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Layers that were left make other files than all layers would: Kubernetes gives a Job's command again."""
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, str(half))) == 0
+    made = content(tmp_path / "o")
+    capsys.readouterr()
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, str(half))) == 0
+    assert "is there already, made by the same command" in capsys.readouterr().err
+    assert content(tmp_path / "o") == made
