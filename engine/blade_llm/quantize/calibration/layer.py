@@ -174,13 +174,14 @@ class LayerQuantizer:
                 tensors = {"weight": quantized.values, "weight_scale": quantized.scales}
             layer.weights[name] = values
             wrong = values - weight
-            output = None if hessian is None else _ratio(output_energy(wrong, hessian), output_energy(weight, hessian))
             # Errors are those of the original weight: the scales on both sides are taken out again.
-            for each in (wrong, weight):
-                if factors is not None:
-                    each /= factors
-                if (divided := scaled.outputs.get(part.module)) is not None:
-                    each *= divided[:, None]
+            if (divided := scaled.outputs.get(part.module)) is not None:
+                wrong *= divided[:, None]
+                weight = weight * divided[:, None]
+            output = None if hessian is None else _ratio(output_energy(wrong, hessian), output_energy(weight, hessian))
+            if factors is not None:
+                wrong /= factors
+                weight = weight / factors
             layer.compressed[name] = Compressed(tensors, _ratio(_energy(wrong), _energy(weight)), output, notes)
 
     def _round(

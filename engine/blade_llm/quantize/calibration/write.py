@@ -96,7 +96,7 @@ class LayerWriter:
         whole = sum(map(self._nbytes, names))
         entries = []
         for name in names:
-            entry = Done(name, seconds * self._nbytes(name) / whole)
+            entry = Done(name, seconds * self._nbytes(name) / whole, changed=name in result.changed)
             if (found := result.compressed.get(name)) is not None:
                 entry = Done(name, entry.seconds, found.error, found.output_error, found.notes)
             entries.append(entry)
