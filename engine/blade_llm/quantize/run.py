@@ -275,7 +275,7 @@ def _with_some_left(staging: Path, job: Job, start: Callable[[int], Progress]) -
     else:
         staging.mkdir(exist_ok=True)
         with Journal(staging / JOURNAL_NAME, job.fingerprint, ()):
-            left = find_left(job, job.samples, start)
+            left = find_left(job, staging, job.samples, start)
         written = file.with_name(f"{file.name}.staging")
         written.write_bytes(msgspec.json.encode(left))
         sync(written)

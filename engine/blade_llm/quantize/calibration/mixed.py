@@ -4,6 +4,7 @@ grow by no more than is allowed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, Protocol
 
 from blade_llm.models.config import ModelConfig
@@ -11,7 +12,7 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.samples import Samples
 from blade_llm.quantize.calibration.search import find_smoothing
-from blade_llm.quantize.calibration.states import States
+from blade_llm.quantize.calibration.states import StateFiles
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.plan import Plan
 from blade_llm.quantize.source import TensorReader
@@ -36,51 +37,55 @@ class Work(Protocol):
     @property
     def plan(self) -> Plan: ...
 
+    @property
+    def states_in_files(self) -> bool: ...
 
-def find_left(work: Work, samples: Samples, start: Callable[[int], Progress]) -> tuple[str, ...]:
+
+def find_left(work: Work, folder: Path, samples: Samples, start: Callable[[int], Progress]) -> tuple[str, ...]:
     """The linear layers to leave as they are, by their modules, so that perplexity grows by at most the share that the
     options allow.
 
     Layers are left in the order of the errors of their outputs when all are quantised. How many: as many as the last
     try had, twice as many after each try that is too far off, then by halves. Each try quantises the whole model.
-    ``start``: called at each with the bytes of the layers, gives what is called with those that are done. Raises
-    :class:`ModelFilesError` where the share cannot be kept with anything quantised, and for texts without perplexity.
+    ``folder``: where hidden states are, if in files. ``start``: called at each try with the bytes of the layers, gives
+    what is called with those that are done. Raises :class:`ModelFilesError` where the share cannot be kept with
+    anything quantised, and for texts without perplexity, ``OSError``.
     """
+
+    def tried(modules: Mapping[str, str]) -> tuple[float, dict[tuple[str, ...], float]]:
+        return _try(work, folder, samples, modules, start)
+
+    def keeps(left: list[tuple[str, ...]]) -> bool:
+        gone = {module for modules in left for module in modules}
+        return tried({name: module for name, module in work.plan.modules.items() if module not in gone})[0] <= most
+
     most = work.options.max_perplexity_increase
     assert most is not None
-    increase, errors = _try(work, samples, work.plan.modules, start)
+    increase, errors = tried(work.plan.modules)
     if increase <= most:
         return ()
     ordered = sorted(errors, key=lambda modules: (-errors[modules], modules))
     too_few, enough = 0, 1
-    while enough < len(ordered) and not _keeps(work, samples, ordered[:enough], start, most):
+    while enough < len(ordered) and not keeps(ordered[:enough]):
         too_few, enough = enough, 2 * enough
     if enough >= len(ordered):
         enough = len(ordered) - 1
-        if enough <= too_few or not _keeps(work, samples, ordered[:enough], start, most):
+        if enough <= too_few or not keeps(ordered[:enough]):
             raise ModelFilesError(
                 f"--max_perplexity_increase {most:g} cannot be kept: all quantised it is {increase:.3g}, and too much "
                 "with a single layer; give a larger one, more bits or another --quant_algo"
             )
     while enough - too_few > max(1, enough // _EXACT):
         middle = (too_few + enough) // 2
-        if _keeps(work, samples, ordered[:middle], start, most):
+        if keeps(ordered[:middle]):
             enough = middle
         else:
             too_few = middle
     return tuple(sorted(module for modules in ordered[:enough] for module in modules))
 
 
-def _keeps(
-    work: Work, samples: Samples, left: list[tuple[str, ...]], start: Callable[[int], Progress], most: float
-) -> bool:
-    gone = {module for modules in left for module in modules}
-    modules = {name: module for name, module in work.plan.modules.items() if module not in gone}
-    return _try(work, samples, modules, start)[0] <= most
-
-
 def _try(
-    work: Work, samples: Samples, modules: Mapping[str, str], start: Callable[[int], Progress]
+    work: Work, folder: Path, samples: Samples, modules: Mapping[str, str], start: Callable[[int], Progress]
 ) -> tuple[float, dict[tuple[str, ...], float]]:
     """By how much perplexity grows with ``modules`` quantised, and the relative error of the outputs of each linear
     layer: of its modules together, as they share kernels."""
@@ -89,14 +94,24 @@ def _try(
     smoothing: float | None = work.options.smoothing
     if work.options.algorithm == "smoothquant+":
         smoothing = find_smoothing(layerwise, lambda name: None).alpha
-    embedded = layerwise.model.embedded()
-    states = States.of(embedded, layerwise.judging)
+    judging = layerwise.judging
+    files = StateFiles(
+        folder,
+        sum(map(len, samples.token_ids)),
+        judging.stop - judging.start,
+        work.config.hidden_size,
+        mapped=work.states_in_files,
+    )
+    states = files.first(layerwise.model.embedded(), judging)
     progress = start(sum(stored[name].nbytes for name in modules))
     errors: dict[tuple[str, ...], float] = {}
     for index in range(layerwise.num_layers):
+        after = files.next(states, index + 1)
+        files.remove()  # what is mapped stays until nobody needs it
         result = layerwise.quantize_layer(
-            index, states, states, smoothing, lambda name: progress(f"a try, {name}", stored[name].nbytes)
+            index, states, after, smoothing, lambda name: progress(f"a try, {name}", stored[name].nbytes)
         )
+        states = after
         for group in layerwise.groups(index):
             for place in group.places:
                 parts = layerwise.quantizer.quantized(place)

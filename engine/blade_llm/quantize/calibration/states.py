@@ -25,11 +25,6 @@ class States:
     tokens: int
     """Of all samples."""
 
-    @classmethod
-    def of(cls, embedded: Tensor, judging: slice) -> States:
-        """Those before the first layer, in memory. ``embedded``: [tokens, hidden], of which ``judging`` judge."""
-        return cls(torch.cat((embedded, embedded[judging])), len(embedded))
-
     @property
     def quantized(self) -> Tensor:
         """[tokens, hidden]."""

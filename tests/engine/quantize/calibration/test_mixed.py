@@ -14,7 +14,7 @@ from engine_support.quantize_runs import content, quantize, tensors_of
 
 from blade_llm import LLM, SamplingParams
 from blade_llm.models.implementation import read_model_config
-from blade_llm.quantize.calibration import mixed
+from blade_llm.quantize.calibration import mixed, states
 from blade_llm.quantize.report import REPORT_NAME
 from blade_llm.weights.checkpoint import check_weights, open_checkpoint
 
@@ -98,6 +98,24 @@ def test_killed_it_ends_with_the_same_bytes(
                 patch.setattr(mixed, "_try", lambda *arguments: pytest.fail("tried again"))
             assert quantize(MODEL, output, *flags) == 0
         assert content(output) == content(tmp_path / "made"), place
+
+
+def test_hidden_states_of_tries_lie_in_files(
+    texts: Path, half: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``--cpu_offload``, and the result is the same."""
+    made, tries = [], []
+    mapped, tried = states._mapped, mixed._try
+    monkeypatch.setattr(states, "_mapped", lambda *arguments: made.append(1) or mapped(*arguments))
+    monkeypatch.setattr(mixed, "_try", lambda *arguments: tries.append(1) or tried(*arguments))
+    assert quantize(MODEL, tmp_path / "memory", *flags_of(texts, str(half))) == 0
+    assert not made
+    tries.clear()
+    assert quantize(MODEL, tmp_path / "files", *flags_of(texts, str(half)), "--cpu_offload") == 0
+    layers = read_model_config(MODEL).num_layers
+    assert len(tries) > 1
+    assert len(made) == (layers + 1) * (len(tries) + 1)
+    assert content(tmp_path / "files") == content(tmp_path / "memory")
 
 
 def test_what_cannot_be_kept(
