@@ -7,19 +7,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
+
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.samples import Samples
 from blade_llm.quantize.calibration.search import find_smoothing
 from blade_llm.quantize.calibration.states import StateFiles
+from blade_llm.quantize.journal import JOURNAL_NAME
 from blade_llm.quantize.options import QuantizeOptions
+from blade_llm.quantize.output import sync
 from blade_llm.quantize.plan import Plan
 from blade_llm.quantize.source import TensorReader
 from blade_llm.weights.split.writer import Progress
 
 _EXACT: Final = 8
 """How many layers are left is found to one of so many of them."""
+_TRIES_NAME: Final = f"{JOURNAL_NAME}.tries"
+_Errors = dict[tuple[str, ...], float]
+"""By the modules of each linear layer."""
+_Found = tuple[float, list[tuple[tuple[str, ...], float]]]
+"""By how much perplexity grew, and the errors."""
 
 
 class Work(Protocol):
@@ -47,13 +56,16 @@ def find_left(work: Work, folder: Path, samples: Samples, start: Callable[[int],
 
     Layers are left in the order of the errors of their outputs when all are quantised. How many: as many as the last
     try had, twice as many after each try that is too far off, then by halves. Each try quantises the whole model.
-    ``folder``: where hidden states are, if in files. ``start``: called at each try with the bytes of the layers, gives
-    what is called with those that are done. Raises :class:`ModelFilesError` where the share cannot be kept with
-    anything quantised, and for texts without perplexity, ``OSError``.
+    ``folder``: where tries are noted, which are not made again, and where hidden states are, if in files. ``start``:
+    called at each try with the bytes of the layers, gives what is called with those that are done. Raises
+    :class:`ModelFilesError` where the share cannot be kept with anything quantised, and for texts without perplexity,
+    ``OSError``.
     """
 
-    def tried(modules: Mapping[str, str]) -> tuple[float, dict[tuple[str, ...], float]]:
-        return _try(work, folder, samples, modules, start)
+    tries = _Tries(folder / _TRIES_NAME)
+
+    def tried(modules: Mapping[str, str]) -> tuple[float, _Errors]:
+        return tries.next(lambda: _try(work, folder, samples, modules, start))
 
     def keeps(left: list[tuple[str, ...]]) -> bool:
         gone = {module for modules in left for module in modules}
@@ -84,9 +96,33 @@ def find_left(work: Work, folder: Path, samples: Samples, start: Callable[[int],
     return tuple(sorted(module for modules in ordered[:enough] for module in modules))
 
 
+class _Tries:
+    """What tries found, in a file: they follow from each other, so that a run that was killed has the same ones."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._found: list[_Found] = []
+        if file.is_file():
+            self._found = msgspec.json.decode(file.read_bytes(), type=list[_Found])
+        self._given = 0
+
+    def next(self, make: Callable[[], tuple[float, _Errors]]) -> tuple[float, _Errors]:
+        """What the next try found, which is made where it is not noted."""
+        if self._given == len(self._found):
+            increase, errors = make()
+            self._found.append((increase, list(errors.items())))
+            staging = self._file.with_name(f"{self._file.name}.staging")
+            staging.write_bytes(msgspec.json.encode(self._found))
+            sync(staging)
+            staging.replace(self._file)
+        increase, pairs = self._found[self._given]
+        self._given += 1
+        return increase, dict(pairs)
+
+
 def _try(
     work: Work, folder: Path, samples: Samples, modules: Mapping[str, str], start: Callable[[int], Progress]
-) -> tuple[float, dict[tuple[str, ...], float]]:
+) -> tuple[float, _Errors]:
     """By how much perplexity grows with ``modules`` quantised, and the relative error of the outputs of each linear
     layer: of its modules together, as they share kernels."""
     layerwise = Layerwise(work.config, work.reader, samples, work.options, modules)
@@ -104,7 +140,7 @@ def _try(
     )
     states = files.first(layerwise.model.embedded(), judging)
     progress = start(sum(stored[name].nbytes for name in modules))
-    errors: dict[tuple[str, ...], float] = {}
+    errors: _Errors = {}
     for index in range(layerwise.num_layers):
         after = files.next(states, index + 1)
         files.remove()  # what is mapped stays until nobody needs it

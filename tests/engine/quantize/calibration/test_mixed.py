@@ -100,6 +100,33 @@ def test_killed_it_ends_with_the_same_bytes(
         assert content(output) == content(tmp_path / "made"), place
 
 
+def test_tries_are_not_made_again(texts: Path, half: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a run that goes on where another was killed in its third try."""
+    tries: list[int] = []
+    original = mixed._try
+
+    def counted(most: int) -> Any:
+        def tried(*arguments: Any) -> Any:
+            if len(tries) == most:
+                raise KeyboardInterrupt
+            tries.append(1)
+            return original(*arguments)
+
+        return tried
+
+    monkeypatch.setattr(mixed, "_try", counted(100))
+    assert quantize(MODEL, tmp_path / "made", *flags_of(texts, str(half))) == 0
+    needed = len(tries)
+    assert needed > 2
+    tries.clear()
+    monkeypatch.setattr(mixed, "_try", counted(2))
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, str(half))) == 130
+    monkeypatch.setattr(mixed, "_try", counted(100))
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, str(half))) == 0
+    assert len(tries) == needed
+    assert content(tmp_path / "o") == content(tmp_path / "made")
+
+
 def test_hidden_states_of_tries_lie_in_files(
     texts: Path, half: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
