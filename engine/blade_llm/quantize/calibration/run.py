@@ -113,7 +113,8 @@ class Calibration:
             return self._work.options.smoothing
         file = self._folder / _FOUND_NAME
         if file.is_file():
-            return msgspec.json.decode(file.read_bytes(), type=float | None)
+            found: float | None = msgspec.json.decode(file.read_bytes(), type=float | None)
+            return found
         names = self.names
         of_layers = sum(unit.source.nbytes for unit in self._work.layout.units if unit.source.name in names)
         of_layer = of_layers // self._layerwise.num_layers
