@@ -71,8 +71,9 @@ def find_left(work: Work, folder: Path, samples: Samples, start: Callable[[int],
         gone = {module for modules in left for module in modules}
         return tried({name: module for name, module in work.plan.modules.items() if module not in gone})[0] <= most
 
-    most = work.options.max_perplexity_increase
-    assert most is not None
+    allowed = work.options.max_perplexity_increase
+    assert allowed is not None
+    most: float = allowed
     increase, errors = tried(work.plan.modules)
     if increase <= most:
         return ()
