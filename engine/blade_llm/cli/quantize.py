@@ -55,17 +55,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             states_in_files=flags["cpu_offload"],
         )
         if (report := made_before(output, job)) is not None:
-            print(f"blade_llm_quantize: {output_dir} is there already, made by the same command", file=sys.stderr)
-            return _done(report, output_dir)
+            return _found(report, output_dir)
         for note in () if job.samples is None else job.samples.notes:
             print(f"blade_llm_quantize: {note}", file=sys.stderr, flush=True)
         output.require_usable(whole=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         with locked(output.lock, lambda: _say_waiting(output)), byte_progress("quantising") as start:
+            if (report := made_before(output, job)) is not None:  # by the run that was waited for
+                return _found(report, output_dir)
             report = quantize_model(job, output, start)
     except FAILURES as failure:
         return end_with("blade_llm_quantize", failure, output_dir, kept=os.path.isdir(output.staging))
     _print_report(report)
+    return _done(report, output_dir)
+
+
+def _found(report: Report, output_dir: Path) -> int:
+    """Say that the work was done already."""
+    print(f"blade_llm_quantize: {output_dir} is there already, made by the same command", file=sys.stderr)
     return _done(report, output_dir)
 
 
@@ -106,17 +113,19 @@ def _print_report(report: Report) -> None:
     )
     Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(table)
     if calibration is not None:
-        _print_calibration(calibration)
+        _print_calibration(calibration, smooths=report.options.smooths)
     for note, count in itertools.islice(report.notes.items(), _NOTES):
         print(f"blade_llm_quantize: {count} weights: {note}", file=sys.stderr)
     if len(report.notes) > _NOTES:
         print(f"blade_llm_quantize: {len(report.notes) - _NOTES} more notes are in {REPORT_NAME}", file=sys.stderr)
 
 
-def _print_calibration(calibration: CalibrationReport) -> None:
+def _print_calibration(calibration: CalibrationReport, *, smooths: bool) -> None:
     """What perplexity became, and what was found."""
     if calibration.smoothing is not None:
         print(f"blade_llm_quantize: smoothed with an exponent of {calibration.smoothing:g}", file=sys.stderr)
+    elif smooths:
+        print("blade_llm_quantize: not smoothed: no exponent loses less than plain rounding", file=sys.stderr)
     if calibration.left:
         count = len(calibration.left)
         print(f"blade_llm_quantize: {count} weights stay as they are, so that perplexity grows less", file=sys.stderr)

@@ -32,6 +32,8 @@ class Done(msgspec.Struct, frozen=True):
     """As there."""
     notes: tuple[str, ...] = ()
     """As there."""
+    changed: bool = False
+    """Not quantised, and scales went into it all the same."""
 
 
 def read_journal(path: Path) -> tuple[str | None, dict[str, Done]]:

@@ -34,7 +34,7 @@ def model_card(report: Report, original: str) -> str:
         f"# {name}, quantised",
         "",
         f"Weights of linear layers: {report.options.described}; by `{report.options.algorithm}`.",
-        "Output matrix, embeddings, norms and routers are as in the original.",
+        _others(report),
         "",
         "| | |",
         "|---|---|",
@@ -54,6 +54,17 @@ def model_card(report: Report, original: str) -> str:
     if body.strip():
         lines += ["", "## The original's model card", "", body.strip()]
     return "\n".join(lines) + "\n"
+
+
+def _others(report: Report) -> str:
+    if report.changed:
+        same, count = "Output matrix and embeddings", len(report.changed)
+        more = f"; scales went into {count} of the other tensors (norms, biases, routers), which the report lists"
+    else:
+        same, more = "Output matrix, embeddings, norms and routers", ""
+    left = 0 if report.calibration is None else len(report.calibration.left)
+    some = f", and so are {left} linear layers, for the sake of perplexity" if left else ""
+    return f"{same} are as in the original{some}{more}."
 
 
 def _kept(fields: str) -> list[str]:

@@ -47,7 +47,8 @@ class CalibrationReport(msgspec.Struct, frozen=True):
     """None where no text has two tokens."""
     perplexity_after: float | None
     smoothing: float | None = None
-    """The exponent that SmoothQuant or SmoothQuant+ used."""
+    """The exponent that SmoothQuant or SmoothQuant+ used; None: nothing was smoothed, which SmoothQuant+ may find
+    best."""
     notes: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     """Linear layers that stay as they are for ``max_perplexity_increase``."""
@@ -78,6 +79,8 @@ class Report(msgspec.Struct, frozen=True):
     seconds: float
     """Of work on tensors, in all runs together."""
     calibration: CalibrationReport | None = None
+    changed: tuple[str, ...] = ()
+    """Norms, biases and routers that scales of the linear layers after them went into."""
 
     @property
     def bits_per_weight(self) -> float:
@@ -109,13 +112,15 @@ def make_report(
 ) -> Report:
     """The report of a finished run."""
     units = layout.units
+    others = [unit.source.name for unit in units if unit.module is None]
     return Report(
         format=FORMAT,
         fingerprint=fingerprint,
         model=model,
         options=options,
         tensors={unit.source.name: _tensor(unit, done[unit.source.name]) for unit in units if unit.module is not None},
-        unchanged=tuple(unit.source.name for unit in units if unit.module is None),
+        unchanged=tuple(name for name in others if not done[name].changed),
+        changed=tuple(name for name in others if done[name].changed),
         bytes_before=sum(unit.source.nbytes for unit in units),
         bytes_after=sum(unit.nbytes for unit in units),
         seconds=round(sum(done[unit.source.name].seconds for unit in units), 3),

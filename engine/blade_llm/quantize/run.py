@@ -178,11 +178,12 @@ def made_before(output: OutputFolder, job: Job) -> Report | None:
     a node is lost, need not know that it was done."""
     if not (output.path / CONFIG_NAME).is_file() or os.path.lexists(output.staging):
         return None
-    weights = [(output.path / file.name, file.nbytes) for file in job.layout.files]
-    if not all(path.is_file() and path.stat().st_size == nbytes for path, nbytes in weights):
-        return None
     report = _read_report(output.path / REPORT_NAME)
-    return report if report is not None and report.fingerprint == job.fingerprint else None
+    if report is None or report.fingerprint != job.fingerprint:
+        return None
+    left = () if report.calibration is None else report.calibration.left
+    weights = [(output.path / file.name, file.nbytes) for file in _leaving(job, left).layout.files]
+    return report if all(path.is_file() and path.stat().st_size == nbytes for path, nbytes in weights) else None
 
 
 def _fingerprint(
@@ -274,11 +275,18 @@ def _with_some_left(staging: Path, job: Job, start: Callable[[int], Progress]) -
     else:
         staging.mkdir(exist_ok=True)
         with Journal(staging / JOURNAL_NAME, job.fingerprint, ()):
-            left = find_left(job, job.samples, start)
+            left = find_left(job, staging, job.samples, start)
         written = file.with_name(f"{file.name}.staging")
         written.write_bytes(msgspec.json.encode(left))
         sync(written)
         written.replace(file)
+    return _leaving(job, left)
+
+
+def _leaving(job: Job, left: tuple[str, ...]) -> Job:
+    """The job without the linear layers ``left``, by their modules."""
+    if not left:
+        return job
     modules = {name: module for name, module in job.plan.modules.items() if module not in left}
     plan = Plan(modules, tuple(sorted({*job.plan.ignore, *left})))
     layout = make_layout(job.reader.checkpoint.tensors, plan, job.options, job.max_shard_bytes)

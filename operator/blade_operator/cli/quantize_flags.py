@@ -55,10 +55,11 @@ FLAGS: Final = (
     QuantizeFlag("calib_data_file", "JSON lines to calibrate with: pvc://CLAIM/FILE, or a path in the pod", "FILE"),
     QuantizeFlag("calib_samples", "texts to use at most", NUMBER),
     QuantizeFlag("calib_length", "tokens of each text to use at most", TOKENS),
+    QuantizeFlag("max_perplexity_increase", "leave layers as they are so that perplexity grows by no more", SHARE),
     QuantizeFlag("act_order", "gptq rounds inputs with large activations first", SWITCH),
     QuantizeFlag("damping", "share of the mean of the Hessian's diagonal that gptq adds to it", SHARE),
     QuantizeFlag("smoothing_strength", "smoothquant's exponent", SHARE),
-    QuantizeFlag("cpu_offload", "one layer at a time is in memory", SWITCH),
+    QuantizeFlag("cpu_offload", "hidden states of calibration lie in files beside the output", SWITCH),
     QuantizeFlag("experimental_pad", "accepted where nothing needs padding", SWITCH),
 )
 CALIBRATION: Final = "calib_data_file"

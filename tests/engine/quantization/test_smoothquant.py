@@ -146,6 +146,14 @@ def test_losses_that_are_no_numbers_are_passed_over() -> None:
         search_alpha(lambda alpha: math.inf)
 
 
+def test_not_to_smooth_is_chosen_unless_an_exponent_loses_less() -> None:
+    found = search_alpha(lambda alpha: 1.0 + alpha, [0.0, 0.5], unsmoothed=1.0)
+    assert (found.alpha, found.losses) == (None, {None: 1.0, 0.0: 1.0, 0.5: 1.5})
+    assert search_alpha(lambda alpha: 1.0 + alpha, [0.0, 0.5], unsmoothed=1.1).alpha == 0.0
+    assert search_alpha(lambda alpha: 1.0 + alpha, [0.0, 0.5], unsmoothed=math.nan).alpha == 0.0
+    assert search_alpha(lambda alpha: math.nan, unsmoothed=7.0).alpha is None
+
+
 def test_grid_of_smoothquant_plus() -> None:
     assert (GRID.bits, GRID.group_size, GRID.symmetric) == (4, 128, False)
     assert (ALPHAS[0], ALPHAS[1], ALPHAS[-1], len(ALPHAS)) == (0.0, 0.05, 1.0, 21)

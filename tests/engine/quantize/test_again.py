@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,14 @@ import torch
 from engine_support.quantize_runs import BLOCKS, SIZES, content, quantize
 from engine_support.tiny_models import save_model
 
+from blade_llm.hub.locking import locked
+from blade_llm.quantize.options import QuantizeOptions
+from blade_llm.quantize.output import OutputFolder
+from blade_llm.quantize.run import prepare, quantize_model
 from blade_protocol.environment import TERMINATION_LOG
 
+OPTIONS = QuantizeOptions(bits=4, group_size=32)
+"""Those of ``BLOCKS``."""
 _NOT_EMPTY = "is not empty; delete it or give another --output_dir"
 
 
@@ -39,6 +46,31 @@ def test_the_same_command_finds_its_work_done(
     assert content(output) == made
     assert {file: file.stat().st_ino for file in output.rglob("*")} == nodes
     assert not [file for file in tmp_path.rglob("*") if file.name.endswith(".staging")]
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_a_run_that_waited_finds_its_work_done(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mounted: bool
+) -> None:
+    """By the one that it waited for: as when Kubernetes replaces a pod whose node it lost sight of."""
+    output = tmp_path / "small"
+    if mounted:
+        output.mkdir()
+    codes: list[int] = []
+    second = threading.Thread(target=lambda: codes.append(quantize(model, output, *BLOCKS)))
+    with locked(OutputFolder.at(output).lock):
+        second.start()
+        seen = ""
+        while "waiting" not in seen and second.is_alive():
+            second.join(0.05)
+            seen += capsys.readouterr().err
+        job = prepare(model, OPTIONS, model=str(model), max_shard_bytes=5 * 10**9)
+        quantize_model(job, OutputFolder.at(output), lambda total: lambda name, nbytes: None)
+        made = content(output)
+    second.join()
+    assert codes == [0]
+    assert "is there already, made by the same command" in capsys.readouterr().err
+    assert content(output) == made
 
 
 @pytest.mark.parametrize("damage", ["flags", "weights", "report", "config"])

@@ -93,14 +93,15 @@ class LayerQuantizer:
         self,
         groups: Sequence[InputGroup],
         inputs: Mapping[str, Inputs | None],
-        smoothing: float,
+        smoothing: float | None,
         done: Callable[[str], None] = lambda name: None,
     ) -> QuantizedLayer:
-        """Quantise the layer whose ``groups`` these are. ``inputs``: by place; ``smoothing``: SmoothQuant's exponent;
-        ``done``: called with the name of each weight. Raises :class:`ModelFilesError` for weights that cannot be."""
+        """Quantise the layer whose ``groups`` these are. ``inputs``: by place; ``smoothing``: SmoothQuant's exponent,
+        None for no scales; ``done``: called with the name of each weight. Raises :class:`ModelFilesError` for weights
+        that cannot be."""
         layer = QuantizedLayer()
         scaled = Scaled(self._weights, self._tensors)
-        if self._options.smooths or self._options.algorithm == "awq":
+        if (self._options.smooths and smoothing is not None) or self._options.algorithm == "awq":
             for group in groups:
                 if (scales := self._scales(group, inputs, scaled, smoothing, layer.notes)) is not None:
                     scaled.fold(group, scales)
@@ -117,7 +118,7 @@ class LayerQuantizer:
         group: InputGroup,
         inputs: Mapping[str, Inputs | None],
         scaled: Scaled,
-        smoothing: float,
+        smoothing: float | None,
         notes: dict[str, str],
     ) -> Tensor | None:
         """What the inputs of ``group`` are divided by; None where they stay as they are."""
@@ -139,6 +140,7 @@ class LayerQuantizer:
         statistics = _combined_statistics([each.statistics for each in seen])
         weights = [weight for place in group.places for weight in scaled.weight(place)]
         if self._options.algorithm != "awq":
+            assert smoothing is not None
             return _normalised(smoothing_scales(weights, statistics.most, smoothing), self._options.activations)
         hessian = _combined_hessians([each.hessian for each in seen if each.hessian is not None])
         grid = self._grid(self._tensors.linears[group.places[0]].parts[0])
@@ -172,13 +174,14 @@ class LayerQuantizer:
                 tensors = {"weight": quantized.values, "weight_scale": quantized.scales}
             layer.weights[name] = values
             wrong = values - weight
-            output = None if hessian is None else _ratio(output_energy(wrong, hessian), output_energy(weight, hessian))
             # Errors are those of the original weight: the scales on both sides are taken out again.
-            for each in (wrong, weight):
-                if factors is not None:
-                    each /= factors
-                if (divided := scaled.outputs.get(part.module)) is not None:
-                    each *= divided[:, None]
+            if (divided := scaled.outputs.get(part.module)) is not None:
+                wrong *= divided[:, None]
+                weight = weight * divided[:, None]
+            output = None if hessian is None else _ratio(output_energy(wrong, hessian), output_energy(weight, hessian))
+            if factors is not None:
+                wrong /= factors
+                weight = weight / factors
             layer.compressed[name] = Compressed(tensors, _ratio(_energy(wrong), _energy(weight)), output, notes)
 
     def _round(

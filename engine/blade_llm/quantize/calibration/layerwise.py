@@ -84,7 +84,7 @@ class Layerwise:
         return input_groups(self.model.spec.layers[index], self.tensors, index)
 
     def quantize_layer(
-        self, index: int, states: States, target: States, smoothing: float, done: Callable[[str], None]
+        self, index: int, states: States, target: States, smoothing: float | None, done: Callable[[str], None]
     ) -> QuantizedLayer:
         """Quantise decoder layer ``index``. ``states``: before it; those after it go into ``target``, which may be the
         same."""

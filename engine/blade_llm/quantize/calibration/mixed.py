@@ -4,21 +4,31 @@ grow by no more than is allowed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.samples import Samples
 from blade_llm.quantize.calibration.search import find_smoothing
-from blade_llm.quantize.calibration.states import States
+from blade_llm.quantize.calibration.states import StateFiles
+from blade_llm.quantize.journal import JOURNAL_NAME
 from blade_llm.quantize.options import QuantizeOptions
+from blade_llm.quantize.output import sync
 from blade_llm.quantize.plan import Plan
 from blade_llm.quantize.source import TensorReader
 from blade_llm.weights.split.writer import Progress
 
 _EXACT: Final = 8
 """How many layers are left is found to one of so many of them."""
+_TRIES_NAME: Final = f"{JOURNAL_NAME}.tries"
+_Errors = dict[tuple[str, ...], float]
+"""By the modules of each linear layer."""
+_Found = tuple[float, list[tuple[tuple[str, ...], float]]]
+"""By how much perplexity grew, and the errors."""
 
 
 class Work(Protocol):
@@ -36,67 +46,109 @@ class Work(Protocol):
     @property
     def plan(self) -> Plan: ...
 
+    @property
+    def states_in_files(self) -> bool: ...
 
-def find_left(work: Work, samples: Samples, start: Callable[[int], Progress]) -> tuple[str, ...]:
+
+def find_left(work: Work, folder: Path, samples: Samples, start: Callable[[int], Progress]) -> tuple[str, ...]:
     """The linear layers to leave as they are, by their modules, so that perplexity grows by at most the share that the
     options allow.
 
     Layers are left in the order of the errors of their outputs when all are quantised. How many: as many as the last
     try had, twice as many after each try that is too far off, then by halves. Each try quantises the whole model.
-    ``start``: called at each with the bytes of the layers, gives what is called with those that are done. Raises
-    :class:`ModelFilesError` where the share cannot be kept with anything quantised, and for texts without perplexity.
+    ``folder``: where tries are noted, which are not made again, and where hidden states are, if in files. ``start``:
+    called at each try with the bytes of the layers, gives what is called with those that are done. Raises
+    :class:`ModelFilesError` where the share cannot be kept with anything quantised, and for texts without perplexity,
+    ``OSError``.
     """
-    most = work.options.max_perplexity_increase
-    assert most is not None
-    increase, errors = _try(work, samples, work.plan.modules, start)
+
+    tries = _Tries(folder / _TRIES_NAME)
+
+    def tried(modules: Mapping[str, str]) -> tuple[float, _Errors]:
+        return tries.next(lambda: _try(work, folder, samples, modules, start))
+
+    def keeps(left: list[tuple[str, ...]]) -> bool:
+        gone = {module for modules in left for module in modules}
+        return tried({name: module for name, module in work.plan.modules.items() if module not in gone})[0] <= most
+
+    allowed = work.options.max_perplexity_increase
+    assert allowed is not None
+    most: float = allowed
+    increase, errors = tried(work.plan.modules)
     if increase <= most:
         return ()
     ordered = sorted(errors, key=lambda modules: (-errors[modules], modules))
     too_few, enough = 0, 1
-    while enough < len(ordered) and not _keeps(work, samples, ordered[:enough], start, most):
+    while enough < len(ordered) and not keeps(ordered[:enough]):
         too_few, enough = enough, 2 * enough
     if enough >= len(ordered):
         enough = len(ordered) - 1
-        if enough <= too_few or not _keeps(work, samples, ordered[:enough], start, most):
+        if enough <= too_few or not keeps(ordered[:enough]):
             raise ModelFilesError(
                 f"--max_perplexity_increase {most:g} cannot be kept: all quantised it is {increase:.3g}, and too much "
                 "with a single layer; give a larger one, more bits or another --quant_algo"
             )
     while enough - too_few > max(1, enough // _EXACT):
         middle = (too_few + enough) // 2
-        if _keeps(work, samples, ordered[:middle], start, most):
+        if keeps(ordered[:middle]):
             enough = middle
         else:
             too_few = middle
     return tuple(sorted(module for modules in ordered[:enough] for module in modules))
 
 
-def _keeps(
-    work: Work, samples: Samples, left: list[tuple[str, ...]], start: Callable[[int], Progress], most: float
-) -> bool:
-    gone = {module for modules in left for module in modules}
-    modules = {name: module for name, module in work.plan.modules.items() if module not in gone}
-    return _try(work, samples, modules, start)[0] <= most
+class _Tries:
+    """What tries found, in a file: they follow from each other, so that a run that was killed has the same ones."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._found: list[_Found] = []
+        if file.is_file():
+            self._found = msgspec.json.decode(file.read_bytes(), type=list[_Found])
+        self._given = 0
+
+    def next(self, make: Callable[[], tuple[float, _Errors]]) -> tuple[float, _Errors]:
+        """What the next try found, which is made where it is not noted."""
+        if self._given == len(self._found):
+            increase, errors = make()
+            self._found.append((increase, list(errors.items())))
+            staging = self._file.with_name(f"{self._file.name}.staging")
+            staging.write_bytes(msgspec.json.encode(self._found))
+            sync(staging)
+            staging.replace(self._file)
+        increase, pairs = self._found[self._given]
+        self._given += 1
+        return increase, dict(pairs)
 
 
 def _try(
-    work: Work, samples: Samples, modules: Mapping[str, str], start: Callable[[int], Progress]
-) -> tuple[float, dict[tuple[str, ...], float]]:
+    work: Work, folder: Path, samples: Samples, modules: Mapping[str, str], start: Callable[[int], Progress]
+) -> tuple[float, _Errors]:
     """By how much perplexity grows with ``modules`` quantised, and the relative error of the outputs of each linear
     layer: of its modules together, as they share kernels."""
     layerwise = Layerwise(work.config, work.reader, samples, work.options, modules)
     stored = work.reader.checkpoint.tensors
-    smoothing = work.options.smoothing
+    smoothing: float | None = work.options.smoothing
     if work.options.algorithm == "smoothquant+":
         smoothing = find_smoothing(layerwise, lambda name: None).alpha
-    embedded = layerwise.model.embedded()
-    states = States.of(embedded, layerwise.judging)
+    judging = layerwise.judging
+    files = StateFiles(
+        folder,
+        sum(map(len, samples.token_ids)),
+        judging.stop - judging.start,
+        work.config.hidden_size,
+        mapped=work.states_in_files,
+    )
+    states = files.first(layerwise.model.embedded(), judging)
     progress = start(sum(stored[name].nbytes for name in modules))
-    errors: dict[tuple[str, ...], float] = {}
+    errors: _Errors = {}
     for index in range(layerwise.num_layers):
+        after = files.next(states, index + 1)
+        files.remove()  # what is mapped stays until nobody needs it
         result = layerwise.quantize_layer(
-            index, states, states, smoothing, lambda name: progress(f"a try, {name}", stored[name].nbytes)
+            index, states, after, smoothing, lambda name: progress(f"a try, {name}", stored[name].nbytes)
         )
+        states = after
         for group in layerwise.groups(index):
             for place in group.places:
                 parts = layerwise.quantizer.quantized(place)

@@ -10,10 +10,9 @@ import msgspec
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.quantization.smoothquant_plus import ALPHAS
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.samples import Samples
-from blade_llm.quantize.calibration.search import find_smoothing
+from blade_llm.quantize.calibration.search import TRIED, find_smoothing
 from blade_llm.quantize.calibration.states import StateFiles
 from blade_llm.quantize.calibration.write import LayerWriter
 from blade_llm.quantize.journal import JOURNAL_NAME, Done, Journal
@@ -26,6 +25,7 @@ from blade_llm.quantize.source import TensorReader
 from blade_llm.weights.split.writer import Progress
 
 _FOUND_NAME: Final = f"{JOURNAL_NAME}.smoothing"
+_UNSMOOTHED: Final = "nothing is smoothed: on the calibration texts no exponent loses less than rounding as it is"
 
 
 class Work(Protocol):
@@ -102,22 +102,23 @@ class Calibration:
             perplexity_before=None if found is None else found.before,
             perplexity_after=None if found is None else found.after,
             smoothing=smoothing if self._work.options.smooths else None,
-            notes=samples.notes,
+            notes=(*samples.notes, *((_UNSMOOTHED,) if smoothing is None else ())),
             left=self._work.left,
         )
         return all_done, report
 
-    def _smoothing(self, start: Callable[[int], Progress]) -> float:
-        """SmoothQuant's exponent; that of SmoothQuant+ is searched, once."""
+    def _smoothing(self, start: Callable[[int], Progress]) -> float | None:
+        """SmoothQuant's exponent; that of SmoothQuant+ is searched, once: None where none is best."""
         if self._work.options.algorithm != "smoothquant+":
             return self._work.options.smoothing
         file = self._folder / _FOUND_NAME
         if file.is_file():
-            return msgspec.json.decode(file.read_bytes(), type=float)
+            found: float | None = msgspec.json.decode(file.read_bytes(), type=float | None)
+            return found
         names = self.names
         of_layers = sum(unit.source.nbytes for unit in self._work.layout.units if unit.source.name in names)
         of_layer = of_layers // self._layerwise.num_layers
-        progress = start(len(ALPHAS) * self._layerwise.num_layers * of_layer)
+        progress = start(len(TRIED) * self._layerwise.num_layers * of_layer)
         alpha = find_smoothing(self._layerwise, lambda name: progress(name, of_layer)).alpha
         staging = file.with_name(f"{file.name}.staging")
         staging.write_bytes(msgspec.json.encode(alpha))

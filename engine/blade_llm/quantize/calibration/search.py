@@ -1,17 +1,24 @@
-"""SmoothQuant+'s exponent: the one with which the whole model's outputs change least (Pan et al., arXiv 2312.03788)."""
+"""SmoothQuant+'s exponent: the one with which the whole model's outputs change least (Pan et al., arXiv 2312.03788).
+
+Beyond the paper, not to smooth is tried, too: so the loss on the calibration is never above that of plain rounding.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from blade_llm.quantization.smoothquant_plus import ALPHAS, AlphaSearch, search_alpha
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.recording import CalibrationMethod, Recorder
 from blade_llm.quantize.calibration.samples import batches_of
 
+TRIED: Final[tuple[float | None, ...]] = (None, *ALPHAS)
+"""None: no scales at all."""
+
 
 def find_smoothing(layerwise: Layerwise, done: Callable[[str], None]) -> AlphaSearch:
-    """Try all exponents side by side, layer by layer, on the first calibration samples.
+    """Try all of :data:`TRIED` side by side, layer by layer, on the first calibration samples.
 
     The loss is the squared difference of the states after the last norm from the original's. ``done``: called with what
     is done. Raises ``ValueError`` where no exponent gives a finite loss,
@@ -20,7 +27,7 @@ def find_smoothing(layerwise: Layerwise, done: Callable[[str], None]) -> AlphaSe
     model, samples = layerwise.model, layerwise.samples
     batch = batches_of(samples, samples.calibrating)[0]
     original = model.embedded()[batch.rows].clone()
-    states = {alpha: original.clone() for alpha in ALPHAS}
+    states = {alpha: original.clone() for alpha in TRIED}
     for index in range(layerwise.num_layers):
         groups = layerwise.groups(index)
         places = [place for group in groups for place in group.places if layerwise.quantizer.quantized(place)]
@@ -32,6 +39,10 @@ def find_smoothing(layerwise: Layerwise, done: Callable[[str], None]) -> AlphaSe
         for alpha, x in states.items():
             result = layerwise.quantizer.quantize(groups, inputs, alpha)
             layerwise.compute_quantized(index, result, x, x, [batch])
-            done(f"smoothing, layer {index}, exponent {alpha:g}")
+            done(f"smoothing, layer {index}, {'no exponent' if alpha is None else f'exponent {alpha:g}'}")
     target = model.normalised(original).double()
-    return search_alpha(lambda alpha: float((model.normalised(states[alpha]).double() - target).square().sum()))
+
+    def loss(alpha: float | None) -> float:
+        return float((model.normalised(states[alpha]).double() - target).square().sum())
+
+    return search_alpha(loss, unsmoothed=loss(None))

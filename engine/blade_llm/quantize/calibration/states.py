@@ -25,11 +25,6 @@ class States:
     tokens: int
     """Of all samples."""
 
-    @classmethod
-    def of(cls, embedded: Tensor, judging: slice) -> States:
-        """Those before the first layer, in memory. ``embedded``: [tokens, hidden], of which ``judging`` judge."""
-        return cls(torch.cat((embedded, embedded[judging])), len(embedded))
-
     @property
     def quantized(self) -> Tensor:
         """[tokens, hidden]."""
@@ -97,7 +92,10 @@ class StateFiles:
     def _new(self, index: int) -> Tensor:
         if not self._mapped:
             return torch.empty(self._shape)
-        return _mapped(self._staging(index), self._shape)
+        staging = self._staging(index)
+        with staging.open("w+b") as stream:  # all of its space now: a full disk is an error here, and a signal later
+            os.posix_fallocate(stream.fileno(), 0, self.nbytes)
+        return _mapped(staging, self._shape)
 
     def _path(self, index: int) -> Path:
         return self._folder / f"{_PREFIX}{index}"

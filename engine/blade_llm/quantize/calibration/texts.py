@@ -19,6 +19,8 @@ def given_texts(texts: Sequence[str]) -> list[str]:
     found = [text for text in texts if text.strip()]
     if not found:
         raise ModelFilesError("--calib_data is empty; give texts like those that the model will see")
+    if not all(map(_is_text, found)):
+        raise ModelFilesError("--calib_data is not UTF-8 text")
     return found
 
 
@@ -29,7 +31,8 @@ def read_texts(path: Path) -> list[str]:
     something else, images among it, and for a file without texts; ``OSError``.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): JSON may have U+2028 and U+0085 in its strings as they are. A BOM is Windows'.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ModelFilesError(f"--calib_data_file {path}: not UTF-8 text ({error.reason})") from None
     found = [text for text in _texts(path, lines) if text.strip()]
@@ -44,10 +47,18 @@ def _texts(path: Path, lines: Sequence[str]) -> Iterator[str]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield _text_of(json.loads(line))
+                text = _text_of(json.loads(line))
+                if not _is_text(text):
+                    raise ValueError("it has half of a pair of UTF-16 surrogates, which is no character")
+                yield text
             except (ValueError, RecursionError) as error:
                 why = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
                 raise ModelFilesError(f"--calib_data_file {path}, line {number}: {why}") from None
+
+
+def _is_text(text: str) -> bool:
+    """Whether it has characters alone: JSON can escape half a character, and an argument of other bytes has some."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _text_of(entry: Any) -> str:

@@ -31,7 +31,7 @@ class LayerWriter:
         layerwise: Layerwise,
         files: StateFiles,
         done: Mapping[str, Done],
-        smoothing: float,
+        smoothing: float | None,
         progress: Progress,
     ) -> tuple[dict[str, Done], States]:
         """Quantise and write all layers that are not ``done``, from the first of them on; returns what is done then,
@@ -96,7 +96,7 @@ class LayerWriter:
         whole = sum(map(self._nbytes, names))
         entries = []
         for name in names:
-            entry = Done(name, seconds * self._nbytes(name) / whole)
+            entry = Done(name, seconds * self._nbytes(name) / whole, changed=name in result.changed)
             if (found := result.compressed.get(name)) is not None:
                 entry = Done(name, entry.seconds, found.error, found.output_error, found.notes)
             entries.append(entry)

@@ -24,6 +24,7 @@ from blade_llm.quantization.report import layer_error
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.recording import CalibrationMethod, Recorder
 from blade_llm.quantize.calibration.samples import batches_of
+from blade_llm.quantize.calibration.smoothing import Scaled
 from blade_llm.quantize.calibration.texts import read_texts
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.report import REPORT_NAME
@@ -143,6 +144,56 @@ def test_outputs_are_nearer_than_those_of_rounding(row: str, texts: Path, tmp_pa
         assert math.isclose(said, math.sqrt(output), rel_tol=1e-3), module
         errors[module] = (math.sqrt(plain), reports["awq"][f"{module}.weight"]["output_error"])
     assert sum(awq for _, awq in errors.values()) < sum(plain for plain, _ in errors.values())
+
+
+@pytest.mark.parametrize("row", ["llama", "qwen2-moe", "opt"])
+def test_errors_are_those_of_the_original_weights(
+    row: str, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first layer by awq, without the scales that its weights have on both sides."""
+    folder = save_with_tokenizer(tmp_path / "m", row, torch.float32)
+    seen: list[Scaled] = []
+
+    def noted(*arguments: Any) -> Scaled:
+        seen.append(Scaled(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr("blade_llm.quantize.calibration.layer.Scaled", noted)
+    flags = ("--bit", "4", "--block_wise_quant", "--block_size", "8", "--quant_algo", "awq")
+    assert quantize(folder, tmp_path / "o", *flags, "--calib_data_file", str(texts)) == 0
+    scaled, said = seen[0], report_of(tmp_path / "o")["tensors"]
+    whole, rounded = stored_linears(folder), stored_linears(tmp_path / "o")
+    place_of = {part.module: place for place, linear in scaled.tensors.linears.items() for part in linear.parts}
+    assert scaled.outputs
+    for module, hessian in hessians_of(folder, texts).items():
+        found = rounded[module]
+        if (factors := scaled.inputs.get(place_of[module])) is not None:
+            found = found / factors
+        if (divided := scaled.outputs.get(module)) is not None:
+            found = found * divided[:, None]
+        error = layer_error(whole[module], found, hessian)
+        assert error.output is not None
+        assert math.isclose(said[f"{module}.weight"]["output_error"], math.sqrt(error.output), rel_tol=1e-3), module
+        plain = float((whole[module] - found).norm() / whole[module].norm())
+        assert math.isclose(said[f"{module}.weight"]["error"], plain, rel_tol=1e-3), module
+
+
+def test_the_report_and_the_card_say_what_scales_went_into(model: Path, texts: Path, tmp_path: Path) -> None:
+    flags = (*BLOCKS, "--calib_data_file", str(texts))
+    assert quantize(model, tmp_path / "gptq", *flags, "--quant_algo", "gptq") == 0
+    assert quantize(model, tmp_path / "awq", *flags, "--quant_algo", "awq") == 0
+    before = tensors_of(model)
+    for name in ("gptq", "awq"):
+        after, report = tensors_of(tmp_path / name), report_of(tmp_path / name)
+        others = before.keys() & after.keys()
+        other = {each for each in others if not torch.equal(before[each], after[each])}
+        assert other <= set(report["changed"])
+        assert set(report["unchanged"]) == others - set(report["changed"])
+        card = (tmp_path / name / "README.md").read_text()
+        same = "Output matrix, embeddings, norms and routers are as in the original."
+        assert (same in card) == (name == "gptq")
+        assert ("scales went into" in card) == (name == "awq")
+    assert {each for each in report["changed"] if "input_layernorm" in each}
 
 
 def hessians_of(folder: Path, texts: Path) -> dict[str, Hessian]:

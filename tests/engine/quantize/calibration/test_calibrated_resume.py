@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from engine_support.calibrated import save_with_tokenizer, write_texts
 from engine_support.killed import disk_calls, killed_at
 from engine_support.quantize_runs import BLOCKS, content, quantize
@@ -13,6 +14,7 @@ from engine_support.quantize_runs import BLOCKS, content, quantize
 from blade_llm.quantize import writer
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.search import find_smoothing
+from blade_llm.quantize.calibration.states import StateFiles
 from blade_llm.quantize.journal import JOURNAL_NAME, read_journal
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3}
@@ -150,3 +152,14 @@ def test_a_finished_run_whose_leftovers_stay(folder: Path, tmp_path: Path, compu
     assert quantize(folder / "m", tmp_path / "o", *flags) == 0
     assert not computed
     assert content(tmp_path / "o") == made
+
+
+def test_space_of_hidden_states_is_taken_before_they_are_written(tmp_path: Path) -> None:
+    """A file with holes on a full disk would end the process with SIGBUS, and no word of why."""
+    files = StateFiles(tmp_path, 1000, 100, 64, mapped=True)
+    before = files.first(torch.ones(1000, 64), slice(900, 1000))
+    after = files.next(before, 1)
+    assert after.every.shape == (1100, 64)
+    sizes = [file.stat().st_blocks * 512 for file in tmp_path.iterdir()]
+    assert len(sizes) == 2
+    assert min(sizes) >= files.nbytes == 1100 * 64 * 4

@@ -30,6 +30,15 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert given_texts(["a", " ", "b"]) == ["a", "b"]
 
 
+def test_line_ends_are_those_of_the_file(tmp_path: Path) -> None:
+    """Strings may have U+2028, U+2029 and U+0085 as they are, and Windows writes a mark and CRLF."""
+    texts = ["a\u2028b", "c\u2029d", "e\u0085f"]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    file = tmp_path / "texts.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    assert read_texts(file) == texts
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -43,6 +52,7 @@ def test_what_is_read(tmp_path: Path) -> None:
             "line 2: its \"content\" has 'image': models that see or hear cannot be quantised here yet",
         ),
         ('{"content": [{"txt": "a"}]}', 'line 2: a part of its "content" has no "text"'),
+        (r'{"text": "a \ud800 b"}', "line 2: it has half of a pair of UTF-16 surrogates"),
         ('{"content": 5}', 'line 2: "content" is no list of objects like {"text": "…"}'),
     ],
 )
@@ -66,6 +76,8 @@ def test_no_utf8(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b'{"text": "\xff"}')
     with pytest.raises(ModelFilesError, match="not UTF-8 text"):
         read_texts(tmp_path / "x")
+    with pytest.raises(ModelFilesError, match="--calib_data is not UTF-8 text"):
+        given_texts(["good", b"\xff".decode(errors="surrogateescape")])
 
 
 def samples_of(texts: list[str], most: int = 100, length: int = 100) -> Samples:

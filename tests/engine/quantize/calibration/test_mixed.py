@@ -14,7 +14,7 @@ from engine_support.quantize_runs import content, quantize, tensors_of
 
 from blade_llm import LLM, SamplingParams
 from blade_llm.models.implementation import read_model_config
-from blade_llm.quantize.calibration import mixed
+from blade_llm.quantize.calibration import mixed, states
 from blade_llm.quantize.report import REPORT_NAME
 from blade_llm.weights.checkpoint import check_weights, open_checkpoint
 
@@ -100,6 +100,51 @@ def test_killed_it_ends_with_the_same_bytes(
         assert content(output) == content(tmp_path / "made"), place
 
 
+def test_tries_are_not_made_again(texts: Path, half: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a run that goes on where another was killed in its third try."""
+    tries: list[int] = []
+    original = mixed._try
+
+    def counted(most: int) -> Any:
+        def tried(*arguments: Any) -> Any:
+            if len(tries) == most:
+                raise KeyboardInterrupt
+            tries.append(1)
+            return original(*arguments)
+
+        return tried
+
+    monkeypatch.setattr(mixed, "_try", counted(100))
+    assert quantize(MODEL, tmp_path / "made", *flags_of(texts, str(half))) == 0
+    needed = len(tries)
+    assert needed > 2
+    tries.clear()
+    monkeypatch.setattr(mixed, "_try", counted(2))
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, str(half))) == 130
+    monkeypatch.setattr(mixed, "_try", counted(100))
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, str(half))) == 0
+    assert len(tries) == needed
+    assert content(tmp_path / "o") == content(tmp_path / "made")
+
+
+def test_hidden_states_of_tries_lie_in_files(
+    texts: Path, half: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``--cpu_offload``, and the result is the same."""
+    made, tries = [], []
+    mapped, tried = states._mapped, mixed._try
+    monkeypatch.setattr(states, "_mapped", lambda *arguments: made.append(1) or mapped(*arguments))
+    monkeypatch.setattr(mixed, "_try", lambda *arguments: tries.append(1) or tried(*arguments))
+    assert quantize(MODEL, tmp_path / "memory", *flags_of(texts, str(half))) == 0
+    assert not made
+    tries.clear()
+    assert quantize(MODEL, tmp_path / "files", *flags_of(texts, str(half)), "--cpu_offload") == 0
+    layers = read_model_config(MODEL).num_layers
+    assert len(tries) > 1
+    assert len(made) == (layers + 1) * (len(tries) + 1)
+    assert content(tmp_path / "files") == content(tmp_path / "memory")
+
+
 def test_what_cannot_be_kept(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,3 +160,15 @@ def test_shares_that_are_none(tmp_path: Path, share: str) -> None:
     with pytest.raises(SystemExit) as caught:
         quantize(MODEL, tmp_path / "o", f"--max_perplexity_increase={share}")
     assert caught.value.code == 2
+
+
+def test_the_same_command_finds_its_work_done(
+    texts: Path, half: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Layers that were left make other files than all layers would: Kubernetes gives a Job's command again."""
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, str(half))) == 0
+    made = content(tmp_path / "o")
+    capsys.readouterr()
+    assert quantize(MODEL, tmp_path / "o", *flags_of(texts, str(half))) == 0
+    assert "is there already, made by the same command" in capsys.readouterr().err
+    assert content(tmp_path / "o") == made
