@@ -65,7 +65,9 @@ def inverse_factor(hessian: Hessian, damping: float = LEAST_DAMPING, order: Tens
     asked = damping
     while True:
         # Column by column in memory, as LAPACK wants it, so that the factor takes the matrix's place.
-        lower = hessian.matrix.mT[turned[:, None], turned].contiguous().mT
+        lower = torch.empty(inputs, inputs, device=turned.device).mT
+        for rows, some in zip(torch.split(lower, _COLUMNS), torch.split(turned, _COLUMNS), strict=True):
+            rows.copy_(hessian.matrix[some[:, None], turned])
         lower.diagonal().add_(mean * unused_inputs[turned] + mean * damping)
         info = torch.empty((), dtype=torch.int32, device=lower.device)
         torch.linalg.cholesky_ex(lower, out=(lower, info))
