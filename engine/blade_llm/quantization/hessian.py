@@ -83,8 +83,8 @@ class HessianAccumulator:
             self._buffer[self._buffered : self._buffered + len(part)] = part
             self._buffered += len(part)
 
-    def finish(self) -> Hessian:
-        """What was seen so far.
+    def finish(self, *, last: bool = False) -> Hessian:
+        """What was seen so far. ``last``: nothing is added any more, so that the sum itself becomes the Hessian.
 
         Raises ValueError where nothing was, and where squares overflowed.
         """
@@ -94,10 +94,10 @@ class HessianAccumulator:
                 "expert that none of their tokens chose"
             )
         self._flush()
-        matrix = (self._sum / self.tokens).float()
+        matrix = (self._sum.div_(self.tokens) if last else self._sum / self.tokens).float()
         for end in range(BAND, self.inputs, BAND):
             matrix[end:, end - BAND : end] = matrix[end - BAND : end, end:].T
-        if not torch.isfinite(matrix).all():
+        if not all(torch.isfinite(rows).all() for rows in torch.split(matrix, BAND)):
             raise ValueError("squares of calibration activations overflow fp32: the model's outputs cannot be trusted")
         return Hessian(matrix, self.tokens)
 

@@ -43,7 +43,7 @@ def inverse_factor(hessian: Hessian, damping: float = LEAST_DAMPING, order: Tens
     more, and ``notes`` say so. Raises ValueError for a Hessian or a damping that is not finite, or a negative damping.
 
     With the matrix turned upside down as ``L L'``, the factor is ``L``'s inverse turned back: one Cholesky
-    factorisation instead of two and an inverse, with less rounding. At most three matrices exist, ``hessian`` included.
+    factorisation instead of two and an inverse, with less rounding. At most two matrices exist, ``hessian`` included.
     """
     if not math.isfinite(damping) or damping < 0:
         raise ValueError(f"a damping of {damping}: choose a share of the mean of the diagonal, such as {LEAST_DAMPING}")
@@ -64,10 +64,13 @@ def inverse_factor(hessian: Hessian, damping: float = LEAST_DAMPING, order: Tens
         notes.append(f"{hessian.tokens} tokens are fewer than {inputs} inputs: the Hessian is singular but for damping")
     asked = damping
     while True:
-        damped = hessian.matrix[turned[:, None], turned]
-        damped.diagonal().add_(mean * unused_inputs[turned] + mean * damping)
-        lower, info = torch.linalg.cholesky_ex(damped)
-        del damped
+        # Column by column in memory, as LAPACK wants it, so that the factor takes the matrix's place.
+        lower = torch.empty(inputs, inputs, device=turned.device).mT
+        for rows, some in zip(torch.split(lower, _COLUMNS), torch.split(turned, _COLUMNS), strict=True):
+            rows.copy_(hessian.matrix[some[:, None], turned])
+        lower.diagonal().add_(mean * unused_inputs[turned] + mean * damping)
+        info = torch.empty((), dtype=torch.int32, device=lower.device)
+        torch.linalg.cholesky_ex(lower, out=(lower, info))
         # A pivot as small as the rounding of the matrix is none.
         least = inputs * torch.finfo(torch.float32).eps * mean
         if not int(info) and float(lower.diagonal().square().min()) > least:

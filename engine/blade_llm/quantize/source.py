@@ -48,6 +48,23 @@ class TensorReader:
             begin += len(chunk)
         return torch.from_numpy(data).view(DTYPES[info.dtype]).view(info.shape)
 
+    def row_blocks(self, name: str, rows: int) -> Iterator[Tensor]:
+        """Copies of so many ``rows`` of the tensor at a time, in order, so that it never is in memory as a whole."""
+        info = self.checkpoint.tensors[name]
+        left = info.nbytes
+        most = rows * (info.nbytes // info.shape[0])
+        data, filled = np.empty(min(most, left), np.uint8), 0
+        for chunk in self.chunks(name):
+            while len(chunk):
+                part = chunk[: len(data) - filled]
+                data[filled : filled + len(part)] = part
+                chunk, filled = chunk[len(part) :], filled + len(part)
+                if filled == len(data):
+                    self.release()
+                    yield torch.from_numpy(data).view(DTYPES[info.dtype]).view(-1, *info.shape[1:])
+                    left -= filled
+                    data, filled = np.empty(min(most, left), np.uint8), 0
+
     def release(self) -> None:
         """Give back the memory of what was read."""
         self._files.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -25,10 +26,10 @@ from blade_llm.spec.tensors import TensorMap
 
 _BLOCK: Final = 16
 _MOST_POSITIONS: Final = 1 << 17
-_LOGIT_ELEMENTS: Final = 1 << 25
-"""Logits that exist at a time."""
-_HEAD_ROWS: Final = 8192
-"""Rows of the output matrix that are in fp32 at a time."""
+_BLOCK_ROWS: Final = 8192
+"""Rows of the embedding and of the output matrix that are in memory at a time."""
+_LOGIT_TOKENS: Final = 512
+"""Tokens whose logits of these rows exist at a time."""
 _CPU: Final = torch.device("cpu")
 
 
@@ -40,6 +41,7 @@ class LayerwiseModel:
         assert isinstance(config.decoder, DecoderSpec)
         self.spec: DecoderSpec = config.decoder
         self.samples = samples
+        self._weights = weights
         self._kv = replace(config.kv, num_layers=1)
         self.parameters = Parameters(weights, tensors)
         ropes = [(layer.attention.rope, layer.attention.rotary_width) for layer in self.spec.layers]
@@ -56,15 +58,22 @@ class LayerwiseModel:
         """What the first layer gets of all samples, [tokens, hidden]."""
         ids = torch.cat(self.samples.token_ids)
         table = self.parameters.map.tensors["embedding"]
-        stored = self.parameters.source.stored(table.name)
-        x = F.embedding(ids, stored).float() if table.plain else F.embedding(ids, self.parameters.tensor("embedding"))
-        del stored
+        x = self._rows(table.name, ids) if table.plain else F.embedding(ids, self.parameters.tensor("embedding"))
         x *= self.spec.embedding_scale
         if self.spec.positions is not None:
             positions = torch.cat([torch.arange(len(each)) for each in self.samples.token_ids])
             x += F.embedding(positions, self.parameters.tensor("positions"))
         norm = self.spec.embedding_norm
         return x if norm is None else build_norm(norm, self.parameters, "embedding_norm")(x)
+
+    def _rows(self, name: str, ids: Tensor) -> Tensor:
+        """Rows ``ids`` of a tensor, fp32."""
+        x, first = torch.empty(len(ids), self.spec.hidden_size), 0
+        for rows in self._weights.row_blocks(name, _BLOCK_ROWS):
+            here = ((ids >= first) & (ids < first + len(rows))).nonzero().flatten()
+            x[here] = rows[ids[here] - first].float()
+            first += len(rows)
+        return x
 
     def layer(self, index: int, method: LinearMethod) -> DecoderLayer:
         """Layer ``index`` with the weights as they are now."""
@@ -81,20 +90,28 @@ class LayerwiseModel:
     @torch.no_grad()
     def loss(self, states: Tensor, some: range) -> tuple[float, int]:
         """The summed cross entropy of each next token of ``some`` samples, and how many tokens these are. ``states``:
-        [tokens of these samples, hidden] after the last layer."""
-        head = self.head()
-        total, count, begin = 0.0, 0, 0
-        rows = max(1, _LOGIT_ELEMENTS // self.spec.vocab_size)
-        for index in some:
-            ids = self.samples.token_ids[index]
-            hidden = self.normalised(states[begin : begin + len(ids) - 1])
-            begin += len(ids)
-            for first in range(0, len(ids) - 1, rows):
-                logits = self._logits(hidden[first : first + rows], *head)
-                targets = ids[1:][first : first + rows]
-                total += float(F.cross_entropy(logits, targets, reduction="none").double().sum())
-                count += len(targets)
-        return total, count
+        [tokens of these samples, hidden] after the last layer.
+
+        The output matrix passes once, some rows at a time: neither it nor the logits of a token are there as a whole.
+        """
+        ids = [self.samples.token_ids[index] for index in some]
+        followed = torch.cat([torch.arange(len(each)) < len(each) - 1 for each in ids])
+        targets = torch.cat([each[1:] for each in ids])
+        hidden = self.normalised(states[followed])
+        whole = torch.full((len(targets),), -math.inf, dtype=torch.float64)
+        """The logarithm of the sum of the exponentials of the logits so far."""
+        hit = torch.zeros(len(targets), dtype=torch.float64)
+        first = 0
+        for rows, bias in self._head():
+            last = first + len(rows)
+            for begin in range(0, len(targets), _LOGIT_TOKENS):
+                tokens = slice(begin, begin + _LOGIT_TOKENS)
+                logits = self._logits(hidden[tokens], rows, bias)
+                whole[tokens] = torch.logaddexp(whole[tokens], logits.logsumexp(1).double())
+                here = ((targets[tokens] >= first) & (targets[tokens] < last)).nonzero().flatten()
+                hit[begin + here] = logits[here, targets[begin + here] - first].double()
+            first = last
+        return float((whole - hit).sum()), len(targets)
 
     @torch.no_grad()
     def normalised(self, states: Tensor) -> Tensor:
@@ -102,22 +119,22 @@ class LayerwiseModel:
         assert self.spec.final_norm is not None
         return build_norm(self.spec.final_norm, self.parameters, "norm")(states.clone()) if len(states) else states
 
-    def head(self) -> tuple[Tensor, Tensor | None]:
-        """Weight, in the type that the checkpoint has it in, and bias of the output matrix."""
+    def _head(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Rows of the output matrix in fp32, and of its bias, :data:`_BLOCK_ROWS` at a time."""
         linear = None if self.spec.tied else self.parameters.linear("head")
         weights = (self.parameters.map.tensors["embedding"],) if linear is None else linear.weights
         bias = self.parameters.read(linear.biases) if linear is not None and linear.bias else None
         if len(weights) == 1 and weights[0].plain:
-            return self.parameters.source.stored(weights[0].name), bias
-        return self.parameters.read(weights), bias
+            blocks = self._weights.row_blocks(weights[0].name, _BLOCK_ROWS)
+        else:
+            blocks = iter(torch.split(self.parameters.read(weights), _BLOCK_ROWS))
+        first = 0
+        for block in blocks:
+            yield block.float(), None if bias is None else bias[first : first + len(block)]
+            first += len(block)
 
     def _logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        logits = torch.empty(len(hidden), len(weight))
-        for first in range(0, len(weight), _HEAD_ROWS):  # a whole output matrix in fp32 would be larger than layers
-            rows = slice(first, first + _HEAD_ROWS)
-            torch.mm(hidden, weight[rows].float().T, out=logits[:, rows])
-        if bias is not None:
-            logits += bias
+        logits = F.linear(hidden, weight, bias)
         logits *= self.spec.logits_scale
         cap = self.spec.logits_softcap
         return logits.div_(cap).tanh_().mul_(cap) if cap else logits

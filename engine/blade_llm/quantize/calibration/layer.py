@@ -42,8 +42,8 @@ class QuantizedLayer:
     compressed: dict[str, Compressed] = field(default_factory=dict)
     changed: dict[str, Tensor] = field(default_factory=dict)
     """Norms, biases and routers that scales went into."""
-    weights: dict[str, Tensor] = field(default_factory=dict)
-    """What the quantised weights stand for, fp32: for the inputs as they are then."""
+    weights: dict[str, Tensor | QuantizedWeight | Float8Weight] = field(default_factory=dict)
+    """The quantised weights: for the inputs as they are then."""
     notes: dict[str, str] = field(default_factory=dict)
     """By place: why a layer's inputs were not scaled."""
 
@@ -167,13 +167,13 @@ class LayerQuantizer:
         if place in layer.notes:
             notes = (*notes, layer.notes[place])
         for part, weight, quantized in zip(parts, weights, found, strict=True):
-            name, values = part.weight.name, quantized.dequantize()
+            name, values = part.weight.name, quantized.dequantize()  # fp32, a new tensor
             if isinstance(quantized, QuantizedWeight):
                 tensors = integer_tensors(quantized, self._options)
             else:
                 tensors = {"weight": quantized.values, "weight_scale": quantized.scales}
-            layer.weights[name] = values
-            wrong = values - weight
+            layer.weights[name] = quantized
+            wrong = values.sub_(weight)
             # Errors are those of the original weight: the scales on both sides are taken out again.
             if (divided := scaled.outputs.get(part.module)) is not None:
                 wrong *= divided[:, None]

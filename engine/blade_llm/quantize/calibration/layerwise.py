@@ -19,6 +19,7 @@ from blade_llm.quantize.calibration.states import States
 from blade_llm.quantize.calibration.weights import CheckpointTensors
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.source import DTYPES, TensorReader
+from blade_llm.runner.startup.host_memory import give_back_free_memory
 
 _MOST_LOSS: Final = 700.0
 """Above, e to the power of it is no number."""
@@ -91,6 +92,7 @@ class Layerwise:
         groups = self.groups(index)
         places = [place for group in groups for place in group.places if self.quantizer.quantized(place)]
         self.quantizer.require_finite(places)
+        give_back_free_memory()  # of what came before: it would stay beside the layer
         recorder = Recorder(places, hessians=self.quantizer.measures_outputs)
         layer = self.model.layer(index, CalibrationMethod(dict(self.tensors.linears), recorder))
         for batch in self._calibrating if places else ():
@@ -103,6 +105,7 @@ class Layerwise:
         del layer
         inputs = {place: recorder.inputs(place) for place in places}
         result = self.quantizer.quantize(groups, inputs, smoothing, done)
+        del inputs
         self.compute_quantized(index, result, states.quantized, target.quantized, self._all)
         return result
 
@@ -123,6 +126,7 @@ class Layerwise:
 
     def perplexity(self, states: States) -> Perplexity | None:
         """From the states after the last layer; None where no sample has two tokens."""
+        give_back_free_memory()
         before, count = self.model.loss(states.original, self.samples.judges)
         after, _ = self.model.loss(states.quantized[self.judging], self.samples.judges)
         return Perplexity(_perplexity(before, count), _perplexity(after, count)) if count else None

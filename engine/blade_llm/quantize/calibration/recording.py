@@ -64,7 +64,7 @@ class Recorder:
         statistics, sums = self._statistics.pop(place, None), self._sums.pop(place, None)
         if statistics is None:
             return None
-        return Inputs(statistics.finish(), None if sums is None else sums.finish())
+        return Inputs(statistics.finish(), None if sums is None else sums.finish(last=True))
 
 
 class CalibrationLinear(Linear):

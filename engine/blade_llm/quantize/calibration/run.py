@@ -22,6 +22,7 @@ from blade_llm.quantize.output import sync
 from blade_llm.quantize.plan import Plan
 from blade_llm.quantize.report import CalibrationReport
 from blade_llm.quantize.source import TensorReader
+from blade_llm.runner.startup.host_memory import map_large_allocations
 from blade_llm.weights.split.writer import Progress
 
 _FOUND_NAME: Final = f"{JOURNAL_NAME}.smoothing"
@@ -87,6 +88,7 @@ class Calibration:
         ``start``, ``progress``: as of :func:`~blade_llm.quantize.run.quantize_model`, and what it gave for all tensors.
         Raises :class:`ModelFilesError` for weights and activations that cannot be quantised, ``OSError``.
         """
+        map_large_allocations()
         try:
             smoothing = self._smoothing(start)
             writer = LayerWriter(self._folder, self._work.layout, self._work.reader, journal)

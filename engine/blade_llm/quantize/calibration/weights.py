@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from blade_llm.kernels.linear.float8 import Float8Weight
 from blade_llm.kernels.linear.packed import PackedLinear
+from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.quantize.source import TensorReader
 from blade_llm.spec.slices import Slice
 
@@ -17,7 +19,7 @@ class CheckpointTensors:
 
     def __init__(self, reader: TensorReader) -> None:
         self._reader = reader
-        self.replaced: dict[str, Tensor] = {}
+        self.replaced: dict[str, Tensor | QuantizedWeight | Float8Weight] = {}
         """Whole tensors that take the place of the checkpoint's, by their names."""
         self._last: tuple[str, Tensor] | None = None
 
@@ -37,12 +39,21 @@ class CheckpointTensors:
         whole = whole if block.rows is None else whole[block.rows.start : block.rows.stop]
         return whole if block.columns is None else whole[:, block.columns.start : block.columns.stop]
 
-    def _whole(self, name: str) -> Tensor:
+    def row_blocks(self, name: str, rows: int) -> Iterator[Tensor]:
+        """A whole tensor in the type that it is stored in, so many ``rows`` at a time."""
         if name in self.replaced:
-            return self.replaced[name]
+            return iter(torch.split(self._whole(name), rows))
+        return self._reader.row_blocks(name, rows)
+
+    def _whole(self, name: str) -> Tensor:
+        found = self.replaced.get(name)
+        if isinstance(found, Tensor):
+            return found
         if self._last is not None and self._last[0] == name:
             return self._last[1]
         self._last = None
+        if found is not None:
+            return found.dequantize()
         tensor = self._reader.tensor(name)
         self._reader.release()
         return tensor

@@ -7,6 +7,10 @@ import ctypes
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import Final
+
+_MMAP_THRESHOLD: Final = -3
+"""``M_MMAP_THRESHOLD`` of glibc's ``malloc.h``."""
 
 
 def use_huge_pages(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -24,6 +28,13 @@ def huge_pages_available(root: Path = Path("/")) -> bool:
     except OSError:
         return False
     return "[never]" not in text
+
+
+def map_large_allocations() -> None:
+    """Let each allocation of 1 MiB or more have pages of its own, which go back to the system when it is freed. Else
+    the C library raises that bound to 32 MiB as such are freed, and what lies between stays with the process."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
 def give_back_free_memory() -> None:
