@@ -40,7 +40,8 @@ def test_a_large_vocabulary_is_never_in_memory(tied: bool, tmp_path: Path, monke
     layerwise = Layerwise(config, reader, samples, options, plan.modules)
     table = 2 * VOCABULARY * 64  # in bf16; logits of one sample take more
     assert most_alive(layerwise.model.embedded) < table / 2
-    states = States.of(layerwise.model.embedded(), layerwise.judging)
+    embedded = layerwise.model.embedded()
+    states = States(torch.cat((embedded, embedded[layerwise.judging])), len(embedded))
     assert most_alive(lambda: layerwise.perplexity(states)) < table / 2
 
 
