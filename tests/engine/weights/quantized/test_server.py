@@ -13,7 +13,6 @@ from engine_support.server_process import running_server
 from engine_support.tiny_text import CONFIG, write_tokenizer
 
 from blade_llm.check.model import check_model
-from blade_llm.cli.split import main
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
 FLAGS = ("--dtype", "float32", "--kv_cache_bytes", "16MiB", "--load_format", "auto")
@@ -49,15 +48,3 @@ def test_the_check_passes(form: Any, tmp_path: Path) -> None:
     item = check_model(save(tmp_path, *form))
     assert item.status == "PASS", item.detail
     assert "not used" not in item.detail
-
-
-def test_a_split_is_refused(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", str(model), "-tp", "2", "--output_dir", str(tmp_path / "out")]) != 0
-    error = capsys.readouterr().err
-    assert "act-order" in error
-    plain = save(tmp_path / "fp8", *float8((32, 32)))
-    assert main(["--model", str(plain), "-tp", "2", "--output_dir", str(tmp_path / "out")]) != 0
-    assert "quantised checkpoints cannot be split; give the folder as it is with --tensor_parallel_size" in (
-        capsys.readouterr().err
-    )
-    assert not (tmp_path / "out").exists()
