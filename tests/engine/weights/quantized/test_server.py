@@ -1,5 +1,4 @@
-"""A real server on quantised checkpoints: the same text as on the numbers that they stand for; the check, and the split
-that is refused."""
+"""A real server on quantised checkpoints: the same text as on the numbers that they stand for; and the check."""
 
 from __future__ import annotations
 
