@@ -119,11 +119,12 @@ bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and 
 bench-quant: install ## perplexity of each way to quantise, as served; trains a model first (half an hour); QUICK=1, ROWS=bf16,gptq-4
 	$(BIN)/python -m benchmarks.quantization
 
-bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, experts, latent attention, CPU operators, attention of decodes, long contexts, guided decoding, start-up, replicas
+bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, KV cache, experts, latent attention, CPU operators, attention of decodes, long contexts, guided decoding, start-up, replicas
 	$(BIN)/python -m benchmarks.engine.host_step
 	$(BIN)/python -m benchmarks.engine.scheduling
 	$(BIN)/python -m benchmarks.engine.api_server
 	$(BIN)/python -m benchmarks.engine.linear
+	$(BIN)/python -m benchmarks.engine.kv_cache
 	$(BIN)/python -m benchmarks.engine.moe
 	$(BIN)/python -m benchmarks.engine.lora
 	$(BIN)/python -m benchmarks.engine.collectives

@@ -17,6 +17,7 @@ from benchmarks.peers.model import random_model
 from benchmarks.peers.peers import OURS, OURS_INT4, OURS_INT8, OURS_W4A16, Peer
 from benchmarks.peers.quality import perplexity_figures
 from benchmarks.peers.roofline import read_bandwidth, weight_bytes
+from benchmarks.peers.rounded import rounded_figures
 from benchmarks.peers.rounds import Row, alternate, decode, measured, prefill, throughput
 from benchmarks.peers.running import Running, worker_options
 from benchmarks.peers.selection import ROUNDS
@@ -43,6 +44,7 @@ def qwen2() -> int:
         others += [] if QUICK else [peers.VLLM, peers.LLAMA]
         engines = [stack.enter_context(Running(peer, model, **OPTIONS)) for peer in (OURS, *others)]
         figures += _compared(model, engines)
+    figures += rounded_figures(model)
     if not QUICK:
         figures += _quantised(model, OURS_INT8, peers.LLAMA_Q8)
         figures += _quantised(model, OURS_INT4, peers.LLAMA_Q4)

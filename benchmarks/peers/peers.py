@@ -209,6 +209,7 @@ LLAMA_Q4_K: Final = Peer("llama.cpp-q4_k_m", "llama_batch.py", "llama", _gguf("Q
 OURS: Final = Peer("bladellm", "ours.py", options={"quant": "none"})
 OURS_INT8: Final = Peer("bladellm-int8", "ours.py", options={"quant": "int8"})
 OURS_INT4: Final = Peer("bladellm-int4", "ours.py", options={"quant": "int4"})
+OURS_W8A8: Final = Peer("bladellm-w8a8", "ours.py", options={"quant": "w8a8"})
 OURS_W4A16: Final = Peer("bladellm-w4a16", "ours.py", prepare=_compressed, options={"quant": "none"})
 
 
