@@ -247,13 +247,16 @@ def test_every_bound_is_of_rows_that_exist() -> None:
 
 
 def test_memory_is_a_program_s_peak_beyond_the_interpreter_s() -> None:
-    small, large = (cost.run([sys.executable, "-c", f"x = bytearray({size} << 20)"]) for size in (1, 200))
+    holds = "import time; x = bytearray({} << 20); time.sleep(1)"
+    small, large = (cost.run([sys.executable, "-c", holds.format(size)]) for size in (1, 200))
     assert 195 < (large.peak_rss - small.peak_rss) / (1 << 20) < 215
+    assert 195 < (large.anonymous - small.anonymous) / (1 << 20) < 215
     config = {"vocab_size": 1000, "hidden_size": 10, "num_hidden_layers": 4}
-    interpreter = cost.Run(0.0, 1_000_000)
+    interpreter = cost.Run(0.0, 0.0, 1_000_000, 0)
+    most = 60_000 + (20 + 2) * 10_000  # the 24 layers of Qwen2.5-0.5B, and two more
     reached = [
-        cost.figures(60_000, config, cost.Run(1.0, 1_000_000 + used), interpreter)[-1].reached
-        for used in (80_000, 80_001)
+        cost.figures(60_000, config, cost.Run(1.0, 1.0, 1_000_000 + used, 9_000_000), interpreter)[-1].reached
+        for used in (most, most + 1)
     ]
     assert reached == [True, False]
     with pytest.raises(Exception, match="exit status 3"):
