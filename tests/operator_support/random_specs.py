@@ -225,7 +225,7 @@ SPECS: Spec = _object(
         drainTimeout=_duration,
         revisionHistoryLimit=_integer,
         canary=_object(
-            steps=st.lists(_mostly(st.integers(1, 99), _junk), max_size=3, unique=True),
+            steps=st.lists(_mostly(st.integers(1, 99), _junk), max_size=3, unique_by=str),
             interval=_duration,
             minRequests=_count,
             latencyTolerance=_integer,
