@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from blade_llm.weights.output_folder import write_whole
+
 JOURNAL_NAME: Final = ".blade_quantize.journal"
 
 
@@ -64,12 +66,7 @@ class Journal:
     """The journal of a run, written anew with what earlier ones have ``done``. Raises ``OSError``."""
 
     def __init__(self, path: Path, fingerprint: str, done: Iterable[Done]) -> None:
-        staging = path.with_name(f"{path.name}.staging")
-        with staging.open("wb") as stream:
-            stream.write(_lines(Head(fingerprint), *done))
-            stream.flush()
-            os.fsync(stream.fileno())
-        staging.replace(path)
+        write_whole(path, _lines(Head(fingerprint), *done))
         self._stream = path.open("ab")
 
     def append(self, entries: Iterable[Done]) -> None:

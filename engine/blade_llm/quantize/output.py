@@ -12,9 +12,6 @@ from blade_llm.quantize.config import CONFIG_NAME
 from blade_llm.quantize.journal import JOURNAL_NAME
 from blade_llm.quantize.report import REPORT_NAME
 from blade_llm.weights import output_folder
-from blade_llm.weights.output_folder import sync
-
-__all__ = ["OutputFolder", "sync"]
 
 _LAST: Final = (REPORT_NAME, CONFIG_NAME)
 """Moved last and in this order: the report tells that staging is whole, and nothing loads without ``config.json``."""

@@ -27,15 +27,17 @@ from blade_llm.quantize.journal import JOURNAL_NAME, Done, Journal, read_journal
 from blade_llm.quantize.layout import Layout, make_layout
 from blade_llm.quantize.model_card import CARD_NAME, model_card
 from blade_llm.quantize.options import QuantizeOptions
-from blade_llm.quantize.output import OutputFolder, sync
+from blade_llm.quantize.output import OutputFolder
 from blade_llm.quantize.plan import Plan, make_plan
 from blade_llm.quantize.report import FORMAT, REPORT_NAME, CalibrationReport, Report, make_report
 from blade_llm.quantize.source import TensorReader
 from blade_llm.quantize.writer import write_weights
+from blade_llm.runner.startup.host_memory import map_large_allocations
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.text.errors import TokenizerFilesError, UnreadableTextError
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.weights.checkpoint import check_weights
+from blade_llm.weights.output_folder import sync, write_whole
 from blade_llm.weights.split.manifest import is_split, read_split, require_size, source_file
 from blade_llm.weights.split.space import copy_side_files, require_space, side_files
 from blade_llm.weights.split.writer import INDEX_NAME, Progress
@@ -144,6 +146,8 @@ def quantize_model(job: Job, output: OutputFolder, start: Callable[[int], Progre
     if report is None:
         output.parent.mkdir(parents=True, exist_ok=True)
         done = _resumable(output, job)
+        if job.samples is not None:
+            map_large_allocations()
         calibration = _with_space(output, job)
         if job.options.max_perplexity_increase is not None:
             job = _with_some_left(staging, job, start)
@@ -276,10 +280,7 @@ def _with_some_left(staging: Path, job: Job, start: Callable[[int], Progress]) -
         staging.mkdir(exist_ok=True)
         with Journal(staging / JOURNAL_NAME, job.fingerprint, ()):
             left = find_left(job, staging, job.samples, start)
-        written = file.with_name(f"{file.name}.staging")
-        written.write_bytes(msgspec.json.encode(left))
-        sync(written)
-        written.replace(file)
+        write_whole(file, msgspec.json.encode(left))
     return _leaving(job, left)
 
 

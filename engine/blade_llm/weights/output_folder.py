@@ -91,6 +91,15 @@ class OutputFolder:
         sync(self.path)
 
 
+def write_whole(path: Path, content: bytes, staging: Path | None = None) -> None:
+    """Write the file whole or not at all, after everything that was written before it. ``staging``: what it is until
+    then; by itself ``NAME.staging`` beside it. Raises ``OSError``."""
+    staging = staging or path.with_name(f"{path.name}.staging")
+    staging.write_bytes(content)
+    sync(staging)
+    staging.replace(path)
+
+
 def sync(path: Path) -> None:
     """Return when the file, or what the folder lists, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from torch import Tensor
@@ -15,7 +16,7 @@ from blade_llm.quantize.calibration.groups import InputGroup, input_groups
 from blade_llm.quantize.calibration.layer import LayerQuantizer, QuantizedLayer
 from blade_llm.quantize.calibration.recording import ActivationKind, CalibrationMethod, Recorder
 from blade_llm.quantize.calibration.samples import Batch, Samples, batches_of
-from blade_llm.quantize.calibration.states import States
+from blade_llm.quantize.calibration.states import StateFiles, States
 from blade_llm.quantize.calibration.weights import CheckpointTensors
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.source import DTYPES, TensorReader
@@ -52,6 +53,7 @@ class Layerwise:
         """``modules``: the linear layers to quantise, by the names of their weights."""
         stored = reader.checkpoint.tensors
         self.samples = samples
+        self._hidden = config.hidden_size
         self.tensors = config.tensors.found_in(stored)
         self.weights = CheckpointTensors(reader)
         self.model = LayerwiseModel(config, self.tensors, self.weights, samples)
@@ -73,6 +75,12 @@ class Layerwise:
     def judging(self) -> slice:
         """The rows of the samples that judge, among those of all."""
         return slice(self._judging[0].rows.start, self._judging[-1].rows.stop)
+
+    def state_files(self, folder: Path, *, mapped: bool) -> StateFiles:
+        """Where the states between layers go. ``mapped``: they stay in these files instead of memory."""
+        judging = self.judging
+        tokens = sum(map(len, self.samples.token_ids))
+        return StateFiles(folder, tokens, judging.stop - judging.start, self._hidden, mapped=mapped)
 
     def names(self, index: int) -> set[str]:
         """The tensors of decoder layer ``index``."""

@@ -5,21 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.samples import Samples
 from blade_llm.quantize.calibration.search import find_smoothing
-from blade_llm.quantize.calibration.states import StateFiles
+from blade_llm.quantize.calibration.work import Work
 from blade_llm.quantize.journal import JOURNAL_NAME
-from blade_llm.quantize.options import QuantizeOptions
-from blade_llm.quantize.output import sync
-from blade_llm.quantize.plan import Plan
-from blade_llm.quantize.source import TensorReader
+from blade_llm.weights.output_folder import write_whole
 from blade_llm.weights.split.writer import Progress
 
 _EXACT: Final = 8
@@ -29,25 +25,6 @@ _Errors = dict[tuple[str, ...], float]
 """By the modules of each linear layer."""
 _Found = tuple[float, list[tuple[tuple[str, ...], float]]]
 """By how much perplexity grew, and the errors."""
-
-
-class Work(Protocol):
-    """What is to be quantised: a :class:`~blade_llm.quantize.run.Job`."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-
-    @property
-    def reader(self) -> TensorReader: ...
-
-    @property
-    def options(self) -> QuantizeOptions: ...
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def states_in_files(self) -> bool: ...
 
 
 def find_left(work: Work, folder: Path, samples: Samples, start: Callable[[int], Progress]) -> tuple[str, ...]:
@@ -61,7 +38,6 @@ def find_left(work: Work, folder: Path, samples: Samples, start: Callable[[int],
     :class:`ModelFilesError` where the share cannot be kept with anything quantised, and for texts without perplexity,
     ``OSError``.
     """
-
     tries = _Tries(folder / _TRIES_NAME)
 
     def tried(modules: Mapping[str, str]) -> tuple[float, _Errors]:
@@ -112,10 +88,7 @@ class _Tries:
         if self._given == len(self._found):
             increase, errors = make()
             self._found.append((increase, list(errors.items())))
-            staging = self._file.with_name(f"{self._file.name}.staging")
-            staging.write_bytes(msgspec.json.encode(self._found))
-            sync(staging)
-            staging.replace(self._file)
+            write_whole(self._file, msgspec.json.encode(self._found))
         increase, pairs = self._found[self._given]
         self._given += 1
         return increase, dict(pairs)
@@ -131,15 +104,8 @@ def _try(
     smoothing: float | None = work.options.smoothing
     if work.options.algorithm == "smoothquant+":
         smoothing = find_smoothing(layerwise, lambda name: None).alpha
-    judging = layerwise.judging
-    files = StateFiles(
-        folder,
-        sum(map(len, samples.token_ids)),
-        judging.stop - judging.start,
-        work.config.hidden_size,
-        mapped=work.states_in_files,
-    )
-    states = files.first(layerwise.model.embedded(), judging)
+    files = layerwise.state_files(folder, mapped=work.states_in_files)
+    states = files.first(layerwise.model.embedded(), layerwise.judging)
     progress = start(sum(stored[name].nbytes for name in modules))
     errors: _Errors = {}
     for index in range(layerwise.num_layers):

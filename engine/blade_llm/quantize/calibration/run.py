@@ -4,54 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.samples import Samples
 from blade_llm.quantize.calibration.search import TRIED, find_smoothing
-from blade_llm.quantize.calibration.states import StateFiles
+from blade_llm.quantize.calibration.work import Work
 from blade_llm.quantize.calibration.write import LayerWriter
 from blade_llm.quantize.journal import JOURNAL_NAME, Done, Journal
-from blade_llm.quantize.layout import Layout
-from blade_llm.quantize.options import QuantizeOptions
-from blade_llm.quantize.output import sync
-from blade_llm.quantize.plan import Plan
 from blade_llm.quantize.report import CalibrationReport
-from blade_llm.quantize.source import TensorReader
-from blade_llm.runner.startup.host_memory import map_large_allocations
+from blade_llm.weights.output_folder import write_whole
 from blade_llm.weights.split.writer import Progress
 
 _FOUND_NAME: Final = f"{JOURNAL_NAME}.smoothing"
 _UNSMOOTHED: Final = "nothing is smoothed: on the calibration texts no exponent loses less than rounding as it is"
-
-
-class Work(Protocol):
-    """What is to be quantised: a :class:`~blade_llm.quantize.run.Job`."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-
-    @property
-    def reader(self) -> TensorReader: ...
-
-    @property
-    def options(self) -> QuantizeOptions: ...
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def left(self) -> tuple[str, ...]: ...
-
-    @property
-    def states_in_files(self) -> bool: ...
 
 
 class Calibration:
@@ -63,11 +32,7 @@ class Calibration:
         self._folder = folder
         self._samples = samples
         self._layerwise = Layerwise(work.config, work.reader, samples, work.options, work.plan.modules)
-        judging = self._layerwise.judging
-        tokens = sum(map(len, samples.token_ids))
-        self._files = StateFiles(
-            folder, tokens, judging.stop - judging.start, work.config.hidden_size, mapped=work.states_in_files
-        )
+        self._files = self._layerwise.state_files(folder, mapped=work.states_in_files)
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +53,6 @@ class Calibration:
         ``start``, ``progress``: as of :func:`~blade_llm.quantize.run.quantize_model`, and what it gave for all tensors.
         Raises :class:`ModelFilesError` for weights and activations that cannot be quantised, ``OSError``.
         """
-        map_large_allocations()
         try:
             smoothing = self._smoothing(start)
             writer = LayerWriter(self._folder, self._work.layout, self._work.reader, journal)
@@ -122,8 +86,5 @@ class Calibration:
         of_layer = of_layers // self._layerwise.num_layers
         progress = start(len(TRIED) * self._layerwise.num_layers * of_layer)
         alpha = find_smoothing(self._layerwise, lambda name: progress(name, of_layer)).alpha
-        staging = file.with_name(f"{file.name}.staging")
-        staging.write_bytes(msgspec.json.encode(alpha))
-        sync(staging)
-        staging.replace(file)
+        write_whole(file, msgspec.json.encode(alpha))
         return alpha

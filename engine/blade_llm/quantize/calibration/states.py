@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.quantize.journal import JOURNAL_NAME
+from blade_llm.weights.output_folder import sync
 
 _PREFIX: Final = f"{JOURNAL_NAME}.states."
 
@@ -76,11 +77,7 @@ class StateFiles:
         if not self._mapped:
             with staging.open("wb") as stream:
                 stream.write(states.every.numpy().data)
-        descriptor = os.open(staging, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(staging)
         staging.replace(self._path(index))
 
     def remove(self, but: int | None = None) -> None:

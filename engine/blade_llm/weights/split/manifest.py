@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.weights.output_folder import write_whole
 from blade_llm.weights.split.part import Part
 from blade_llm.weights.tensor_info import DTYPE_BITS
 
@@ -182,12 +182,7 @@ def staging_of(path: Path) -> Path:
 
 def write_manifest(path: Path, manifest: msgspec.Struct) -> None:
     """Write the file whole or not at all, after everything that was written before it."""
-    staging = staging_of(path)
-    with staging.open("wb") as stream:
-        stream.write(msgspec.json.encode(manifest))
-        stream.flush()
-        os.fsync(stream.fileno())
-    staging.replace(path)
+    write_whole(path, msgspec.json.encode(manifest), staging_of(path))
 
 
 def _read(path: Path, kind: type[_Struct]) -> _Struct:
