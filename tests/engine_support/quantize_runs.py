@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from engine_support.stored_tensors import tensors_of
+from safetensors.torch import save_file
 from torch import Tensor
 
 from blade_llm.cli.quantize import main
@@ -35,11 +35,6 @@ FORMS: dict[str, tuple[str, ...]] = {
 
 def quantize(model: Path, output_dir: Path, *flags: str) -> int:
     return main(["--model", str(model), "--output_dir", str(output_dir), *flags])
-
-
-def tensors_of(folder: Path) -> dict[str, Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    return dict(chain.from_iterable(load_file(file).items() for file in files))
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -18,10 +18,10 @@ from engine_support.quantize_runs import (
     content,
     quantize,
     stored_linears,
-    tensors_of,
     with_weights,
 )
 from engine_support.runner_driver import Driver, prompt_of
+from engine_support.stored_tensors import tensors_of
 from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, load_reference, reference_greedy, save_model
 from safetensors.torch import load_file, save_file

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from engine_support.quantize_runs import FORMS, SIZES, quantize, stored_linears, tensors_of
+from engine_support.quantize_runs import FORMS, SIZES, quantize, stored_linears
+from engine_support.stored_tensors import tensors_of
 from engine_support.tiny_models import save_model
 from safetensors.torch import load_file
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from engine_support.calibrated import save_with_tokenizer, write_texts
-from engine_support.quantize_runs import BLOCKS, content, quantize, stored_linears, tensors_of, with_weights
+from engine_support.quantize_runs import BLOCKS, content, quantize, stored_linears, with_weights
 from engine_support.runner_driver import Driver, prompt_of
+from engine_support.stored_tensors import tensors_of
 from engine_support.tiny_models import engine_config, load_reference, reference_greedy, reference_logits
 from safetensors.torch import save_file
 from torch import Tensor

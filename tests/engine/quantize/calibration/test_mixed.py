@@ -10,7 +10,8 @@ import pytest
 import torch
 from engine_support.calibrated import DEMO, QUESTIONS, prompt_for, write_conversations
 from engine_support.killed import disk_calls, killed_at
-from engine_support.quantize_runs import content, quantize, tensors_of
+from engine_support.quantize_runs import content, quantize
+from engine_support.stored_tensors import tensors_of
 
 from blade_llm import LLM, SamplingParams
 from blade_llm.models.implementation import read_model_config

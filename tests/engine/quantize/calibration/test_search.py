@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from engine_support.calibrated import save_with_tokenizer, write_texts
-from engine_support.quantize_runs import BLOCKS, quantize, stored_linears, tensors_of, with_weights
+from engine_support.quantize_runs import BLOCKS, quantize, stored_linears, with_weights
+from engine_support.stored_tensors import tensors_of
 from engine_support.tiny_text import write_tokenizer
 from torch import Tensor
 

@@ -4,7 +4,6 @@ said where folder and server differ."""
 from __future__ import annotations
 
 import re
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 import torch
 from engine_support.families import ROWS, save_mixture
 from engine_support.runner_driver import Driver, prompt_of
+from engine_support.stored_tensors import tensors_of
 from engine_support.thread_ranks import thread_ranks
-from safetensors.torch import load_file
 
 from blade_llm.check.model import check_model
 from blade_llm.cli.split import main
@@ -25,11 +24,6 @@ from blade_llm.weights.checkpoint import open_checkpoint, open_rank
 
 EXPERT = re.compile(r"experts\.(\d+)\.")
 FLAG = "--enable_expert_parallel"
-
-
-def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    return dict(chain.from_iterable(load_file(file).items() for file in files))
 
 
 def split(whole: Path, folder: Path, size: int, *flags: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,9 @@ from engine_support.families import ROWS, in_one_tensor, save_row
 from engine_support.feature_load import core_for, free_drafts, run
 from engine_support.heads import MTP_ROWS, MTPReference, save_with_mtp
 from engine_support.runner_driver import Driver, prompt_of
+from engine_support.stored_tensors import same_bytes, tensors_of
 from engine_support.thread_ranks import thread_groups, thread_ranks
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from blade_llm.cli.split import main
 from blade_llm.config import SpeculativeConfig
@@ -33,16 +33,6 @@ EXTRA = {
     "unused.empty": torch.empty(0, 4),
 }
 """Tensors of other types that no part of the model takes."""
-
-
-def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    return dict(chain.from_iterable(load_file(file).items() for file in files))
-
-
-def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    alike = one.dtype == other.dtype and one.shape == other.shape
-    return alike and torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
 def saved(name: str, folder: Path) -> Path:

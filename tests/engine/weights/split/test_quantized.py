@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from engine_support.compressed_tensors import FORMS as COMPRESSED
 from engine_support.families import ROWS, save_row
 from engine_support.quantized_checkpoints import SIZES, Quantize, awq, float8, gptq, quantize_folder, save_quantized
 from engine_support.runner_driver import Driver, prompt_of
+from engine_support.stored_tensors import same_bytes, tensors_of
 from engine_support.thread_ranks import thread_groups, thread_ranks
 from engine_support.tiny_models import engine_config, reference_greedy, save_model
-from safetensors.torch import load_file
 
 from blade_llm.cli.quantize import main as quantize
 from blade_llm.cli.split import main
@@ -46,16 +45,6 @@ FORMS: dict[str, tuple[dict[str, Any], Quantize]] = {
 }
 FAMILIES = ["chatglm", "falcon", "internlm2", "mixtral", "deepseek-v3"]
 """Fused queries, keys and values in three orders; experts; latent attention."""
-
-
-def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
-    files = sorted(folder.glob("*.safetensors"))
-    return dict(chain.from_iterable(load_file(file).items() for file in files))
-
-
-def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    alike = one.dtype == other.dtype and one.shape == other.shape
-    return alike and torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
 def split(whole: Path, folder: Path, size: int) -> None:
