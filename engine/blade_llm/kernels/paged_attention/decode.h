@@ -27,6 +27,28 @@ BLADE_AVX512 static inline __attribute__((always_inline)) __m512 sums_of(__m512 
     return _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
 }
 
+// The scores of one row; those of keys before `begin` and from `end` on are not seen. Where they are higher than `best`,
+// that is raised, and what is summed up already (`total`, `out`) shrinks with it.
+BLADE_AVX512_BF16 static inline __attribute__((always_inline)) void mask_and_rescale(
+    int padded, int begin, int end, const float* scores, __m512* seen, float& best, float& total, float* out,
+    int64_t v_dim, float scale) {
+    const __m512i first = _mm512_set1_epi32(begin), last = _mm512_set1_epi32(end), step = _mm512_set1_epi32(16);
+    __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512 largest = _mm512_set1_ps(-INFINITY);
+    for (int i = 0; i < padded / 16; i++, at = _mm512_add_epi32(at, step)) {
+        const __mmask16 in = _mm512_cmple_epi32_mask(first, at) & _mm512_cmplt_epi32_mask(at, last);
+        seen[i] = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), in, scores + i * 16);
+        largest = _mm512_max_ps(largest, seen[i]);
+    }
+    const float base = std::max(best, _mm512_reduce_max_ps(largest) * scale);
+    if (base == best) return;
+    const __m512 shrink = coarse_exp2(_mm512_set1_ps(best - base));
+    for (int64_t d = 0; d < v_dim; d += 16)
+        _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), shrink));
+    total *= _mm512_cvtss_f32(shrink);
+    best = base;
+}
+
 template <int ROWS>
 struct DecodeKernel {
     static constexpr int KEYS = TileKernel<false>::KEYS;
@@ -119,24 +141,10 @@ struct DecodeKernel {
     // Scores of one row to weights; keys before ``begin`` and from ``end`` on are not seen.
     BLADE_AVX512_BF16 static void softmax(int padded, int begin, int end, const float* scores, bf16* weights,
                                           float& best, float& total, float* out, int64_t v_dim, float scale) {
-        const __m512i first = _mm512_set1_epi32(begin), last = _mm512_set1_epi32(end), step = _mm512_set1_epi32(16);
-        __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        __m512 seen[KEYS / 16], largest = _mm512_set1_ps(-INFINITY);
-        for (int i = 0; i < padded / 16; i++, at = _mm512_add_epi32(at, step)) {
-            const __mmask16 in = _mm512_cmple_epi32_mask(first, at) & _mm512_cmplt_epi32_mask(at, last);
-            seen[i] = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), in, scores + i * 16);
-            largest = _mm512_max_ps(largest, seen[i]);
-        }
-        const float base = std::max(best, _mm512_reduce_max_ps(largest) * scale);
-        if (base != best) {
-            const __m512 shrink = coarse_exp2(_mm512_set1_ps(best - base));
-            for (int64_t d = 0; d < v_dim; d += 16)
-                _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), shrink));
-            total *= _mm512_cvtss_f32(shrink);
-            best = base;
-        }
+        __m512 seen[KEYS / 16];
+        mask_and_rescale(padded, begin, end, scores, seen, best, total, out, v_dim, scale);
         __m512 sum = _mm512_setzero_ps();
-        const __m512 factor = _mm512_set1_ps(scale), offset = _mm512_set1_ps(base);
+        const __m512 factor = _mm512_set1_ps(scale), offset = _mm512_set1_ps(best);
         for (int i = 0; i < padded / 16; i += 2) {
             const __m512 a = coarse_exp2(_mm512_fmsub_ps(seen[i], factor, offset));
             const __m512 b = coarse_exp2(_mm512_fmsub_ps(seen[i + 1], factor, offset));

@@ -181,25 +181,11 @@ struct PackedKernel {
     BLADE_AVX512_BF16 static void softmax(const Rows& rows, int padded, int begin, int end, const float* scores,
                                           int8_t* weights, float& best, float& total, float* out, int64_t dim,
                                           float scale, int offset, float& factor, float& term) {
-        const __m512i first = _mm512_set1_epi32(begin), last = _mm512_set1_epi32(end), step = _mm512_set1_epi32(16);
-        __m512i at = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        __m512 seen[KEYS / 16], largest = _mm512_set1_ps(-INFINITY);
-        for (int i = 0; i < padded / 16; i++, at = _mm512_add_epi32(at, step)) {
-            const __mmask16 in = _mm512_cmple_epi32_mask(first, at) & _mm512_cmplt_epi32_mask(at, last);
-            seen[i] = _mm512_mask_loadu_ps(_mm512_set1_ps(-INFINITY), in, scores + i * 16);
-            largest = _mm512_max_ps(largest, seen[i]);
-        }
-        const float base = std::max(best, _mm512_reduce_max_ps(largest) * scale);
-        if (base != best) {
-            const __m512 shrink = coarse_exp2(_mm512_set1_ps(best - base));
-            for (int64_t d = 0; d < dim; d += 16)
-                _mm512_storeu_ps(out + d, _mm512_mul_ps(_mm512_loadu_ps(out + d), shrink));
-            total *= _mm512_cvtss_f32(shrink);
-            best = base;
-        }
+        __m512 seen[KEYS / 16];
+        mask_and_rescale(padded, begin, end, scores, seen, best, total, out, dim, scale);
         __m512 sum = _mm512_setzero_ps(), zeros = sum, most = sum;
         for (int i = 0; i < padded / 16; i++) {
-            const __m512 weight = coarse_exp2(_mm512_fmsub_ps(seen[i], _mm512_set1_ps(scale), _mm512_set1_ps(base)));
+            const __m512 weight = coarse_exp2(_mm512_fmsub_ps(seen[i], _mm512_set1_ps(scale), _mm512_set1_ps(best)));
             sum = _mm512_add_ps(sum, weight);
             zeros = _mm512_fmadd_ps(weight, _mm512_load_ps(rows.v_zero + i * 16), zeros);
             seen[i] = _mm512_mul_ps(weight, _mm512_load_ps(rows.v_scale + i * 16));
