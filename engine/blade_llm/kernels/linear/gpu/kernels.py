@@ -119,6 +119,25 @@ def multiply(
                     weight -= zero.to(weight.dtype)
                 part = tl.dot(weight.to(type), tl.trans(x), part)
             acc += part * _scale(scales_ptr, group * SCALE_ROWS + scale_row, exists, KIND)[:, None]
+    store_sums(out_ptr, bias_ptr, acc, outputs, row, rows, split, OUTPUTS, SPLITS, BIASED)
+
+
+@triton.jit
+def store_sums(
+    out_ptr,
+    bias_ptr,
+    acc,
+    outputs,
+    row,
+    rows,
+    split,
+    OUTPUTS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BIASED: tl.constexpr,
+):
+    """A tile [outputs, rows] in fp32: with the bias to [rows, out], or as a part of one of several splits, which
+    :func:`sum_splits` adds up, to [splits, rows, out]."""
+    exists = outputs < OUTPUTS
     inside = exists[:, None] & (row < rows)[None, :]
     at = row.to(tl.int64)[None, :] * OUTPUTS + outputs[:, None]
     if SPLITS > 1:

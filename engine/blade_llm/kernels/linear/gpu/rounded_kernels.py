@@ -7,6 +7,8 @@
 import triton
 import triton.language as tl
 
+from blade_llm.kernels.linear.gpu.kernels import store_sums
+
 
 @triton.jit
 def round_group(
@@ -173,12 +175,4 @@ def multiply_float8(
         weight_scale = tl.load(weight_scales_row + start // WEIGHT_GROUP, exists, 0.0).to(tl.float32)
         x_scale = tl.load(x_scales_row + start // X_GROUP, valid, 0.0)
         acc += part * (weight_scale[:, None] * x_scale[None, :])
-    inside = exists[:, None] & valid[None, :]
-    if SPLITS > 1:
-        at = (split * rows + row).to(tl.int64)[None, :] * OUTPUTS + outputs[:, None]
-        tl.store(out_ptr + at, acc, inside)
-    else:
-        if BIASED:
-            acc += tl.load(bias_ptr + outputs, exists, 0.0).to(tl.float32)[:, None]
-        at = row.to(tl.int64)[None, :] * OUTPUTS + outputs[:, None]
-        tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), inside)
+    store_sums(out_ptr, bias_ptr, acc, outputs, row, rows, split, OUTPUTS, SPLITS, BIASED)
