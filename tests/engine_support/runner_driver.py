@@ -200,3 +200,13 @@ class Driver:
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     """Random tokens of the tiny models; the same for the same ``seed``."""
     return torch.randint(2, 199, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def logits_beside(runner: TorchRunner, others: int) -> torch.Tensor:
+    """[vocab] of a prompt of 70 tokens, computed in one step with so many others of other lengths."""
+    driver = Driver(runner)
+    for slot in range(1, others + 1):
+        driver.enter(slot, prompt_of(20 + slot))
+    driver.enter(0, prompt_of(70))
+    driver.step({0: 70, **{slot: 20 + slot for slot in range(1, others + 1)}})
+    return driver.logits[0]

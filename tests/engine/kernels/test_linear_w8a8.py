@@ -225,15 +225,19 @@ def test_sums_as_large_as_they_get(isa: str) -> None:
     assert isinstance(pack_quantized(integers(2, 65537), dtype=torch.bfloat16), AffineLinear)
 
 
+def nearly_all() -> Tensor:
+    """[rows, 64]: every finite bf16 whose results are not zero in bf16."""
+    values = torch.arange(-32768, 32768).to(torch.int16).view(torch.bfloat16)
+    values = values[(values.abs() > 1e-30) & values.isfinite()]
+    return values[: len(values) // 64 * 64].view(-1, 64)
+
+
 @needs_native
 @on_native
 @by_isa
 def test_ties_and_reciprocals_round_as_a_division_does(isa: str) -> None:
     """A layer that copies its inputs shows how they were rounded."""
-    values = torch.arange(-32768, 32768).to(torch.int16).view(torch.bfloat16)
-    values = values[values.abs() > 1e-30]  # smaller results may be zero in bf16
-    values = values[values.isfinite()]
-    values = values[: len(values) // 64 * 64].view(-1, 64)
+    values = nearly_all()
     weight = QuantizedWeight(8, torch.eye(64, dtype=torch.uint8) + 128, torch.ones(64, 1), None, 64)
     for scale in (None, 1.0, 0.5, 0.0123, 3e-31, 1e37):
         activations = Activations("int8", scale)
@@ -246,10 +250,7 @@ def test_ties_and_reciprocals_round_as_a_division_does(isa: str) -> None:
 @on_native
 @by_isa
 def test_floats_are_rounded_to_the_nearest_e4m3(isa: str) -> None:
-    values = torch.arange(-32768, 32768).to(torch.int16).view(torch.bfloat16)
-    values = values[values.abs() > 1e-30]  # smaller results may be zero in bf16
-    values = values[values.isfinite()]
-    values = values[: len(values) // 64 * 64].view(-1, 64)
+    values = nearly_all()
     weight = Float8Weight(torch.eye(64).to(torch.float8_e4m3fn), torch.ones(64, 1), (1, 64))
     for scale in (None, 1.0, 0.0123, 1e37):
         activations = Activations("fp8", scale)

@@ -13,6 +13,7 @@ from engine_support.triton_interpreter import COMPILED, DEVICE, use_triton
 
 import engine_support.triton_products  # noqa: F401  isort: skip
 from engine_support.affine_weights import on, random_float8, random_weight
+from engine_support.captured import replayed
 from torch import Tensor
 
 from blade_llm.kernels.linear import pack_quantized, why_floats
@@ -298,12 +299,7 @@ def test_captured_products_follow_their_inputs(kind: str) -> None:
     packed = RoundedLinear(on(DEVICE, weight), None, BF16, group_size=group_size)
     for rows in (1, 16, 32, 64, 200):
         x, later = rows_of(rows, 14336), rows_of(rows + 1, 14336)[1:]
-        packed(x)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            y = packed(x)
-        x.copy_(later)
-        graph.replay()
+        y = replayed(packed, x, later)
         assert torch.equal(y, packed(later))
         check(packed, weight, later, None, group_size=group_size)
 

@@ -16,7 +16,7 @@ from engine_support.feature_load import check_equal, core_for, free_drafts, requ
 from engine_support.heads import save_with_mtp
 from engine_support.packed_starts import keep_small_models, names_read
 from engine_support.quantized_checkpoints import SIZES, awq, float8, gptq, quantize_folder, save_quantized
-from engine_support.runner_driver import Driver, prompt_of
+from engine_support.runner_driver import Driver, logits_beside, prompt_of
 from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, load_reference, reference_logits
 from safetensors.torch import load_file
@@ -82,15 +82,8 @@ def test_bf16_is_as_near_as_the_plain_model(model: tuple[Path, Any]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_deterministic_logits_do_not_depend_on_the_batch(model: tuple[Path, Any], dtype: DTypeName) -> None:
-    def logits(others: int) -> torch.Tensor:
-        driver = Driver(build_runner(engine_config(model[0], deterministic=True, dtype=dtype)))
-        for slot in range(1, others + 1):
-            driver.enter(slot, prompt_of(20 + slot))
-        driver.enter(0, prompt_of(70))
-        driver.step({0: 70, **{slot: 20 + slot for slot in range(1, others + 1)}})
-        return driver.logits[0]
-
-    assert torch.equal(logits(0), logits(4))
+    config = engine_config(model[0], deterministic=True, dtype=dtype)
+    assert torch.equal(logits_beside(build_runner(config), 0), logits_beside(build_runner(config), 4))
 
 
 @pytest.mark.parametrize(("size", "stages"), [(2, 1), (4, 1), (1, 2), (2, 3)])

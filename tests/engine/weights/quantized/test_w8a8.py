@@ -32,7 +32,7 @@ from engine_support.quantized_checkpoints import (
     save_quantized,
 )
 from engine_support.rounded_activations import rounding_of
-from engine_support.runner_driver import Driver, prompt_of
+from engine_support.runner_driver import Driver, logits_beside, prompt_of
 from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, reference_greedy, reference_logits, save_model
 from engine_support.tiny_text import CONFIG, write_tokenizer
@@ -252,15 +252,8 @@ def test_the_check_says_what_will_run(form: Any, status: str, said: str, tmp_pat
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_deterministic_logits_do_not_depend_on_the_batch(model: tuple[Path, Any], dtype: Any) -> None:
-    def logits(others: int) -> torch.Tensor:
-        driver = Driver(build_runner(engine_config(model[0], deterministic=True, dtype=dtype)))
-        for slot in range(1, others + 1):
-            driver.enter(slot, prompt_of(20 + slot))
-        driver.enter(0, prompt_of(70))
-        driver.step({0: 70, **{slot: 20 + slot for slot in range(1, others + 1)}})
-        return driver.logits[0]
-
-    assert torch.equal(logits(0), logits(4))
+    config = engine_config(model[0], deterministic=True, dtype=dtype)
+    assert torch.equal(logits_beside(build_runner(config), 0), logits_beside(build_runner(config), 4))
 
 
 @pytest.mark.parametrize(("size", "stages"), [(2, 1), (1, 2)])
