@@ -1,4 +1,7 @@
-"""Activations rounded to 8 bits token by token, as W8A8 layers see them: the reference for kernels."""
+"""Activations rounded to 8 bits token by token, as SmoothQuant's paper has it (Xiao et al., arXiv 2211.10438, Eq. 1).
+
+What is served rounds as compressed-tensors does, with half a step more: :mod:`blade_llm.kernels.linear.activations`.
+"""
 
 from __future__ import annotations
 

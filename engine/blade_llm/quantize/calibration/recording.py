@@ -12,12 +12,13 @@ from torch import Tensor
 
 from blade_llm.kernels.activate import activate
 from blade_llm.kernels.experts.torch import weighted_sum
+from blade_llm.kernels.linear.activations import Activations
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.mlp import MLP
 from blade_llm.layers.moe import MoE
 from blade_llm.layers.step import StepMetadata
 from blade_llm.models.parameters import Parameters
-from blade_llm.quantization.activations import quantize_activations
+from blade_llm.quantization.checks import checked_rows
 from blade_llm.quantization.hessian import Hessian, HessianAccumulator
 from blade_llm.quantization.input_statistics import InputStatistics, InputStatisticsAccumulator
 from blade_llm.spec.moe import MoESpec
@@ -90,7 +91,7 @@ class CalibrationLinear(Linear):
         if self._recorder is not None:
             self._recorder.add(self._place, x)
         if self._activations is not None and len(x):
-            x = quantize_activations(x, self._activations).dequantize()
+            x = Activations(self._activations).rounded(checked_rows(x, x.shape[-1]))
         return F.linear(x, self.weight, self.bias)
 
 
