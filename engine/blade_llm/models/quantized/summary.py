@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
 
-from blade_llm.spec.quantization.weights import ActivationForm, Float8Form, IntegerForm, WeightForm
+from blade_llm.spec.quantization.weights import GROUP_PART, ActivationForm, Float8Form, IntegerForm, WeightForm
 from blade_llm.spec.tensors import LinearPart, TensorMap
-
-STEP: Final = 32
-"""Inputs that the native kernels of a CPU multiply at a time: no two groups may share them."""
 
 
 def describe(tensors: TensorMap) -> str:
@@ -43,12 +39,12 @@ def describe_path(tensors: TensorMap) -> str:
     parts = _quantized(tensors)
     if not parts:
         return ""
-    slow = sum(any(size % STEP and size < part.wanted_inputs for size in _groups(part.form)) for part in parts)
+    slow = sum(any(size % GROUP_PART and size < part.wanted_inputs for size in _groups(part.form)) for part in parts)
     if not slow:
         return "native kernels multiply all of them as they are, on a CPU in bf16"
     return (
         f"native kernels multiply {len(parts) - slow} of them as they are, on a CPU in bf16; {slow}, in groups that "
-        f"are no multiple of {STEP} inputs, become floats each time, which is many times slower for few tokens"
+        f"are no multiple of {GROUP_PART} inputs, become floats each time, which is many times slower for few tokens"
     )
 
 
