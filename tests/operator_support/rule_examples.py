@@ -14,6 +14,7 @@ MODELSCOPE = "modelscope://Qwen/Qwen3-8B"
 S3 = "s3://models/qwen/v1"
 OCI = "oci://registry.team:5000/acme/qwen:v1"
 OWN = "serving.bladellm.io/name"
+TEMPLATE = "serving.bladellm.io/chat-template"
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,6 @@ class Example:
     def is_of(self, rule: Rule) -> bool:
         """Whether it breaks this rule."""
         return rule.field == self.breaks and self.says in rule.message
-
-
-TEMPLATE = "serving.bladellm.io/chat-template"
 
 
 def _spec(uri: str = FILE, **spec: Any) -> dict[str, Any]:
@@ -449,56 +447,4 @@ EXAMPLES: tuple[Example, ...] = (
         "", "qwen", _spec(rollout={"canary": {"steps": [1, 10, 99], "shadow": {"share": 100}}, "maxUnavailable": 1})
     ),
     Example("spec.rollout.canary", "qwen", _spec(rollout={"canary": {}, "maxSurge": 0, "maxUnavailable": 1})),
-)
-
-
-@dataclass(frozen=True)
-class Change:
-    """What ``spec.model.cache`` was and what it becomes; ``breaks`` as of `Example`."""
-
-    breaks: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-
-    def service(self, cache: dict[str, Any] | None, name: str = "qwen") -> dict[str, Any]:
-        """The LLMService with that cache, without engines."""
-        return {
-            "apiVersion": "serving.bladellm.io/v1alpha1",
-            "kind": "LLMService",
-            "metadata": {"name": name},
-            "spec": _spec(HUB, model={"cache": cache} if cache is not None else {}, replicas=0),
-        }
-
-
-_CACHE = "spec.model.cache"
-CHANGES: tuple[Change, ...] = (
-    Change("", {"size": "20Gi"}, {"size": "20Gi", "accessModes": ["ReadWriteOnce"]}),
-    Change("", {"size": "20Gi"}, {"size": "20480Mi"}),
-    Change("", {"size": 5}, {"size": "1Gi"}),
-    Change("", {"size": "1Gi", "storageClassName": "fast"}, {"size": "2Gi", "storageClassName": "fast"}),
-    Change("", {"size": "20Gi", "storageClassName": "fast"}, {"claimName": "models"}),
-    Change("", {"claimName": "models"}, {"size": "1Gi", "storageClassName": "slow"}),
-    Change("", {"size": "20Gi"}, None),
-    Change("", {}, {"size": "1Gi", "accessModes": ["ReadWriteMany"]}),
-    Change(
-        "",
-        {"size": "1Gi", "accessModes": ["ReadWriteMany", "ReadWriteOnce"]},
-        {"size": "1Gi", "accessModes": ["ReadWriteOnce", "ReadWriteMany"]},
-    ),
-    Change(f"{_CACHE}.size", {"size": "20Gi"}, {"size": "20479Mi"}),
-    Change(f"{_CACHE}.size", {"size": "20Gi"}, {"size": 5}),
-    Change(f"{_CACHE}.storageClassName", {"size": "1Gi"}, {"size": "1Gi", "storageClassName": "fast"}),
-    Change(f"{_CACHE}.storageClassName", {"size": "1Gi", "storageClassName": "fast"}, {"size": "1Gi"}),
-    Change(
-        f"{_CACHE}.storageClassName",
-        {"size": "1Gi", "storageClassName": "fast"},
-        {"size": "1Gi", "storageClassName": "slow"},
-    ),
-    Change(f"{_CACHE}.accessModes", {"size": "1Gi"}, {"size": "1Gi", "accessModes": ["ReadWriteMany"]}),
-    Change(f"{_CACHE}.accessModes", {"size": "1Gi", "accessModes": ["ReadWriteMany"]}, {"size": "1Gi"}),
-    Change(
-        f"{_CACHE}.accessModes",
-        {"size": "1Gi", "accessModes": ["ReadWriteOnce"]},
-        {"size": "1Gi", "accessModes": ["ReadWriteOnce", "ReadWriteMany"]},
-    ),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from operator_support.rule_examples import CHANGES, EXAMPLES, Change, Example
+from operator_support.change_examples import CHANGES, Change
+from operator_support.rule_examples import EXAMPLES, Example
 
 from blade_operator.spec import SpecError, apply_defaults, check_change, parse_service
 from blade_operator.spec.rules.change import CHANGE_RULES
