@@ -19,6 +19,8 @@ from blade_llm.parallel.waiting import LONGEST_SLEEP
 
 _RECONNECT_MS: Final = 20
 """Between two tries to reach a rank that does not listen yet."""
+_INTRODUCTION_MS: Final = 5_000
+"""A stage that refuses the one before it waits so long until the next has heard which stage it is, to refuse it, too."""
 
 
 class SocketLink:
@@ -100,7 +102,7 @@ class SocketLink:
 
     def close(self) -> None:
         """See the protocol."""
-        self._context.destroy(linger=0)
+        self._context.destroy()
         if self._aborted >= 0:
             os.close(self._aborted)
             self._aborted = -1
@@ -130,4 +132,5 @@ class SocketLink:
         payload = self.receive()
         assert payload is not None
         if (said := bytes(payload)) != b"%d of %d" % (self._before, self._stages):
+            self._to.linger = _INTRODUCTION_MS
             raise CollectiveError(f"stage {self._stage} of {self._stages} meets stage {said.decode(errors='replace')}")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -166,8 +166,21 @@ def test_a_stage_of_another_ring_is_refused(folder: Path) -> None:
         first, second = pool.submit(join, 0, 2), pool.submit(join, 1, 3)
         with pytest.raises(CollectiveError, match="stage 0 of 2 meets stage 1 of 3"):
             first.result()
-        with pytest.raises(CollectiveError):  # the first may be gone before it has said who it is
+        with pytest.raises(CollectiveError, match="stage 1 of 3 meets stage 0 of 2"):
             second.result()
+
+
+def test_a_refused_stage_is_told_whom_it_met_however_late_it_listens(folder: Path) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with ThreadPoolExecutor(1) as pool, context, context.socket(zmq.PUSH) as before, context.socket(zmq.PULL) as late:
+        refusing = pool.submit(SocketLink, endpoint(folder, 1), endpoint(folder, 0), 1, 3)
+        before.connect(endpoint(folder, 1))
+        before.send(b"0 of 2")
+        assert not wait([refusing], timeout=0.5).done
+        late.bind(endpoint(folder, 0))
+        assert late.recv() == b"1 of 3"
+        with pytest.raises(CollectiveError, match="stage 1 of 3 meets stage 0 of 2"):
+            refusing.result()
 
 
 @pytest.mark.skipif(not is_available(), reason="needs the native operators")
