@@ -11,6 +11,8 @@ MODEL ?= examples/demo_model/model
 MANIFEST ?=
 # `make run` stops the engines when no request has come for so long (60s, 15m), and starts one for the next
 IDLE_TO_ZERO ?=
+# So many engines are kept warm beside those that serve
+STANDBY ?=
 # A machine without an NVIDIA GPU saves gigabytes with TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 SOURCES := engine router operator examples tests benchmarks e2e charts docs
@@ -54,14 +56,14 @@ clients: .venv-clients/.installed ## client libraries for examples/clients, whic
 compiled: install ## the router's hot path by mypyc, into the user's cache: two minutes
 	@$(BIN)/python -m blade_router.compiled
 
-run: install ## serve an LLMService on this machine: MODEL=<folder or hub id> or MANIFEST=<file>, PORT=8080, IDLE_TO_ZERO=60s
+run: install ## serve an LLMService on this machine: MODEL=<folder or hub id> or MANIFEST=<file>, PORT=8080, IDLE_TO_ZERO=60s, STANDBY=1
 	@nice -n 19 setsid $(BIN)/python -m blade_router.compiled > /dev/null 2>&1 & # the next run uses it
 ifneq ($(MANIFEST),)
 	@sed 's#file:///opt/bladellm/#file://$(CURDIR)/#' $(MANIFEST) | \
 		$(BIN)/blade_operator local up --port $(PORT) -f - --ask "What does len do?"
 else
 	@$(BIN)/blade_operator local up --port $(PORT) --model $(MODEL) --replicas 2 \
-		$(if $(IDLE_TO_ZERO),--idle_to_zero $(IDLE_TO_ZERO)) --ask "What does len do?"
+		$(if $(IDLE_TO_ZERO),--idle_to_zero $(IDLE_TO_ZERO)) $(if $(STANDBY),--standby $(STANDBY)) --ask "What does len do?"
 endif
 
 test: install clients ## all fast tests; the router interpreted

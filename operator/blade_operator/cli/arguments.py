@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 OPTIONS = (
-    *("--name", "--namespace", "--port", "--filename", "--model", "--replicas", "--idle_to_zero", "--ask"),
+    *("--name", "--namespace", "--port", "--filename", "--model", "--replicas", "--idle_to_zero", "--standby", "--ask"),
     *("--output", "--watch", "--no-watch", "--timeout", "--to-revision", "--follow", "--container", "--previous"),
     *("--tail", "--wait", "--no-wait", "--help"),
     *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
@@ -96,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="stop the engines of --model when no request has come for so long (60s, 15m), and start one for the next; "
         "--replicas are the most then",
+    )
+    up.add_argument(
+        "--standby", type=_count, help="engines for --model beside these that are kept warm, and serve within a second"
     )
     up.add_argument("--ask", metavar="QUESTION", help="when ready, ask this and print the answer as it comes")
     up.set_defaults(run=_command("up"))

@@ -135,10 +135,11 @@ def _not_strings(value: Any, path: str) -> Iterator[str]:
             yield f"{path}.{key}: must be a string; write it in quotes"
 
 
-def for_model(model: str, replicas: int, idle_to_zero: str | None = None) -> Object:
+def for_model(model: str, replicas: int, idle_to_zero: str | None = None, standby: int = 0) -> Object:
     """An LLMService for a model: a folder, the id of a model on the hub, or the URI of one to download.
 
     ``idle_to_zero``: it has no engine when no request has come for so long, and at most ``replicas`` otherwise.
+    ``standby``: so many engines beside these are kept warm; ``replicas`` serve then, at most with ``idle_to_zero``.
 
     Raises:
         CommandError: it is neither.
@@ -158,13 +159,10 @@ def for_model(model: str, replicas: int, idle_to_zero: str | None = None) -> Obj
             "modelscope://, s3://, oss:// or oci:// with what belongs behind it"
         )
     size: dict[str, Any] = {"replicas": replicas}
-    if idle_to_zero is not None:
-        target = {"concurrency": IDLE_CONCURRENCY}
-        size = {
-            "scaling": {
-                "mode": "Concurrency", "min": 0, "max": replicas, "target": target, "idleToZero": idle_to_zero
-            }
-        }  # fmt: skip
+    if idle_to_zero is not None or standby:
+        least = {"min": replicas} if idle_to_zero is None else {"min": 0, "idleToZero": idle_to_zero}
+        scaling = {"mode": "Concurrency", "max": replicas, "target": {"concurrency": IDLE_CONCURRENCY}}
+        size = {"scaling": scaling | least | ({"standby": standby} if standby else {})}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -44,12 +44,15 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError("--replicas goes with --model; a manifest says it in spec.replicas")
     if options.idle_to_zero is not None and options.model is None:
         raise CommandError("--idle_to_zero goes with --model; a manifest says it in spec.scaling.idleToZero")
+    if options.standby is not None and options.model is None:
+        raise CommandError("--standby goes with --model; a manifest says it in spec.scaling.standby")
     if options.ask and not (options.model or options.filename):
         raise CommandError("--ask needs a service to ask: give --model or -f")
     layout = Layout.of(options.name)
     objects = manifests.read(options.filename)
     if options.model:
-        objects = [manifests.for_model(options.model, options.replicas or 1, options.idle_to_zero)]
+        replicas, standby = options.replicas or 1, options.standby or 0
+        objects = [manifests.for_model(options.model, replicas, options.idle_to_zero, standby)]
     for obj in objects:
         obj["metadata"].setdefault("namespace", "default")
         manifests.admit(obj)

@@ -77,6 +77,13 @@ def test_a_model_whose_engines_stop_when_idle_is_scaled_by_load(tmp_path: Path) 
         manifests.admit(manifests.for_model(str(tmp_path), 2, "1s"))
 
 
+@pytest.mark.parametrize(("idle", "least"), [("60s", 0), (None, 2)])
+def test_a_model_one_engine_of_which_is_kept_warm(tmp_path: Path, idle: str | None, least: int) -> None:
+    scaling = manifests.admit(manifests.for_model(str(tmp_path), 2, idle, 1))["spec"]["scaling"]
+    assert (scaling["mode"], scaling["min"], scaling["max"], scaling["standby"]) == ("Concurrency", least, 2, 1)
+    assert scaling.get("idleToZero") == idle
+
+
 def test_a_model_that_is_nothing_is_refused() -> None:
     for model in ("/nowhere/at/all", "s3://bucket", "pvc://claim/folder", "gs://models/x"):
         with pytest.raises(CommandError, match="no such folder"):
