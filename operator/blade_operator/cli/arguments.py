@@ -32,7 +32,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if match := _CHOICE.match(message):
-            message = f"unknown command {match[1]!r}{_nearest(match[1], (*COMMANDS, *ROLLOUT))}"
+            program = self.prog.split()[0]
+            known = f"; it is a command of its own: {program} {match[1]}"
+            near = known if match[1] in COMMANDS else _nearest(match[1], (*COMMANDS, *ROLLOUT))
+            message = f"unknown command {match[1]!r}{near}"
         elif message.startswith("unrecognized arguments: "):
             word = message.removeprefix("unrecognized arguments: ").split()[0]
             message = f"unknown option or argument {word!r}{_nearest(word.partition('=')[0], OPTIONS)}"

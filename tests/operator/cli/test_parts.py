@@ -27,6 +27,7 @@ from blade_protocol.labels import KIND
     ("argv", "message"),
     [
         (["locl", "up"], "unknown command 'locl'; did you mean 'local'?"),
+        (["local", "get", "llm"], "unknown command 'get'; it is a command of its own: blade_operator get"),
         (["local", "up", "--prot", "1"], "unknown option or argument '--prot'; did you mean '--port'?"),
         (["local", "up", "--port", "99999"], "'99999' is not a port"),
         (["scale", "qwen"], "--replicas"),
