@@ -31,6 +31,11 @@ PROGRAMS = {
         ],
     ),
     "llamaindex_chat": ("llama_index.llms.openai_like", ["number of items", "structured name=", "[256, 256]"]),
+    "langchain_rag": ("langchain_community", ["nearest  What does sorted do?", "number of items", "ascending order"]),
+    "llamaindex_rag": (
+        "llama_index.llms.openai_like",
+        ["nearest  What does sorted do? sorted.txt", "number of items", "ascending order"],
+    ),
     "pydantic_ai_agent": ("pydantic_ai", ["OpenAIResponsesModel", "number of items", "typed  name="]),
 }
 
@@ -72,7 +77,7 @@ def test_an_example_runs(server: ServerProcess, name: str) -> None:
 
 
 def test_every_example_is_listed() -> None:
-    programs = {path.stem for path in (EXAMPLES / "clients").glob("*.py")} - {"server"}
+    programs = {path.stem for path in (EXAMPLES / "clients").glob("*.py")} - {"server", "documents"}
     assert programs == PROGRAMS.keys()
     readme = (EXAMPLES / "clients" / "README.md").read_text(encoding="utf-8")
     assert all(f"`{name}.py`" in readme for name in programs)
