@@ -55,6 +55,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Those of them that are among ``token_ids``."""
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache; set on a request's first output."""
+    queue_seconds: float | None = None
+    """How long it waited for its first step, for a grammar or an adapter included; on a request's first output."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """One for each prompt token, None for the first; on a request's first output, if it wants them."""
     adapter_digest: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -59,6 +60,10 @@ class Request:
     image_digest: bytes = b""
     """Digest of what the embeddings were made from and where they go, as tokens there need not differ."""
 
+    created: float = field(default_factory=time.monotonic)
+    """Seconds of the monotonic clock."""
+    queue_seconds: float | None = None
+    """From then to its first admission."""
     arrival: int = 0
     """Order of arrival, given by the scheduler."""
     max_total: int = 0

@@ -60,6 +60,7 @@ def append_sampled(
     return msgspec.structs.replace(
         output,
         cached_tokens=request.cached_tokens,
+        queue_seconds=request.queue_seconds,
         prompt_logprobs=request.prompt_logprobs,
         adapter_digest=request.adapter_digest.hex(),
     )
@@ -85,6 +86,7 @@ def pooled_output(request: Request, embedding: bytes) -> RequestOutput:
         request_id=request.request_id,
         finish_reason="stop",
         cached_tokens=request.cached_tokens,
+        queue_seconds=request.queue_seconds,
         prompt_logprobs=request.prompt_logprobs,
         embedding=embedding,
     )

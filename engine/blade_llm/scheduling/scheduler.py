@@ -13,6 +13,7 @@ the owner gives them, shape prefill chunks and nothing else).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import msgspec
@@ -275,6 +276,8 @@ class Scheduler:
     def _admitted(self, step: Step, request: Request) -> None:
         """Count the prompt of a request that ``step`` admits, and describe it to the runner."""
         sets = self._sets
+        if request.queue_seconds is None:
+            request.queue_seconds = time.monotonic() - request.created
         group = sets.sample_groups.get(request)
         if request.cached_tokens is None and not (group is not None and group.counted):
             # Tokens that the grammar forced may already stand behind the prompt, and be cached with it.

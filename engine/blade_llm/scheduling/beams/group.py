@@ -140,6 +140,7 @@ class BeamGroup:
                     finish_reason=hypothesis.reason,
                     stop_token_id=hypothesis.stop_token_id,
                     cached_tokens=None if index else request.cached_tokens,
+                    queue_seconds=None if index else request.queue_seconds,
                     prompt_logprobs=None if index else request.prompt_logprobs,
                 )
             )
