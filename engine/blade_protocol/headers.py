@@ -17,6 +17,8 @@ ROUTE_REASON: Final = "x-blade-route-reason"
 """Reason for which the router chose that replica."""
 INTERNAL_TOKEN: Final = "x-blade-internal-token"
 """The per-service secret that authorises requests to the internal port."""
+IGNORED: Final = "x-blade-ignored"
+"""Fields of the request that nobody knows and that the engine left out, with commas between; the router passes it on."""
 
 STREAM_IDS: Final = "x-blade-stream-ids"
 """Router → engine, ``1``: write token ids into the stream, as comments (:mod:`blade_protocol.resume`)."""

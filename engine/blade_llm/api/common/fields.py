@@ -1,13 +1,12 @@
 """Which request fields exist, and what happens to the others.
 
 A field that changes the output must never be ignored in silence: what this server does not do is refused by name,
-unless its value requests nothing (``audio: null``), and unknown names are refused with the nearest known one.
-Bookkeeping fields that OpenAI clients send are ignored.
+unless its value requests nothing (``audio: null``). Bookkeeping fields that OpenAI clients send are ignored. What nobody
+knows is ignored and listed in a header, or refused: :mod:`~blade_llm.api.common.unknown_fields`.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Mapping
@@ -16,7 +15,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from blade_llm.api.common.errors import LONGEST_ECHO, ApiError, bad_request, shortened
+from blade_llm.api.common.errors import LONGEST_ECHO, bad_request
+from blade_llm.api.common.nested_fields import check_nested
+from blade_llm.api.common.unknown_fields import MAX_FIELDS, note_unknown
 
 IGNORED: Final[Mapping[str, str]] = {
     "user": "names the client's user; nothing is kept about users",
@@ -83,6 +84,8 @@ def parse(
 
     Raises :class:`ApiError` 400 that names the field.
     """
+    if len(raw) > MAX_FIELDS:
+        raise bad_request(f"the body has {len(raw)} fields, and no route knows so many; send at most {MAX_FIELDS}")
     types = field_types(kind)
     fields: dict[str, Any] = {}
     for name, value in raw.items():
@@ -93,7 +96,8 @@ def parse(
             if value is not None and not any(_same(value, off) for off in refused[name].off):
                 raise bad_request(f"{name!r} is not taken: {refused[name].reason}", name, "unsupported")
         elif name not in ignored:
-            raise _unknown(name, [*types, *ignored])
+            note_unknown(name, [*types, *ignored])
+    check_nested(fields, kind)
     try:
         return msgspec.convert(fields, kind, str_keys=True)
     except msgspec.ValidationError:
@@ -110,14 +114,6 @@ def parse(
         if where is None:
             raise bad_request(_cut(message)) from None
         raise bad_request(f"{where[2]}: {_cut(where[1])}", re.split(r"[.\[]", where[2])[0]) from None
-
-
-def _unknown(name: str, known: list[str]) -> ApiError:
-    if len(name) > LONGEST_ECHO:  # the nearest name takes time that grows with its length, and there is none near
-        return bad_request(f"unknown field {shortened(name)!r}", shortened(name), "unknown_field")
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return bad_request(f"unknown field {name!r}{hint}", name, "unknown_field")
 
 
 def _cut(message: str) -> str:

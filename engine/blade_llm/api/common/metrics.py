@@ -62,7 +62,8 @@ _E2E: Final = _Histogram(
     (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960), _TPOT.end,
 )  # fmt: skip
 _REASONS: Final = {reason: _E2E.end + number for number, reason in enumerate(("stop", "length", "abort"))}
-NUM_COUNTERS: Final = _E2E.end + len(_REASONS)
+_IGNORED: Final = _E2E.end + len(_REASONS)
+NUM_COUNTERS: Final = _IGNORED + 1
 
 
 class MeasuredChoice(Protocol):
@@ -113,6 +114,10 @@ class ServerMetrics:
         if result.finished:
             _E2E.observe(self._mine, time.monotonic() - result.started)
 
+    def count_ignored(self, fields: int) -> None:
+        """Count fields of a request that nobody knows."""
+        self._mine[_IGNORED] += fields
+
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
@@ -130,6 +135,8 @@ class _RequestCollector(Collector):
         for reason, position in _REASONS.items():
             finished.add_metric([reason], totals[position])
         yield finished
+        text = "Fields of requests that nobody knows and that were left out"
+        yield CounterMetricFamily(names.ENGINE_IGNORED_FIELDS, text, value=totals[_IGNORED])
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

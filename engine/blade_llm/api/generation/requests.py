@@ -40,7 +40,7 @@ _Biases = Annotated[
 ]
 
 
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool = False
     """A last chunk without choices carries the usage; the others say ``"usage": null``."""
     continuous_usage_stats: bool = False

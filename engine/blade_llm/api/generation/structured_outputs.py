@@ -20,7 +20,7 @@ ANY_OBJECT = GrammarSpec("json", '{"type": "object"}')
 _WHITE_SPACE = 'JSON answers are written with ", " and ": " and no other white space; leave it out'
 
 
-class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     schema: dict[str, Any] | None = None
     description: str | None = None
@@ -28,14 +28,14 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Schemas are always kept to the letter; false changes nothing."""
 
 
-class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's form of a constraint."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
 
 
-class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's way."""
 
     json: dict[str, Any] | str | None = None

@@ -29,14 +29,14 @@ _Key = Annotated[str, msgspec.Meta(max_length=64)]
 _Value = Annotated[str, msgspec.Meta(max_length=512)]
 
 
-class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
     """``text``, ``json_object``, or ``json_schema`` with ``name``, ``schema`` and ``strict``."""
     verbosity: Literal["low", "medium", "high"] = "medium"
     """Accepted without effect."""
 
 
-class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
     effort: ReasoningEffort | None = None
     """As ``reasoning_effort`` of a chat."""
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -44,7 +44,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_obfuscation: bool = False
     """OpenAI's padding against traffic analysis; events are never padded here."""
 
