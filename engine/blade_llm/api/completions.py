@@ -64,7 +64,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     field_names = {"structure": structure_field, **search.field_names}
     prompts = []
     for token_ids in found:
-        token_ids = truncated(token_ids, fields.truncate_prompt_tokens, room)
+        token_ids = truncated(token_ids, fields.truncate_prompt_tokens, room, fields.truncation_side)
         sampling = sampling_params(
             fields,
             context.model.sampling_defaults,
@@ -90,7 +90,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         stream=fields.stream,
     )
     serializer = await make_completion_serializer(
-        f"cmpl-{request.state.request_id}",
+        f"cmpl-{fields.request_id or request.state.request_id}",
         model,
         TokenNames(tokenizer, by_id=fields.return_tokens_as_token_ids),
         prompts=[prompt.token_ids for prompt in prompts],
@@ -100,6 +100,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         with_prompt_logprobs=fields.prompt_logprobs is not None,
         skip_special_tokens=fields.skip_special_tokens,
         created=None if stream is None else stream.created,
+        with_token_ids=fields.return_token_ids,
     )
     return await respond(context, request, fields, prompts, serializer, search, "prompt", stream)
 

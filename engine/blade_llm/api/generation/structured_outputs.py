@@ -35,8 +35,8 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
     json_schema: JsonSchemaFormat | None = None
 
 
-class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """vLLM's way."""
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's way. Whatever stands here is to change the answer, so what is not known is refused."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None

@@ -30,7 +30,6 @@ TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
             "response_format.json_schema.strickt",
             "'strict'",
         ),
-        ({"structured_outputs": {"regex": "a", "regexp": "b"}}, "structured_outputs.regexp", "'regex'"),
         ({"tools": [TOOL, {**TOOL, "cache_control": {}}]}, "tools[].cache_control", ""),
         ({"tools": [{"type": "function", "function": {"name": "f", "descripton": "d"}}]},
          "tools[].function.descripton", "'description'"),
@@ -102,3 +101,9 @@ def test_a_body_of_too_many_fields_is_refused() -> None:
 
 def test_outside_of_a_request_they_are_left_out() -> None:
     assert parse({"messages": MESSAGES, "num_ctx": 5}, ChatRequest).messages == MESSAGES
+
+
+def test_an_unknown_constraint_is_refused_always() -> None:
+    raw = {"messages": MESSAGES, "structured_outputs": {"regex": "a", "regexp": "b"}}
+    with recorded(strict=False), pytest.raises(ApiError, match="regexp"):
+        parse(raw, ChatRequest)
