@@ -18,7 +18,8 @@ ROUTE_REASON: Final = "x-blade-route-reason"
 INTERNAL_TOKEN: Final = "x-blade-internal-token"
 """The per-service secret that authorises requests to the internal port."""
 IGNORED: Final = "x-blade-ignored"
-"""Fields of the request that nobody knows and that the engine left out, with commas between; the router passes it on."""
+"""Engine → client, through the router: fields of the request that nobody knows and that were left out, with commas
+between."""
 
 STREAM_IDS: Final = "x-blade-stream-ids"
 """Router → engine, ``1``: write token ids into the stream, as comments (:mod:`blade_protocol.resume`)."""

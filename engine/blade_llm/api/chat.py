@@ -23,6 +23,7 @@ from blade_llm.api.generation.resumable import resumable, seeded
 from blade_llm.api.generation.sampling import check_length, sampling_params
 from blade_llm.api.generation.search import Search, search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
+from blade_llm.api.tools.grammar import tag_writer
 from blade_llm.api.tools.parsing import guided, offered_tools, output_parsing
 from blade_llm.api.tools.serializer import CallIds, ParsedChatSerializer
 
@@ -92,7 +93,9 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         raise bad_request("the chat template made an empty prompt of these messages", "messages")
     room = context.max_model_len - (chat.token_limit or 1)
     token_ids = truncated(token_ids, chat.truncate_prompt_tokens, room, chat.truncation_side)
-    structure, structure_field = await validated_structure(chat, context.structures)
+    structure, structure_field = await validated_structure(
+        chat, context.structures, tag_writer(context.model.tokenizer)
+    )
     sampling = sampling_params(
         chat,
         context.model.sampling_defaults,

@@ -21,6 +21,7 @@ from blade_llm.api.generation.resumable import resumable, seeded
 from blade_llm.api.generation.sampling import check_length, sampling_params
 from blade_llm.api.generation.search import search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
+from blade_llm.api.tools.grammar import tag_writer
 from blade_llm.text.infill import Infill, infill_of
 
 DEFAULT_MAX_TOKENS: Final = 16
@@ -35,7 +36,9 @@ async def completions(context: ServerContext, request: Request) -> Response:
     model = context.resolve_model(fields.model)
     search = search_of(fields)
     infill = _infill(context, fields)
-    structure, structure_field = await validated_structure(fields, context.structures)
+    structure, structure_field = await validated_structure(
+        fields, context.structures, tag_writer(context.model.tokenizer)
+    )
     tokenizer, vocab_size = context.model.tokenizer, context.model.vocab_size
     special = fields.add_special_tokens is not False
     limit = context.max_model_len

@@ -71,7 +71,8 @@ def test_a_key_of_messages_that_the_template_reads_is_none(server: ServerProcess
 def test_they_are_counted(server: ServerProcess) -> None:
     def counted() -> float:
         lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-        return sum(float(line.split()[1]) for line in lines if line.startswith(f"{metrics.ENGINE_IGNORED_FIELDS}_total"))
+        name = f"{metrics.ENGINE_IGNORED_FIELDS}_total"
+        return sum(float(line.split()[1]) for line in lines if line.startswith(name))
 
     before = counted()
     server.post("/v1/completions", prompt="x", max_tokens=1, num_ctx=5, num_gpu=1)

@@ -1,8 +1,8 @@
 """Which request fields exist, and what happens to the others.
 
 A field that changes the output must never be ignored in silence: what this server does not do is refused by name,
-unless its value requests nothing (``audio: null``). Bookkeeping fields that OpenAI clients send are ignored. What nobody
-knows is ignored and listed in a header, or refused: :mod:`~blade_llm.api.common.unknown_fields`.
+unless its value requests nothing (``audio: null``). Bookkeeping fields that OpenAI clients send are ignored. What
+nobody knows is ignored and listed in a header, or refused: :mod:`~blade_llm.api.common.unknown_fields`.
 """
 
 from __future__ import annotations

@@ -110,9 +110,7 @@ class ParsedChatSerializer:
             if not stream.begun:
                 data += self._begin(update.index, stream, is_content=True)
             reason = self._parsing.finish_reason(update.finish_reason, stream.num_calls)
-            data += self._plain.chunk(
-                stream.update(update.index, "", reason, update.stop_reason)
-            )
+            data += self._plain.chunk(stream.update(update.index, "", reason, update.stop_reason))
         return data
 
     def _begin(self, index: int, stream: _Stream, *, is_content: bool) -> bytes:

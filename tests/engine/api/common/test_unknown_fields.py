@@ -67,7 +67,9 @@ def test_fields_of_responses() -> None:
 
 def test_known_fields_leave_no_record() -> None:
     with recorded(strict=True) as unknown:
-        parse({"messages": MESSAGES, "user": "u", "tools": [TOOL], "stream_options": {"include_usage": True}}, ChatRequest)
+        parse(
+            {"messages": MESSAGES, "user": "u", "tools": [TOOL], "stream_options": {"include_usage": True}}, ChatRequest
+        )
     assert unknown.count == 0
     assert unknown.header() == ""
 

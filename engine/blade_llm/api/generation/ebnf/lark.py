@@ -15,8 +15,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from blade_llm.api.generation.ebnf.positions import Positions, Work, continuations, meet
-from blade_llm.api.generation.ebnf.reader import ROOT, CharacterClass, Choice, EbnfError, Ranges, Reference, Repeated
-from blade_llm.api.generation.ebnf.reader import read_rules
+from blade_llm.api.generation.ebnf.reader import (
+    ROOT,
+    CharacterClass,
+    Choice,
+    EbnfError,
+    Ranges,
+    Reference,
+    Repeated,
+    read_rules,
+)
 from blade_llm.sampling.guided.text import literal
 
 _MOST_POSITIONS: Final = 200
@@ -275,7 +283,7 @@ class _Writer:
                 return " ".join(self._flat(items)) or '""'
             case _Either(options):
                 text = " | ".join(self._written(option) for option in options)
-                return text if outermost or len(options) == 1 and isinstance(options[0], str) else f"({text})"
+                return text if outermost else f"({text})"
             case _Many(item, least, most):
                 return f"({self._written(item)}){_times(least, most)}"
 

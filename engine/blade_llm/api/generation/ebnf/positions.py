@@ -6,6 +6,7 @@ is to know of its texts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -69,7 +70,7 @@ class Positions:
         match item:
             case str():
                 chain = [self._position(((ord(character),) * 2,)) for character in item]
-                for one, after in zip(chain, chain[1:], strict=False):
+                for one, after in itertools.pairwise(chain):
                     self.follow[one].add(after)
                 return not chain, set(chain[:1]), set(chain[-1:])
             case CharacterClass(ranges):
