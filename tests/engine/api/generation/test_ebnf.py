@@ -61,7 +61,7 @@ def _takes(lark: str, text: str) -> bool:
         (OF_VLLM, ["SELECT col_1  from table_2  where col_2 = 1 "], ["SELECT col_3  from table_2  where col_2 = 1 "]),
         (OF_SGLANG, ["Rome", "Rome is the capital of Italy"], ["Rome is", "Romeo"]),
         (ARITHMETIC, ["a=1\n", "(x1 +2)*y=7\nb=2\n", "a= 1 \n\n\nb=2\n"], ["a=1", "a==1\n", "1a=b\n"]),
-        (JSON, ["{}", '{"a": [1, -2.5e3, true, null], "\\u00e9": {"c": "\u4e2d"}}'], ["[]", '{"a": nul}', '{"a":"\n"}']),
+        (JSON, ["{}", '{"a": [1, -2.5e3, true], "\\u00e9": {"c": "\u4e2d"}}'], ["[]", '{"a": nul}', '{"a":"\n"}']),
         ('root ::= ("a" | "ab") "bc"', ["abc", "abbc"], ["ab", "abcbc"]),
         ('root ::= [a-z]* "end"', ["end", "endend", "wend"], ["en", "ende"]),
         ('root ::= "ab"* "abc"', ["abc", "ababc"], ["ab", "abab"]),
