@@ -17,6 +17,9 @@ ROUTE_REASON: Final = "x-blade-route-reason"
 """Reason for which the router chose that replica."""
 INTERNAL_TOKEN: Final = "x-blade-internal-token"
 """The per-service secret that authorises requests to the internal port."""
+IGNORED: Final = "x-blade-ignored"
+"""Engine → client, through the router: fields of the request that nobody knows and that were left out, with commas
+between."""
 
 STREAM_IDS: Final = "x-blade-stream-ids"
 """Router → engine, ``1``: write token ids into the stream, as comments (:mod:`blade_protocol.resume`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -22,9 +23,11 @@ from blade_llm.api.generation.resumable import resumable, seeded
 from blade_llm.api.generation.sampling import check_length, sampling_params
 from blade_llm.api.generation.search import Search, search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
+from blade_llm.api.tools.grammar import tag_writer
 from blade_llm.api.tools.parsing import guided, offered_tools, output_parsing
 from blade_llm.api.tools.serializer import CallIds, ParsedChatSerializer
 
+_NO_MORE: Final = {"logprobs": None, "finish_reason": None}
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
 
@@ -47,17 +50,21 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
         vocab_size=context.model.vocab_size,
         stream=chat.stream,
     )
-    serializer: ResponseSerializer = ChatSerializer(
-        f"chatcmpl-{request.state.request_id}",
+    plain = ChatSerializer(
+        f"chatcmpl-{chat.request_id or request.state.request_id}",
         model,
         TokenNames(context.model.tokenizer, by_id=chat.return_tokens_as_token_ids),
         with_logprobs=chat.logprobs,
         prompt=prompt.token_ids if chat.prompt_logprobs is not None else None,
         created=None if stream is None else stream.created,
+        echo=_echoed(chat),
+        with_token_ids=chat.return_token_ids,
+        first_fields=_first_fields(chat, prompt),
     )
+    serializer: ResponseSerializer = plain
     if prompt.parsing is not None:
         serializer = ParsedChatSerializer(
-            serializer,
+            plain,
             prompt.parsing,
             include_reasoning=chat.include_reasoning,
             call_ids=CallIds(None if stream is None else stream.key),
@@ -85,8 +92,10 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
     if not token_ids:
         raise bad_request("the chat template made an empty prompt of these messages", "messages")
     room = context.max_model_len - (chat.token_limit or 1)
-    token_ids = truncated(token_ids, chat.truncate_prompt_tokens, room)
-    structure, structure_field = await validated_structure(chat, context.structures)
+    token_ids = truncated(token_ids, chat.truncate_prompt_tokens, room, chat.truncation_side)
+    structure, structure_field = await validated_structure(
+        chat, context.structures, tag_writer(context.model.tokenizer)
+    )
     sampling = sampling_params(
         chat,
         context.model.sampling_defaults,
@@ -100,7 +109,7 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
     parsing = output_parsing(context.model, tools, text, _generated_text(chat))
     sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
     field_names = {"structure": structure_field or "tools", **search.field_names}
-    return Prompt(token_ids, sampling, parsing=parsing, field_names=field_names)
+    return Prompt(token_ids, sampling, parsing=parsing, text=text, field_names=field_names)
 
 
 class ChatSerializer:
@@ -108,6 +117,9 @@ class ChatSerializer:
 
     Args:
         prompt: token ids, if the whole response includes their log-probabilities.
+        echo: what content begins with.
+        with_token_ids: each choice has those of its tokens.
+        first_fields: further fields of a whole response, or of the first chunk of each choice.
     """
 
     def __init__(
@@ -119,7 +131,13 @@ class ChatSerializer:
         with_logprobs: bool = False,
         prompt: list[int] | None = None,
         created: int | None = None,
+        echo: str = "",
+        with_token_ids: bool = False,
+        first_fields: Mapping[str, Any] | None = None,
     ) -> None:
+        self.echo = echo
+        self.first_fields = first_fields or {}
+        self._with_token_ids = with_token_ids
         self._head = response_head(response_id, model, created)
         self._chunk_head = {**self._head, "object": "chat.completion.chunk"}
         self._names = names
@@ -137,40 +155,61 @@ class ChatSerializer:
     def choice(self, update: ChoiceUpdate) -> dict[str, Any]:
         return {
             "index": update.index,
-            "message": {"role": "assistant", "content": update.text, "refusal": None},
+            "message": {"role": "assistant", "content": self.echo + update.text, "refusal": None},
             "logprobs": self._logprobs(update),
             "finish_reason": update.finish_reason,
             "stop_reason": update.stop_reason,
+            **({"token_ids": update.token_ids} if self._with_token_ids else {}),
         }
 
     def extra_fields(self) -> dict[str, Any]:
         if self._prompt is None:
-            return {}
-        return {"prompt_logprobs": prompt_logprobs(self._prompt, self.prompt_logprobs[0], self._names)}
+            return {**self.first_fields}
+        logprobs = prompt_logprobs(self._prompt, self.prompt_logprobs[0], self._names)
+        return {**self.first_fields, "prompt_logprobs": logprobs}
+
+    @property
+    def opens_choices(self) -> bool:
+        return True
 
     def first_chunk(self, index: int) -> bytes:
-        return self._event(index, {"role": "assistant", "content": ""}, None, None)
+        return self.opening(index, "")
+
+    def opening(self, index: int, content: str | None) -> bytes:
+        """The event that says the role, and with it ``content`` and what is said once; then the echo."""
+        choice = {"index": index, "delta": {"role": "assistant", "content": content}, **_NO_MORE}
+        data = event({**self._chunk_head, "choices": [choice], **self.first_fields})
+        return data + self._event(ChoiceUpdate(index, "", []), {"content": self.echo}) if self.echo else data
 
     def chunk(self, update: ChoiceUpdate) -> bytes:
-        if update.text and update.finish_reason is None and not self._with_logprobs:  # nearly all of them
+        plain = not self._with_logprobs and not self._with_token_ids
+        if update.text and update.finish_reason is None and plain:  # nearly all of them
             return b"%b%d,\"delta\":{\"content\":%b%b" % (
                 self._before_index, update.index, encode(update.text), _AFTER_TEXT
             )  # fmt: skip
         delta = {"content": update.text} if update.text else {}
-        return self._event(update.index, delta, self._logprobs(update), update.finish_reason)
+        return self._event(update, delta, self._logprobs(update))
 
     def usage_chunk(self, usage: dict[str, object]) -> bytes:
         return event({**self._chunk_head, "choices": [], "usage": usage})
 
-    def _event(
-        self, index: int, delta: dict[str, str], logprobs: dict[str, Any] | None, finish_reason: str | None
-    ) -> bytes:
-        return b"%b%d,\"delta\":%b,\"logprobs\":%b,\"finish_reason\":%b}]}\n\n" % (
-            self._before_index, index, encode(delta), encode(logprobs), encode(finish_reason)
+    def _event(self, update: ChoiceUpdate, delta: dict[str, str], logprobs: dict[str, Any] | None = None) -> bytes:
+        ids = b',"token_ids":%b' % encode(update.token_ids) if self._with_token_ids else b""
+        return b"%b%d,\"delta\":%b,\"logprobs\":%b,\"finish_reason\":%b%b}]}\n\n" % (
+            self._before_index, update.index, encode(delta), encode(logprobs), encode(update.finish_reason), ids
         )  # fmt: skip
 
     def _logprobs(self, update: ChoiceUpdate) -> dict[str, Any] | None:
         return chat_logprobs(update.entries, self._names) if self._with_logprobs else None
+
+
+def _echoed(chat: ChatRequest) -> str:
+    return content_of(chat.messages[-1]) if chat.echo and chat.messages[-1].get("role") == "assistant" else ""
+
+
+def _first_fields(chat: ChatRequest, prompt: Prompt) -> dict[str, Any]:
+    ids = {"prompt_token_ids": prompt.token_ids} if chat.return_token_ids else {}
+    return {**ids, **({"prompt_text": prompt.text} if chat.return_prompt_text else {})}
 
 
 def _length(context: ServerContext, chat: ChatRequest, prompt_tokens: int) -> int:

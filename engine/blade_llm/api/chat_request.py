@@ -41,6 +41,10 @@ class ChatRequest(GenerationFields, msgspec.Struct, frozen=True, kw_only=True):
     """Whether it may, or must, or which one; ``auto`` when left out."""
     parallel_tool_calls: bool = True
     """An output may hold several calls."""
+    echo: bool = False
+    """Begin the output with the last message, if that is the assistant's: with ``continue_final_message``."""
+    return_prompt_text: bool = False
+    """Return the rendered conversation as ``prompt_text``, in a stream with the first chunk."""
     include_reasoning: bool = True
     """Show the reasoning of a model that thinks."""
 

@@ -37,6 +37,7 @@ class CompletionSerializer:
         with_prompt_logprobs: bool = False,
         skip_special_tokens: bool = True,
         created: int | None = None,
+        with_token_ids: bool = False,
     ) -> None:
         self._head = response_head(response_id, model, created)
         self._chunk_head = {**self._head, "object": "text_completion"}
@@ -48,6 +49,9 @@ class CompletionSerializer:
             for prompt in (prompts if echo else ())
         ]
         self._with_logprobs = with_logprobs
+        self._with_token_ids = with_token_ids
+        self._told: set[int] = set()
+        """Streamed choices that have had their prompt's token ids."""
         self._with_prompt_logprobs = with_prompt_logprobs
         self.prompt_logprobs: dict[int, PromptLogprobs] = {}
         self._before_index = b"data: " + encode(self._chunk_head)[:-1] + b',"choices":[{"index":'
@@ -73,7 +77,11 @@ class CompletionSerializer:
             number = update.index // self._n
             found = self.prompt_logprobs[number]
             choice["prompt_logprobs"] = prompt_logprobs(self._prompts[number], found, self._names)
-        return choice
+        return choice | self._ids(update, whole=True)
+
+    @property
+    def opens_choices(self) -> bool:
+        return bool(self._echoes)
 
     def first_chunk(self, index: int) -> bytes:
         if not self._echoes:
@@ -82,7 +90,7 @@ class CompletionSerializer:
         return self._event(update, self._logprobs(update, with_echo=True))
 
     def chunk(self, update: ChoiceUpdate) -> bytes:
-        if update.finish_reason is None and not self._with_logprobs:  # nearly all of them
+        if update.finish_reason is None and not self._with_logprobs and not self._with_token_ids:  # nearly all of them
             return b'%b%d,"text":%b%b' % (self._before_index, update.index, encode(update.text), _AFTER_TEXT)
         return self._event(update, self._logprobs(update, with_echo=False))
 
@@ -90,9 +98,21 @@ class CompletionSerializer:
         return event({**self._chunk_head, "choices": [], "usage": usage})
 
     def _event(self, update: ChoiceUpdate, logprobs: dict[str, Any] | None) -> bytes:
-        return b"%b%d,\"text\":%b,\"logprobs\":%b,\"finish_reason\":%b}]}\n\n" % (
-            self._before_index, update.index, encode(update.text), encode(logprobs), encode(update.finish_reason)
+        ids = self._ids(update, whole=False)
+        return b"%b%d,\"text\":%b,\"logprobs\":%b,\"finish_reason\":%b%b}]}\n\n" % (
+            self._before_index, update.index, encode(update.text), encode(logprobs), encode(update.finish_reason),
+            b"," + encode(ids)[1:-1] if ids else b"",
         )  # fmt: skip
+
+    def _ids(self, update: ChoiceUpdate, *, whole: bool) -> dict[str, Any]:
+        """The token ids of a choice, and once those of its prompt."""
+        if not self._with_token_ids:
+            return {}
+        index = update.index
+        first = whole or index not in self._told
+        self._told.add(index)
+        prompt = {"prompt_token_ids": self._prompts[index // self._n]} if first else {}
+        return {"token_ids": update.token_ids, **prompt}
 
     def _echo_text(self, index: int) -> str:
         return self._echoes[index // self._n].text if self._echoes else ""

@@ -21,6 +21,7 @@ from blade_llm.api.generation.resumable import resumable, seeded
 from blade_llm.api.generation.sampling import check_length, sampling_params
 from blade_llm.api.generation.search import search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
+from blade_llm.api.tools.grammar import tag_writer
 from blade_llm.text.infill import Infill, infill_of
 
 DEFAULT_MAX_TOKENS: Final = 16
@@ -35,7 +36,9 @@ async def completions(context: ServerContext, request: Request) -> Response:
     model = context.resolve_model(fields.model)
     search = search_of(fields)
     infill = _infill(context, fields)
-    structure, structure_field = await validated_structure(fields, context.structures)
+    structure, structure_field = await validated_structure(
+        fields, context.structures, tag_writer(context.model.tokenizer)
+    )
     tokenizer, vocab_size = context.model.tokenizer, context.model.vocab_size
     special = fields.add_special_tokens is not False
     limit = context.max_model_len
@@ -64,7 +67,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     field_names = {"structure": structure_field, **search.field_names}
     prompts = []
     for token_ids in found:
-        token_ids = truncated(token_ids, fields.truncate_prompt_tokens, room)
+        token_ids = truncated(token_ids, fields.truncate_prompt_tokens, room, fields.truncation_side)
         sampling = sampling_params(
             fields,
             context.model.sampling_defaults,
@@ -90,7 +93,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         stream=fields.stream,
     )
     serializer = await make_completion_serializer(
-        f"cmpl-{request.state.request_id}",
+        f"cmpl-{fields.request_id or request.state.request_id}",
         model,
         TokenNames(tokenizer, by_id=fields.return_tokens_as_token_ids),
         prompts=[prompt.token_ids for prompt in prompts],
@@ -100,6 +103,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
         with_prompt_logprobs=fields.prompt_logprobs is not None,
         skip_special_tokens=fields.skip_special_tokens,
         created=None if stream is None else stream.created,
+        with_token_ids=fields.return_token_ids,
     )
     return await respond(context, request, fields, prompts, serializer, search, "prompt", stream)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.unknown_fields import check_keys, note_unknown
 from blade_llm.api.tools.messages import with_calls
 from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED
@@ -29,6 +31,15 @@ ROLES: Final[Mapping[str, str]] = {
     "tool": "tool",
 }
 """Roles of messages → what chat templates call them: they would leave out a message of a role they do not know."""
+
+_KEYS: Final = frozenset(
+    {
+        "role", "content", "name", "tool_calls", "tool_call_id", "function_call", "reasoning", "reasoning_content",
+        "thinking", "refusal", "audio", "annotations",
+    }
+)  # fmt: skip
+"""Of messages, those of answers that clients send back included; templates may read others."""
+_PART_KEYS: Final = frozenset({"type", "text", "refusal", "image_url", "input_audio", "file", "video_url", "audio_url"})
 
 
 class Conversation(Protocol):
@@ -66,14 +77,16 @@ async def render(context: ServerContext, chat: Conversation, tools: ToolUse | No
         message = f"{len(chat.messages)} messages do not fit into the context of {context.max_model_len} tokens"
         raise bad_request(f"{message} (--max_model_len); send fewer", "messages", "context_length_exceeded")
     large = _is_large(chat.messages)
-    messages = await asyncio.to_thread(_checked, chat.messages) if large else _checked(chat.messages)
+    template = context.model.chat_template if chat.chat_template is None else None
+    source = chat.chat_template if template is None else template.source
+    check = functools.partial(_checked, chat.messages, source or "")
+    messages = await asyncio.to_thread(check) if large else check()
     mark = ""
     if chat.continue_final_message:
         _check_continued(chat)
         mark = f"|{secrets.token_hex(16)}|"
         messages[-1]["content"] += mark
     begin = not chat.continue_final_message if chat.add_generation_prompt is None else chat.add_generation_prompt
-    template = context.model.chat_template if chat.chat_template is None else None
     defaults = context.model.default_chat_template_kwargs
     effort = _effort(chat.reasoning_effort, None if template is None else template.variables)
     arguments = {**defaults, **effort, **chat.chat_template_kwargs, **template_arguments(tools)}
@@ -151,7 +164,15 @@ def _is_large(messages: list[dict[str, Any]]) -> bool:
     return False
 
 
-def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _checked(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+    for message in messages:
+        for name in message.keys() - _KEYS:
+            if name not in template:  # it has keys of messages as words
+                note_unknown(name, _KEYS, "messages[]")
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict):
+                check_keys(part, _PART_KEYS, "messages[].content[]")
     return [checked_message(message, index) for index, message in enumerate(messages)]
 
 

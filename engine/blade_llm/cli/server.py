@@ -102,7 +102,10 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
 
         print_arguments(flags)
         options = ServerOptions(
-            drain_timeout=flags["drain_timeout"], live_timeout=flags["live_timeout"], log_level=flags["log_level"]
+            drain_timeout=flags["drain_timeout"],
+            live_timeout=flags["live_timeout"],
+            log_level=flags["log_level"],
+            strict_fields=flags["strict_fields"],
         )
 
         def on_ready(ready: EngineReady) -> None:

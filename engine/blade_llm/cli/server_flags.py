@@ -142,6 +142,8 @@ _SERVICE = (
     Flag(name="max_connections", help="most clients' connections of each port and API-server process", kind=positive,
          default=4096),
     Flag(name="max_body_bytes", help="largest request body, e.g. 16MiB", kind=byte_size, default=MAX_BODY_BYTES),
+    Flag(name="strict_fields", help="refuse requests with a field that nobody knows, with the nearest known name; else "
+         "such fields are left out and listed in the header x-blade-ignored", kind=boolean, default=False),
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),

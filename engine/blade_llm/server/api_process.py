@@ -49,6 +49,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 live_timeout=start.live_timeout,
                 hidden_size=engine.hidden_size,
                 max_body_bytes=start.limits.max_body_bytes,
+                strict_fields=start.strict_fields,
             )
             writer.write(READY)
             command = await _next_command(reader)

@@ -14,13 +14,14 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import install_error_handlers
 from blade_llm.api.common.request_id import RequestIdMiddleware
 from blade_llm.api.common.tasks import is_served, refuse
+from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.kv_blocks import with_blocks_header
 from blade_llm.api.responses import route as responses
 from blade_llm.engine.version import package_version
 from blade_llm.server.http.access import AccessControl, AccessRules
 from blade_llm.server.openapi import describe
 from blade_llm.server.routes import ROUTES, Handler
-from blade_protocol import paths
+from blade_protocol import headers, paths
 
 
 def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
@@ -50,6 +51,11 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
 
 def _endpoint(context: ServerContext, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        return await with_blocks_header(request, await handler(context, request))
+        with recorded(strict=context.strict_fields) as unknown:
+            response = await handler(context, request)
+        if unknown.count:
+            response.headers[headers.IGNORED] = unknown.header()
+            context.metrics.count_ignored(unknown.count)
+        return await with_blocks_header(request, response)
 
     return endpoint

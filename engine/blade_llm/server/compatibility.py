@@ -25,7 +25,8 @@ types that requests are decoded with; `/openapi.json` of a running server has ty
 - **ignored**: may be sent and changes nothing.
 - **refused**: a 400 that names the field, unless its value requests nothing.
 
-Any field that is not listed is refused with a 400 and the nearest known name.
+Any other field is left out and listed in the response header `x-blade-ignored`, or refused under `--strict_fields`:
+[api.md](api.md#unknown-fields).
 """
 
 

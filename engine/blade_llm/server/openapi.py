@@ -103,7 +103,7 @@ def _request(schema: dict[str, Any], body: type[msgspec.Struct], context: Server
         properties.setdefault(name, {"description": f"Ignored: {reason}."})
     for name, refusal in refused_by(body).items():
         properties.setdefault(name, {"description": f"Refused: {refusal.reason}.", "enum": [None, *refusal.off]})
-    return {**schema, "properties": properties, "additionalProperties": False}
+    return {**schema, "properties": properties, "additionalProperties": not context.strict_fields}
 
 
 def _optional(schema: dict[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     """Inherited descriptor of the :class:`~blade_llm.api.common.shared_stats.SharedStats`."""
     live_timeout: float
     log_level: str
+    strict_fields: bool
     rules: AccessRules
     limits: HttpLimits
 
@@ -132,6 +133,7 @@ def start_api_servers(
     model: ModelSource,
     live_timeout: float,
     log_level: str,
+    strict_fields: bool,
     rules: AccessRules,
     limits: HttpLimits,
 ) -> list[ApiServerProcess]:
@@ -148,6 +150,7 @@ def start_api_servers(
                 shared_stats=shared_stats.descriptor,
                 live_timeout=live_timeout,
                 log_level=log_level,
+                strict_fields=strict_fields,
                 rules=rules,
                 limits=limits,
             )

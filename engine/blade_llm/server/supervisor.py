@@ -83,6 +83,8 @@ class ServerOptions:
     live_timeout: float = 60.0
     """Seconds without progress, with work present, after which ``/live`` fails."""
     log_level: str = "INFO"
+    strict_fields: bool = False
+    """Refuse requests with a field that nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ async def run_server(
         source,
         options.live_timeout,
         options.log_level,
+        options.strict_fields,
         listen.public_rules,
         listen.limits,
     )
@@ -177,6 +180,7 @@ async def run_server(
                 live_timeout=options.live_timeout,
                 hidden_size=ready.hidden_size,
                 max_body_bytes=listen.limits.max_body_bytes,
+                strict_fields=options.strict_fields,
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

@@ -24,6 +24,8 @@ class OutputParsing:
     """Function → JSON Schema of its parameters."""
     named: bool = False
     """The one call there is was named in the request, not chosen by the model."""
+    forced: bool = False
+    """Outputs are calls and nothing else, behind their reasoning: what is left of one that was cut short is none."""
     reasoning: ReasoningForm | None = None
     inside: bool = False
     """Outputs begin in the middle of the reasoning."""
@@ -54,6 +56,7 @@ class OutputParser:
     def __init__(self, parsing: OutputParsing) -> None:
         self._think = ThinkParser(parsing.reasoning, inside=parsing.inside) if parsing.reasoning else None
         self._calls = parsing.calls.parser(parsing.names, parsing.parameters) if parsing.calls else None
+        self._forced = parsing.forced
 
     def add(self, piece: str) -> list[Event]:
         """What ``piece`` brings; perhaps nothing, while it may be part of a marker."""
@@ -64,7 +67,8 @@ class OutputParser:
     def finish(self) -> list[Event]:
         """What was held back, now that nothing more comes."""
         events = self._after_reasoning(self._think.finish()) if self._think else []
-        return events + self._calls.finish() if self._calls else events
+        events += self._calls.finish() if self._calls else []
+        return [event for event in events if not isinstance(event, Content)] if self._forced else events
 
     def _after_reasoning(self, events: list[Event]) -> list[Event]:
         found: list[Event] = []

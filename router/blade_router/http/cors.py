@@ -8,7 +8,7 @@ from blade_router.http.errors import Headers
 from blade_router.http.head import RawRequest
 
 _PREFLIGHT_SECONDS = b"600"
-_EXPOSED = ", ".join((names.REQUEST_ID, names.ENDPOINT, names.ROUTE_REASON, "retry-after")).encode()
+_EXPOSED = ", ".join((names.REQUEST_ID, names.ENDPOINT, names.ROUTE_REASON, names.IGNORED, "retry-after")).encode()
 
 
 class Cors:

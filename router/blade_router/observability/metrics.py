@@ -116,11 +116,13 @@ class Metrics:
         key: str,
         model: str | None,
         usage: Usage | None,
+        outputs: int = 1,
     ) -> None:
-        """Count a request that has ended.
+        """Count a request that has ended, once whatever the number of its outputs.
 
         Args:
             first_byte: when the first byte of its response was sent; 0 without a response of an engine.
+            outputs: those its usage counts the tokens of.
             key, model: label values; surplus ones, and those of failed requests only, are counted together.
         """
         now = time.perf_counter()
@@ -139,8 +141,8 @@ class Metrics:
         if usage is None:
             return
         tokens = usage.completion_tokens
-        if streamed and tokens > 1:
-            self.tpot.observe((now - first_byte) / (tokens - 1))
+        if streamed and tokens > outputs:  # which are generated at the same time
+            self.tpot.observe((now - first_byte) / (tokens / outputs - 1))
         account.completion_tokens += tokens
         account.prompt_tokens += usage.prompt_tokens
         if usage.cached_tokens is not None:

@@ -34,6 +34,7 @@ from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
 from blade_router.proxy.revisions import count_failure, count_rejection, count_response
 from blade_router.proxy.shadow import Shadows
 from blade_router.proxy.unavailable import unavailable
+from blade_router.request.output_size import samples
 from blade_router.request.read_usage import usage_of_stream
 from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
@@ -160,7 +161,8 @@ class Proxy:
                 metrics.end(status, started, 0.0, False, "", None, None)
             else:
                 fields, answered = request.fields, request.first_byte_at
-                metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage)
+                number = samples(fields)
+                metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage, number)
             if self.observers:
                 outcome = Outcome(raw, client, request, key, status, started, ended)
                 for observe in self.observers:

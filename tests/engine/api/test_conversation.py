@@ -20,6 +20,7 @@ class _Template:
     """Renders the name of the process."""
 
     variables: frozenset[str] = frozenset()
+    source = ""
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []

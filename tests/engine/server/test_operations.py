@@ -65,6 +65,20 @@ def test_metrics(tmp_path: Path, text_model: Path) -> None:
         assert after[metrics.ENGINE_KV_BLOCKS] == 1024
 
 
+def test_a_prompt_counts_once_whatever_its_outputs(tmp_path: Path, text_model: Path) -> None:
+    with running_server(tmp_path, text_model) as server:
+        body = {"max_tokens": 5, "ignore_eos": True, "n": 4}
+        server.post("/v1/completions", prompt="x", **body)
+        server.post("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], stream=True, **body)
+        server.post("/v1/completions", prompt=["x", "y"], **body)
+        lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    found = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+    for name in (metrics.ENGINE_TTFT, metrics.ENGINE_TPOT):
+        assert found[f"{name}_count"] == 4
+    assert found[f"{metrics.ENGINE_E2E}_count"] == 3
+    assert found[metrics.ENGINE_REQUESTS + '_total{finished_reason="length"}'] == 4
+
+
 def test_the_state_is_the_protocols(server: ServerProcess) -> None:
     raw = httpx.get(f"{server.internal_url}/internal/state").content
     state = msgspec.json.decode(raw, type=EngineState)

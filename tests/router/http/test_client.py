@@ -159,6 +159,7 @@ async def test_cors_follows_the_configuration() -> None:
             response = await client.response()
             assert response.header("access-control-allow-origin") == "https://chat.example.com"
             assert "x-request-id" in (response.header("access-control-expose-headers") or "")
+            assert "x-blade-ignored" in (response.header("access-control-expose-headers") or "")
         client.send(post(BODY, b"origin: https://elsewhere.example.com") + post())
         for _ in range(2):
             response = await client.response()

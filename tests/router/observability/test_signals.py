@@ -106,6 +106,18 @@ def finish(metrics: Metrics, *, key: str = "", model: str = "m", status: int = 2
     metrics.end(status, 0.0, 0.0, False, key, model, usage)
 
 
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_request_of_several_outputs_counts_once(outputs: int) -> None:
+    metrics = Metrics(EndpointSet())
+    metrics.begin(0.0)
+    now = time.perf_counter()
+    metrics.end(200, now - 3.0, now - 2.0, True, "", "m", Usage(10, 5 * outputs), outputs)
+    assert metrics.requests == {200: 1}
+    (counts, seconds), (first, _) = metrics.tpot.totals(), metrics.ttft.totals()
+    assert sum(counts) == sum(first) == 1
+    assert seconds == pytest.approx(0.5, abs=0.1), "four gaps between five tokens, which all outputs have"
+
+
 def test_clients_cannot_make_the_router_count_names_for_ever() -> None:
     metrics = Metrics(EndpointSet())
     for number in range(3 * MAX_LABELS):

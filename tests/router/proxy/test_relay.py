@@ -9,6 +9,8 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import eventually, question, raw_post, serving
 
+from blade_router.proxy.response_headers import forwardable
+
 
 async def test_unary_response_is_relayed_unchanged() -> None:
     async with MockEngine("a") as engine, serving(engine) as router:
@@ -17,6 +19,11 @@ async def test_unary_response_is_relayed_unchanged() -> None:
     assert response.json()["choices"][0]["message"]["content"] == "from a"
     assert response.headers["x-engine"] == "kept"
     assert int(response.headers["content-length"]) == len(response.content)
+
+
+def test_of_our_own_headers_only_the_fields_left_out_pass() -> None:
+    given = [(b"x-blade-ignored", b"num_ctx"), (b"x-blade-seed", b"5"), (b"x-other", b"y")]
+    assert forwardable(given, None) == [(b"x-blade-ignored", b"num_ctx"), (b"x-other", b"y")]
 
 
 async def test_stream_is_relayed_byte_for_byte() -> None:

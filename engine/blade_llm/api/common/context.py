@@ -38,6 +38,8 @@ class ServerContext:
     """Numbers in an embedding; 0: not known."""
     max_body_bytes: int = MAX_BODY_BYTES
     """Size limit of a request's body."""
+    strict_fields: bool = False
+    """Refuse requests with a field that nobody knows."""
     structures: Validator = field(default_factory=Validator)
     """Checks the schemas, expressions and grammars that requests bring."""
     created: int = field(default_factory=lambda: int(time.time()))

@@ -1,13 +1,12 @@
 """Which request fields exist, and what happens to the others.
 
 A field that changes the output must never be ignored in silence: what this server does not do is refused by name,
-unless its value requests nothing (``audio: null``), and unknown names are refused with the nearest known one.
-Bookkeeping fields that OpenAI clients send are ignored.
+unless its value requests nothing (``audio: null``). Bookkeeping fields that OpenAI clients send are ignored. What
+nobody knows is ignored and listed in a header, or refused: :mod:`~blade_llm.api.common.unknown_fields`.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Mapping
@@ -16,21 +15,50 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from blade_llm.api.common.errors import LONGEST_ECHO, ApiError, bad_request, shortened
+from blade_llm.api.common.errors import LONGEST_ECHO, bad_request
+from blade_llm.api.common.nested_fields import check_nested
+from blade_llm.api.common.unknown_fields import MAX_FIELDS, note_unknown
 
+_NO_IMAGES: Final = "prompts hold no images, audio or video"
+_RENDERED: Final = "for vLLM's render endpoints, as there"
+_OTHER_ENGINES: Final = "between a router and engines of SGLang's"
+NEVER_MATTERS: Final[Mapping[str, str]] = {
+    "store": "nothing is stored",
+    "service_tier": "there is one tier; see priority",
+    "prompt_cache_retention": "blocks stay until others need the room",
+    "spaces_between_special_tokens": "changes nothing with the tokenizers library",
+    "session_id": "nothing is kept about sessions; the prefix cache finds equal prefixes by itself",
+    "mm_processor_kwargs": _NO_IMAGES,
+    "media_io_kwargs": _NO_IMAGES,
+    "images_config": _NO_IMAGES,
+    "return_mm_kwargs": _RENDERED,
+    "return_token_offsets": _RENDERED,
+    "stream_interval": "tokens are sent as they come",
+    "stream_reasoning": "it is streamed as it comes",
+    "return_cached_tokens_details": "usage has cached_tokens always",
+    "routed_experts_prompt_start": "which experts computed a token is not returned",
+    "routed_experts_start_len": "which experts computed a token is not returned",
+    "rid": "SGLang's; send request_id, or the header x-request-id",
+    "custom_labels": "metrics have no labels of clients",
+    "bootstrap_host": _OTHER_ENGINES,
+    "bootstrap_port": _OTHER_ENGINES,
+    "bootstrap_room": _OTHER_ENGINES,
+    "routed_dp_rank": _OTHER_ENGINES,
+    "data_parallel_rank": _OTHER_ENGINES,
+    "disagg_prefill_dp_rank": _OTHER_ENGINES,
+}
+"""Fields of OpenAI, vLLM and SGLang that every generating route accepts and that change no output → why."""
 IGNORED: Final[Mapping[str, str]] = {
     "user": "names the client's user; nothing is kept about users",
     "metadata": "for OpenAI's stored answers; nothing is stored",
-    "store": "nothing is stored",
-    "service_tier": "there is one tier; see priority",
     "safety_identifier": "nothing is kept about users",
     "prompt_cache_key": "the prefix cache finds equal prefixes by itself",
-    "prompt_cache_retention": "blocks stay until others need the room",
     "reasoning_effort": "prompts of completions are not rendered by a template",
     "verbosity": "a wish to OpenAI's own models",
-    "spaces_between_special_tokens": "changes nothing with the tokenizers library",
+    "parallel_tool_calls": "prompts of completions offer no tools",
+    **NEVER_MATTERS,
 }
-"""Fields that are accepted and do not change the output → why."""
+"""What chats and completions accept without effect on the output, where they do not have the field → why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +69,12 @@ class Refusal:
     off: tuple[Any, ...] = ()
 
 
-REFUSED: Final[Mapping[str, Refusal]] = {
+_OF_CHATS: Final = "belongs to /v1/chat/completions"
+_NO_EXTENSIONS: Final = "there are no extensions that read it"
+_NO_EXPERTS: Final = "which experts computed a token is not returned"
+_NO_CODE: Final = "no code of requests runs on the server; see logit_bias"
+_NO_TRANSFER: Final = "caches are not moved on a client's word"
+NEVER_SUPPORTED: Final[Mapping[str, Refusal]] = {
     "functions": Refusal("the older form of tools; send tools", ([],)),
     "function_call": Refusal("the older form of tool_choice; send tool_choice", ("none", "auto")),
     "bad_words": Refusal("words span tokens; forbid token ids with logit_bias -100", ([],)),
@@ -52,20 +85,48 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "prediction": Refusal("the engine's own speculation needs no text from clients"),
     "web_search_options": Refusal("the server searches nothing; offer the model a tool of yours"),
     "lora_path": Refusal("an adapter is chosen by 'model'"),
-    "echo": Refusal("belongs to /v1/completions", (False,)),
-    "suffix": Refusal("belongs to /v1/completions", ("",)),
-    "messages": Refusal("belongs to /v1/chat/completions"),
-    "prompt": Refusal("belongs to /v1/completions"),
-    "max_completion_tokens": Refusal("belongs to /v1/chat/completions; here it is max_tokens"),
-    "top_logprobs": Refusal("belongs to /v1/chat/completions; here logprobs is the number"),
-    "chat_template": Refusal("belongs to /v1/chat/completions"),
-    "chat_template_kwargs": Refusal("belongs to /v1/chat/completions", ({},)),
-    "documents": Refusal("belongs to /v1/chat/completions", ([],)),
-    "add_generation_prompt": Refusal("belongs to /v1/chat/completions"),
-    "continue_final_message": Refusal("belongs to /v1/chat/completions", (False,)),
-    "resume_response": Refusal("belongs to /v1/chat/completions", ("",)),
+    "enable_thinking": Refusal('send chat_template_kwargs: {"enable_thinking": …}, or reasoning_effort'),
+    "thinking": Refusal('send chat_template_kwargs: {"thinking": …}, or reasoning_effort'),
+    "thinking_token_budget": Refusal("reasoning has no limit of its own; see reasoning_effort and max_tokens", (-1,)),
+    "separate_reasoning": Refusal("reasoning never stands in the content", (True,)),
+    "logits_processors": Refusal(_NO_CODE, ([],)),
+    "custom_logit_processor": Refusal(_NO_CODE),
+    "custom_params": Refusal(_NO_EXTENSIONS, ({},)),
+    "vllm_xargs": Refusal(_NO_EXTENSIONS, ({},)),
+    "kv_transfer_params": Refusal(_NO_TRANSFER, ({},)),
+    "ec_transfer_params": Refusal(_NO_TRANSFER, ({},)),
+    "watermarking": Refusal("there is none", (False,)),
+    "logprob_token_ids": Refusal("the most likely tokens are returned: send top_logprobs, for completions logprobs"),
+    "repetition_detection": Refusal("nothing looks for repeated output; see repetition_penalty and max_tokens"),
+    "prompt_embeds": Refusal("prompts are text or token ids"),
+    "return_hidden_states": Refusal("hidden states are not returned; see /v1/embeddings", (False,)),
+    "return_routed_experts": Refusal(_NO_EXPERTS, (False,)),
+    "stop_regex": Refusal("outputs stop at texts: send stop"),
+    "no_stop_trim": Refusal("send include_stop_str_in_output", (False,)),
+    "session_params": Refusal("nothing is kept between requests; send the whole prompt", ({},)),
+    "extra_key": Refusal("send cache_salt, which keeps cached prompts apart"),
+    "ngram_corpus_id": Refusal("there are no corpora"),
 }
-"""What generating routes refuse, where the route does not have the field → why."""
+"""Fields of OpenAI, vLLM and SGLang that matter and that no generating route has → why."""
+REFUSED: Final[Mapping[str, Refusal]] = {
+    **NEVER_SUPPORTED,
+    "suffix": Refusal("belongs to /v1/completions", ("",)),
+    "messages": Refusal(_OF_CHATS),
+    "prompt": Refusal("belongs to /v1/completions"),
+    "max_completion_tokens": Refusal(f"{_OF_CHATS}; here it is max_tokens"),
+    "top_logprobs": Refusal(f"{_OF_CHATS}; here logprobs is the number"),
+    "chat_template": Refusal(_OF_CHATS),
+    "chat_template_kwargs": Refusal(_OF_CHATS, ({},)),
+    "documents": Refusal(_OF_CHATS, ([],)),
+    "add_generation_prompt": Refusal(_OF_CHATS),
+    "continue_final_message": Refusal(_OF_CHATS, (False,)),
+    "resume_response": Refusal(_OF_CHATS, ("",)),
+    "tools": Refusal(_OF_CHATS, ([],)),
+    "tool_choice": Refusal(_OF_CHATS, ("none", "auto")),
+    "include_reasoning": Refusal(f"{_OF_CHATS}; here the text comes as it is", (True,)),
+    "return_prompt_text": Refusal(_OF_CHATS, (False,)),
+}
+"""What chats and completions refuse, where they do not have the field → why."""
 
 _MESSAGE: Final = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`", re.DOTALL)
 """What is wrong, and where: after the last mark, as what is wrong may hold one in a value."""
@@ -83,6 +144,8 @@ def parse(
 
     Raises :class:`ApiError` 400 that names the field.
     """
+    if len(raw) > MAX_FIELDS:
+        raise bad_request(f"the body has {len(raw)} fields, and no route knows so many; send at most {MAX_FIELDS}")
     types = field_types(kind)
     fields: dict[str, Any] = {}
     for name, value in raw.items():
@@ -93,7 +156,8 @@ def parse(
             if value is not None and not any(_same(value, off) for off in refused[name].off):
                 raise bad_request(f"{name!r} is not taken: {refused[name].reason}", name, "unsupported")
         elif name not in ignored:
-            raise _unknown(name, [*types, *ignored])
+            note_unknown(name, [*types, *ignored])
+    check_nested(fields, kind)
     try:
         return msgspec.convert(fields, kind, str_keys=True)
     except msgspec.ValidationError:
@@ -110,14 +174,6 @@ def parse(
         if where is None:
             raise bad_request(_cut(message)) from None
         raise bad_request(f"{where[2]}: {_cut(where[1])}", re.split(r"[.\[]", where[2])[0]) from None
-
-
-def _unknown(name: str, known: list[str]) -> ApiError:
-    if len(name) > LONGEST_ECHO:  # the nearest name takes time that grows with its length, and there is none near
-        return bad_request(f"unknown field {shortened(name)!r}", shortened(name), "unknown_field")
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return bad_request(f"unknown field {name!r}{hint}", name, "unknown_field")
 
 
 def _cut(message: str) -> str:

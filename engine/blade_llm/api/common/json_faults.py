@@ -11,11 +11,10 @@ import re
 from typing import Any, Final
 
 from blade_llm.api.common.errors import ApiError, bad_request, shortened
+from blade_llm.api.common.unknown_fields import MAX_FIELDS
 
 _MAX_SEARCHED_BYTES: Final = 1024 * 1024
 """Bytes; in longer bodies the field is not searched for, as that would hold up other requests."""
-_MAX_NAMES: Final = 200
-"""More fields than any route has: a body with more is refused for one that is unknown."""
 
 
 def malformed(body: bytes, error: Exception) -> ApiError:
@@ -44,7 +43,8 @@ def check_text(body: bytes, value: dict[str, Any]) -> None:
             if "\0" in name or _any_text(field, lambda text: "\0" in text):
                 name = shortened(name)
                 raise bad_request(f"{name!r} holds a null byte, which no text may", name.replace("\0", ""))
-    few = len(body) <= _MAX_SEARCHED_BYTES and len(value) <= _MAX_NAMES  # as each name is searched for in it all
+    # each name is searched for in it all; a body with more of them is refused
+    few = len(body) <= _MAX_SEARCHED_BYTES and len(value) <= MAX_FIELDS
     if few and any(_may_be_twice(body, name) for name in value):
         _check_twice(body)
 

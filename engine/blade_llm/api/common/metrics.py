@@ -62,7 +62,8 @@ _E2E: Final = _Histogram(
     (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960), _TPOT.end,
 )  # fmt: skip
 _REASONS: Final = {reason: _E2E.end + number for number, reason in enumerate(("stop", "length", "abort"))}
-NUM_COUNTERS: Final = _E2E.end + len(_REASONS)
+_IGNORED: Final = _E2E.end + len(_REASONS)
+NUM_COUNTERS: Final = _IGNORED + 1
 
 
 class MeasuredChoice(Protocol):
@@ -86,6 +87,10 @@ class MeasuredResult(Protocol):
     @property
     def choices(self) -> Sequence[MeasuredChoice]: ...
     @property
+    def samples(self) -> int:
+        """Choices for each prompt, one after the other."""
+
+    @property
     def started(self) -> float: ...
     @property
     def finished(self) -> bool: ...
@@ -101,17 +106,33 @@ class ServerMetrics:
         self._registry.register(_RequestCollector(rows))
 
     def observe(self, result: MeasuredResult) -> None:
-        """Count a finished or abandoned request."""
-        for choice in result.choices:
-            self._mine[_REASONS[choice.finish_reason or "abort"]] += 1
-            if choice.first_token_at is None:
-                continue
-            _TTFT.observe(self._mine, choice.first_token_at - result.started)
-            if (num_tokens := choice.num_tokens - choice.num_replayed) > 1:
-                seconds = choice.last_token_at - choice.first_token_at
-                _TPOT.observe(self._mine, seconds / (num_tokens - 1))
+        """Count a finished or abandoned request: each of its prompts once, however many outputs it has."""
+        for start in range(0, len(result.choices), result.samples):
+            self._observe(result.choices[start : start + result.samples], result.started)
         if result.finished:
             _E2E.observe(self._mine, time.monotonic() - result.started)
+
+    def _observe(self, choices: Sequence[MeasuredChoice], started: float) -> None:
+        """Count the outputs for one prompt as one: the first token of all, the mean time between their tokens, and the
+        worst reason to end."""
+        reasons = {choice.finish_reason or "abort" for choice in choices}
+        self._mine[_REASONS[next(reason for reason in ("abort", "length", "stop") if reason in reasons)]] += 1
+        begun = [choice for choice in choices if choice.first_token_at is not None]
+        if not begun:
+            return
+        first = min(choice.first_token_at for choice in begun if choice.first_token_at is not None)
+        _TTFT.observe(self._mine, first - started)
+        seconds, gaps = 0.0, 0
+        for choice in begun:
+            if (num_tokens := choice.num_tokens - choice.num_replayed) > 1 and choice.first_token_at is not None:
+                seconds += choice.last_token_at - choice.first_token_at
+                gaps += num_tokens - 1
+        if gaps:
+            _TPOT.observe(self._mine, seconds / gaps)
+
+    def count_ignored(self, fields: int) -> None:
+        """Count fields of a request that nobody knows."""
+        self._mine[_IGNORED] += fields
 
     def render(self) -> bytes:
         """The text exposition format."""
@@ -126,10 +147,14 @@ class _RequestCollector(Collector):
         totals = [sum(column) for column in zip(*self._rows, strict=True)]
         for histogram in (_TTFT, _TPOT, _E2E):
             yield histogram.family(totals)
-        finished = CounterMetricFamily(names.ENGINE_REQUESTS, "Choices finished", labels=["finished_reason"])
+        finished = CounterMetricFamily(
+            names.ENGINE_REQUESTS, "Requests finished, a prompt with several outputs once", labels=["finished_reason"]
+        )
         for reason, position in _REASONS.items():
             finished.add_metric([reason], totals[position])
         yield finished
+        text = "Fields of requests that nobody knows and that were left out"
+        yield CounterMetricFamily(names.ENGINE_IGNORED_FIELDS, text, value=totals[_IGNORED])
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

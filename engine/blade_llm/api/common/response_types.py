@@ -55,13 +55,14 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
-class ChatChoice(msgspec.Struct):
+class ChatChoice(msgspec.Struct, kw_only=True):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
     stop_reason: int | str | None
     """The stop string or stop token id that ended it."""
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class PromptLogprob(msgspec.Struct):
@@ -83,6 +84,8 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobList | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_text: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CompletionLogprobLists(msgspec.Struct):
@@ -99,6 +102,8 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: FinishReason
     stop_reason: int | str | None
     prompt_logprobs: PromptLogprobList | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completion(msgspec.Struct):

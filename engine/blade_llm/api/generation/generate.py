@@ -35,6 +35,8 @@ from blade_llm.engine.version import package_version
 encode = msgspec.json.encode
 _FINGERPRINT: Final = f"bladellm-{package_version()}"
 
+_EVENT_END: Final = b"}\n\n"
+"""JSON has no raw line breaks: these end events and nothing else."""
 _MANY_LOGPROBS: Final = 1_000
 """Tokens with log-probabilities from which writing them would hold up other requests' tokens."""
 
@@ -57,6 +59,10 @@ class ResponseSerializer(Protocol):
 
     def first_chunk(self, index: int) -> bytes:
         """A chunk sent before a choice's first text; ``b""`` for none."""
+
+    @property
+    def opens_choices(self) -> bool:
+        """The first event of each choice brings none of its tokens."""
 
     def chunk(self, update: ChoiceUpdate) -> bytes:
         """One streamed event."""
@@ -133,6 +139,7 @@ def submit(
                 param,
                 prompt.parsing,
                 prompt.field_names,
+                with_token_ids=fields.return_token_ids,
             )
             for number, prompt in enumerate(prompts)
             for sample in range(samples)
@@ -205,10 +212,15 @@ class _StreamEvents:
     def add(self, outputs: Outputs) -> bytes:
         data = b""
         for update in self._result.add(outputs):
+            piece = b""
             if not self._begun[update.index]:
                 self._begun[update.index] = True
-                data += self._serializer.first_chunk(update.index)
-            data += self._serializer.chunk(update)
+                piece = self._serializer.first_chunk(update.index)
+            data += self._with_usage(piece + self._serializer.chunk(update), update.index)
+        return data
+
+    def _with_usage(self, data: bytes, index: int) -> bytes:
+        """The events ``data`` of choice ``index``, with usage if that is wanted."""
         return data
 
     def end(self) -> bytes:
@@ -229,14 +241,18 @@ class _WithUsage(_StreamEvents):
     ) -> None:
         super().__init__(context, result, serializer)
         self._continuous = continuous
+        self._opened = [not serializer.opens_choices] * len(result.choices)
 
-    def add(self, outputs: Outputs) -> bytes:
-        data = super().add(outputs)
+    def _with_usage(self, data: bytes, index: int) -> bytes:
         if not data:
             return data
         usage = encode(self._result.usage()) if self._continuous else b"null"
-        # JSON has no raw line breaks: these end events and nothing else.
-        return data.replace(b"}\n\n", b',"usage":%b}\n\n' % usage)
+        opening = b""
+        if self._continuous and not self._opened[index]:
+            first, end, data = data.partition(_EVENT_END)
+            opening = b'%b,"usage":%b%b' % (first, encode(self._result.usage(generated=False)), end)
+        self._opened[index] = True
+        return opening + data.replace(_EVENT_END, b',"usage":%b%b' % (usage, _EVENT_END))
 
     def end(self) -> bytes:
         return self._serializer.usage_chunk(self._result.usage()) + DONE

@@ -19,5 +19,7 @@ class Prompt:
     """Return the prompt itself; see :class:`PromptOnlyChoice`."""
     parsing: OutputParsing | None = None
     """How its outputs are parsed; None: they are all content."""
+    text: str = ""
+    """The rendered conversation."""
     field_names: Mapping[str, str] = field(default_factory=dict)
     """Sampling parameter of the engine → the request's field that sets it, where the names differ."""

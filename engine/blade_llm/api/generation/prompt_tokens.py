@@ -155,10 +155,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
-def truncated(token_ids: list[int], keep: int | None, room: int) -> list[int]:
-    """The last ``keep`` of them (-1: ``room``, what the context leaves; None: all). Raises :class:`ApiError` 400."""
+def truncated(token_ids: list[int], keep: int | None, room: int, side: str | None = None) -> list[int]:
+    """The last ``keep`` of them, or the first where ``side`` is ``right`` (-1: ``room``, what the context leaves; None:
+    all). Raises :class:`ApiError` 400."""
     if keep is None:
         return token_ids
     if keep == 0:
         raise bad_request("truncate_prompt_tokens must be at least 1, or -1", "truncate_prompt_tokens")
-    return token_ids[-(max(room, 1) if keep == -1 else keep) :]
+    keep = max(room, 1) if keep == -1 else keep
+    return token_ids[:keep] if side == "right" else token_ids[-keep:]

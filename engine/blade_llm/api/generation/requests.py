@@ -25,6 +25,7 @@ _MAX_STOP_IDS: Final = 128
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
+_RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern="^[A-Za-z0-9_.:/+=@-]*$")]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -40,7 +41,7 @@ _Biases = Annotated[
 ]
 
 
-class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool = False
     """A last chunk without choices carries the usage; the others say ``"usage": null``."""
     continuous_usage_stats: bool = False
@@ -108,6 +109,12 @@ class GenerationFields(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     """Log-probabilities name tokens ``token_id:123``, which is unambiguous for those that are no text of their own."""
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     """Number of the prompt's last tokens to keep; -1: as many as the context has room for."""
+    truncation_side: Literal["left", "right"] | None = None
+    """``right``: ``truncate_prompt_tokens`` keeps the first tokens instead."""
+    return_token_ids: bool = False
+    """Return ``token_ids`` with each output, or piece of one, and once the ``prompt_token_ids``."""
+    request_id: _RequestId | None = None
+    """What the response's id ends with, in place of the header ``x-request-id``."""
     add_special_tokens: bool | None = None
     """Begin-of-sequence and the like, as the tokenizer has them; chat templates write them themselves."""
 

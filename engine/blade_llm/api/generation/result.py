@@ -40,6 +40,8 @@ class ChoiceUpdate:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     """The stop string, or the stop token's id unless that is the model's own end of sequence."""
+    token_ids: Sequence[int] = ()
+    """All its tokens, the one that ended it included; none where they were not asked for."""
 
 
 PromptLogprobs: TypeAlias = list[TokenLogprobs | None]
@@ -57,6 +59,8 @@ class Choice:
         param: str = "prompt",
         parsing: OutputParsing | None = None,
         field_names: Mapping[str, str] | None = None,
+        *,
+        with_token_ids: bool = False,
     ) -> None:
         self._index = index
         self._param = param
@@ -70,6 +74,8 @@ class Choice:
         """Counts the reasoning tokens of a model that thinks."""
         self._entries: list[TokenEntry] = []
         """Tokens not yet passed on: an update without text waits for the next one."""
+        self._token_ids: list[int] | None = [] if with_token_ids else None
+        """The same, of all tokens; None: nobody wants them."""
         self.num_tokens = 0
         """Generated tokens, an end-of-sequence token included."""
         self.num_replayed = 0
@@ -90,11 +96,17 @@ class Choice:
             self.first_token_at = self.last_token_at
         if self.reasoning is not None:
             self.reasoning.add(output.token_ids)
+        before = self.num_tokens
         text = self._text_of(output)
+        if self._token_ids is not None:
+            self._token_ids += _ids(output)[: self.num_tokens - before]
         if not text and self.finish_reason is None:
             return None
         entries, self._entries = self._entries, []
-        return ChoiceUpdate(self._index, text, entries, self.finish_reason, self._stop_reason)
+        update = ChoiceUpdate(self._index, text, entries, self.finish_reason, self._stop_reason)
+        if self._token_ids:
+            update.token_ids, self._token_ids = self._token_ids, []
+        return update
 
     def ended_by(self, output: RequestOutput) -> RequestOutput:
         """``output``, the last of a choice that began on another engine, with the finish reason its tokens imply."""
@@ -152,6 +164,10 @@ class Choice:
         if token_id in self._stop_ids:
             self._stop_reason = token_id
         return self._text.add(token_id) if self._shows_stop else ""
+
+
+def _ids(output: RequestOutput) -> list[int]:
+    return output.token_ids if output.stop_token_id is None else [*output.token_ids, output.stop_token_id]
 
 
 class PromptOnlyChoice(Choice):
@@ -232,8 +248,15 @@ class GenerationResult:
             self.generation.stop(index)  # a stop string
         return update
 
-    def usage(self) -> dict[str, object]:
-        """OpenAI's ``usage``."""
+    def usage(self, *, generated: bool = True) -> dict[str, object]:
+        """OpenAI's ``usage``; as it was before anything was ``generated``, if that is False."""
+        if not generated:
+            return {
+                "prompt_tokens": self.prompt_tokens,
+                "completion_tokens": 0,
+                "total_tokens": self.prompt_tokens,
+                "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            }
         details: dict[str, int] = {}
         if thinking := [choice for choice in self.choices if choice.reasoning is not None]:
             tokens = sum(min(choice.reasoning.count, choice.num_tokens) for choice in thinking if choice.reasoning)
@@ -258,6 +281,7 @@ def merge(updates: Sequence[ChoiceUpdate]) -> ChoiceUpdate:
         [entry for update in updates for entry in update.entries],
         updates[-1].finish_reason,
         updates[-1].stop_reason,
+        [token_id for update in updates for token_id in update.token_ids],
     )
 
 

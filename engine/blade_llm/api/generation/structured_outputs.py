@@ -1,16 +1,20 @@
 """The fields that constrain an output, and the one structure they request.
 
-Three families mean the same: OpenAI's ``response_format``, BladeLLM's ``guided_*`` and vLLM's ``structured_outputs``.
-A request has at most one constraint; two are a 400, never a silent choice between them.
+Four families mean the same: OpenAI's ``response_format``, BladeLLM's ``guided_*``, vLLM's ``structured_outputs`` and
+SGLang's ``regex``, ``ebnf``, ``json_schema`` and ``structural_tag``. A request has at most one constraint, in as many
+fields as it likes; two different ones are a 400, never a silent choice between them.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
 from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.generation.ebnf import EbnfError, is_ebnf, lark_of_ebnf
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import BusyError, GrammarSpecError
 from blade_llm.sampling.guided.validation import Validator
@@ -20,7 +24,7 @@ ANY_OBJECT = GrammarSpec("json", '{"type": "object"}')
 _WHITE_SPACE = 'JSON answers are written with ", " and ": " and no other white space; leave it out'
 
 
-class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     schema: dict[str, Any] | None = None
     description: str | None = None
@@ -28,22 +32,28 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Schemas are always kept to the letter; false changes nothing."""
 
 
-class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's form of a constraint."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    format: dict[str, Any] | None = None
+    """Of a structural tag."""
+    structures: list[dict[str, Any]] | None = None
+    """Of a structural tag in the older form, as ``triggers`` and ``at_least_one``."""
+    triggers: list[str] | None = None
+    at_least_one: bool | None = None
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's way."""
+    """vLLM's way. Whatever stands here is to change the answer, so what is not known is refused."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
-    structural_tag: Any = None
+    structural_tag: dict[str, Any] | str | None = None
     disable_fallback: bool | None = None
     """There is one backend and no fallback."""
     disable_any_whitespace: bool | None = None
@@ -64,45 +74,76 @@ class StructureFields(msgspec.Struct, frozen=True, kw_only=True):
     guided_choice: list[str] | None = None
     """The output is one of these."""
     guided_grammar: str | None = None
-    """A grammar in Lark's syntax."""
+    """A grammar in Lark's syntax, or in GBNF, whose rules are defined by ``::=``."""
     guided_decoding_backend: Literal["auto", "guidance", "llguidance"] | None = None
     """There is one, llguidance."""
     structured_outputs: StructuredOutputs | None = None
-    """One of `json`, `regex`, `choice`, `grammar` and `json_object`."""
+    """One of `json`, `regex`, `choice`, `grammar`, `structural_tag` and `json_object`."""
+    regex: str | None = None
+    """SGLang's name of `guided_regex`."""
+    ebnf: str | None = None
+    """A grammar in GBNF, as SGLang calls it."""
+    json_schema: dict[str, Any] | str | None = None
+    """SGLang's name of `guided_json`."""
+    structural_tag: dict[str, Any] | str | None = None
+    """xgrammar's tags and what stands between them, in its newer or its older form."""
 
 
-def requested_structure(fields: StructureFields) -> tuple[GrammarSpec, str] | None:
+class StructureError(Exception):
+    """A structure that cannot be expressed. The message says what to change."""
+
+
+TagWriter = Callable[[dict[str, Any] | str], str]
+"""Makes a grammar in Lark of a structural tag. Raises :class:`StructureError`."""
+
+
+def no_tags(tag: dict[str, Any] | str) -> str:
+    raise StructureError("not available here; write a grammar")
+
+
+def requested_structure(fields: StructureFields, tags: TagWriter = no_tags) -> tuple[GrammarSpec, str] | None:
     """The structure that a request sets and its field; None for a free output.
 
-    Raises :class:`ApiError` 400 for two of them, and for options that are not available.
+    Raises :class:`ApiError` 400 for two that differ, and for options that are not available.
     """
     _check_options(fields)
     found = [
-        *_response_format(fields.response_format),
+        *_response_format(fields.response_format, tags),
         *_json("guided_json", fields.guided_json),
         *_text("guided_regex", "regex", fields.guided_regex),
         *_choice("guided_choice", fields.guided_choice),
-        *_text("guided_grammar", "grammar", fields.guided_grammar),
+        *_grammar("guided_grammar", fields.guided_grammar),
+        *_text("regex", "regex", fields.regex),
+        *_grammar("ebnf", fields.ebnf, ebnf=True),
+        *_json("json_schema", fields.json_schema),
+        *_tag("structural_tag", fields.structural_tag, tags),
     ]
     if (outputs := fields.structured_outputs) is not None:
         found += _json("structured_outputs.json", outputs.json)
         found += _text("structured_outputs.regex", "regex", outputs.regex)
         found += _choice("structured_outputs.choice", outputs.choice)
-        found += _text("structured_outputs.grammar", "grammar", outputs.grammar)
+        found += _grammar("structured_outputs.grammar", outputs.grammar)
+        found += _tag("structured_outputs.structural_tag", outputs.structural_tag, tags)
         if outputs.json_object:
             found.append((ANY_OBJECT, "structured_outputs.json_object"))
         if not found:
             raise bad_request("structured_outputs holds no constraint; add one or leave it out", "structured_outputs")
-    if len(found) > 1:
-        first, second = found[0][1], found[1][1]
-        raise bad_request(f"{first} and {second} both constrain the answer; send one of them", _field(second))
+    for structure, second in found[1:]:
+        if structure != found[0][0]:
+            first = found[0][1]
+            raise bad_request(f"{first} and {second} both constrain the answer; send one of them", _field(second))
     return found[0] if found else None
 
 
-async def validated_structure(fields: StructureFields, validator: Validator) -> tuple[GrammarSpec | None, str]:
+async def validated_structure(
+    fields: StructureFields, validator: Validator, tags: TagWriter = no_tags
+) -> tuple[GrammarSpec | None, str]:
     """:func:`requested_structure`, validated, and its field for errors that only the engine finds; None and "" without
     one. Raises :class:`ApiError` 400 that names the field and says what is wrong."""
-    requested = requested_structure(fields)
+    if _is_slow(fields):
+        requested = await asyncio.to_thread(requested_structure, fields, tags)
+    else:
+        requested = requested_structure(fields, tags)
     if requested is None:
         return None, ""
     structure, name = requested
@@ -134,7 +175,6 @@ def _check_options(fields: StructureFields) -> None:
         return
     refused = {
         "whitespace_pattern": _WHITE_SPACE,
-        "structural_tag": "not available; write a grammar",
         "disable_additional_properties": 'write "additionalProperties": false into the schema',
     }
     for name, reason in refused.items():
@@ -142,11 +182,24 @@ def _check_options(fields: StructureFields) -> None:
             raise bad_request(f"structured_outputs.{name}: {reason}", "structured_outputs", "unsupported")
 
 
-def _response_format(requested: ResponseFormat | None) -> list[tuple[GrammarSpec, str]]:
+def _is_slow(fields: StructureFields) -> bool:
+    """Whether a structure has to be rewritten before it is validated."""
+    outputs, form = fields.structured_outputs, fields.response_format
+    return (
+        any(value is not None for value in (fields.guided_grammar, fields.ebnf, fields.structural_tag))
+        or (outputs is not None and (outputs.grammar is not None or outputs.structural_tag is not None))
+        or (form is not None and form.type == "structural_tag")
+    )
+
+
+def _response_format(requested: ResponseFormat | None, tags: TagWriter) -> list[tuple[GrammarSpec, str]]:
     if requested is None or requested.type == "text":
         return []
     if requested.type == "json_object":
         return [(ANY_OBJECT, "response_format")]
+    if requested.type == "structural_tag":
+        given = {name: getattr(requested, name) for name in ("format", "structures", "triggers", "at_least_one")}
+        return _tag("response_format", {name: value for name, value in given.items() if value is not None}, tags)
     if requested.json_schema is None:
         raise bad_request("response_format.json_schema is required with type json_schema", "response_format")
     if requested.json_schema.schema is None:
@@ -157,7 +210,33 @@ def _response_format(requested: ResponseFormat | None) -> list[tuple[GrammarSpec
 def _json(name: str, schema: dict[str, Any] | str | None) -> list[tuple[GrammarSpec, str]]:
     if schema is None:
         return []
-    return _text(name, "json", schema if isinstance(schema, str) else _encode(name, schema))
+    if isinstance(schema, dict):
+        return _text(name, "json", _encode(name, schema))
+    try:  # as an object would be written, so that one schema is one
+        read = msgspec.json.decode(schema)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return _text(name, "json", schema)
+    return _text(name, "json", _encode(name, read))
+
+
+def _grammar(name: str, grammar: str | None, *, ebnf: bool = False) -> list[tuple[GrammarSpec, str]]:
+    """Also in EBNF, which is known by its rules where the field may hold both."""
+    found = _text(name, "grammar", grammar)
+    if grammar is None or not (ebnf or is_ebnf(grammar)):
+        return found
+    try:
+        return [(GrammarSpec("grammar", lark_of_ebnf(grammar)), name)]
+    except EbnfError as error:
+        raise bad_request(f"{name}: {error}", _field(name)) from None
+
+
+def _tag(name: str, tag: dict[str, Any] | str | None, tags: TagWriter) -> list[tuple[GrammarSpec, str]]:
+    if tag is None:
+        return []
+    try:
+        return [(GrammarSpec("grammar", tags(tag)), name)]
+    except StructureError as error:
+        raise bad_request(f"{name}: {error}", _field(name)) from None
 
 
 def _choice(name: str, choices: list[str] | None) -> list[tuple[GrammarSpec, str]]:

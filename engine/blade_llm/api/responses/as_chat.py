@@ -10,6 +10,7 @@ from typing import Any, Final
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.common.fields import parse
+from blade_llm.api.common.unknown_fields import check_keys
 from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.functions import chat_tools
 from blade_llm.api.responses.requests import AS_IN_CHAT, ResponsesRequest
@@ -68,8 +69,7 @@ def _response_format(form: dict[str, Any]) -> dict[str, Any] | None:
             return {"type": "json_object"}
         case "json_schema":
             known = ("name", "description", "schema", "strict")
-            if unknown := form.keys() - {"type", *known}:
-                raise bad_request(f"text.format: unknown field {sorted(unknown)[0]!r}", "text.format", "unknown_field")
+            check_keys(form, ("type", *known), "text.format")
             if not isinstance(form.get("name"), str) or not isinstance(form.get("schema"), dict):
                 raise bad_request("text.format needs name, a string, and schema, an object", "text.format")
             given = {name: form[name] for name in known if form.get(name) is not None}

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import bad_request
-from blade_llm.api.common.fields import Refusal, parse
-from blade_llm.api.generation.requests import ReasoningEffort, SamplingFields
+from blade_llm.api.common.fields import NEVER_MATTERS, NEVER_SUPPORTED, Refusal, parse
+from blade_llm.api.generation.requests import CompletionRequest, ReasoningEffort, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
 Include = Literal[
@@ -29,14 +30,14 @@ _Key = Annotated[str, msgspec.Meta(max_length=64)]
 _Value = Annotated[str, msgspec.Meta(max_length=512)]
 
 
-class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
     """``text``, ``json_object``, or ``json_schema`` with ``name``, ``schema`` and ``strict``."""
     verbosity: Literal["low", "medium", "high"] = "medium"
     """Accepted without effect."""
 
 
-class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True):
     effort: ReasoningEffort | None = None
     """As ``reasoning_effort`` of a chat."""
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -44,7 +45,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
-class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_obfuscation: bool = False
     """OpenAI's padding against traffic analysis; events are never padded here."""
 
@@ -94,15 +95,30 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
 AS_IN_CHAT: Final = frozenset({*SamplingFields.__struct_fields__, "chat_template", "chat_template_kwargs"})
 """Fields that mean the same in a chat request."""
 
+
+def _defaults(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
+    """The value that requests nothing."""
+    if field.required:
+        return ()
+    return (field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),)
+
+
 IGNORED: Final[Mapping[str, str]] = {
-    "store": "nothing is stored",
-    "service_tier": "there is one tier; see priority",
-    "prompt_cache_retention": "blocks stay until others need the room",
+    **NEVER_MATTERS,
+    "request_id": "the id is made of the header x-request-id",
 }
 """Fields that are accepted and do not change the output → why."""
 
+_ELSEWHERE: Final = {
+    field.name: Refusal("belongs to /v1/chat/completions", _defaults(field))
+    for kind in (CompletionRequest, ChatRequest)
+    for field in msgspec.structs.fields(kind)
+    if field.name not in ResponsesRequest.__struct_fields__ and field.name not in IGNORED
+}
 _NOT_STORED: Final = "responses are not stored"
 REFUSED: Final[Mapping[str, Refusal]] = {
+    **_ELSEWHERE,
+    **NEVER_SUPPORTED,
     "previous_response_id": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
     "conversation": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
     "background": Refusal(f"{_NOT_STORED}, so none can be fetched later; use 'stream'", (False,)),
@@ -120,6 +136,9 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "max_completion_tokens": Refusal("belongs to /v1/chat/completions; here it is max_output_tokens"),
     "logprobs": Refusal(f'belongs to /v1/chat/completions; here it is include: ["{LOGPROBS}"]', (False,)),
     "n": Refusal("a response is one answer", (1,)),
+    "previous_response": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
+    "previous_input_messages": Refusal("send the earlier items in 'input'", ([],)),
+    "enable_response_messages": Refusal("prompts and outputs are not returned as messages of Harmony", (False,)),
 }
 """Fields that are refused, but for values that request nothing → why."""
 

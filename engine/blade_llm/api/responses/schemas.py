@@ -85,7 +85,6 @@ FIELDS: Final[dict[str, dict[str, Any]]] = {
     "text": {
         "type": "object",
         "properties": {"format": _FORMAT, "verbosity": {"enum": ["low", "medium", "high"]}},
-        "additionalProperties": False,
     },
 }
 """JSON Schema by field; the other fields follow from their types."""

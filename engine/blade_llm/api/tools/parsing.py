@@ -62,6 +62,7 @@ def output_parsing(model: ServedModel, use: ToolUse | None, prompt: str, generat
         names=frozenset() if use is None else use.names,
         parameters={} if use is None else {function.name: function.parameters for function in use.functions},
         named=use is not None and use.mode == "named",
+        forced=use is not None and use.mode != "auto",
         reasoning=model.reasoning_form,
         inside=model.reasoning_form is not None and model.reasoning_form.begins_inside(prompt, generated),
     )

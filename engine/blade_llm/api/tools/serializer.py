@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from blade_llm.api.generation.generate import ResponseSerializer, encode, event
 from blade_llm.api.generation.result import ChoiceUpdate, PromptLogprobs, TokenEntry
@@ -12,6 +12,17 @@ from blade_llm.text.events import Arguments, CallBegun, CallEnded, Content, Even
 from blade_llm.text.output_parser import OutputParser, OutputParsing
 
 _AFTER_DELTA: Final = b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+class ChatResponseSerializer(ResponseSerializer, Protocol):
+    """Writes outputs that are all content."""
+
+    @property
+    def echo(self) -> str:
+        """What content begins with."""
+
+    def opening(self, index: int, content: str | None) -> bytes:
+        """The event that says the role, and with it ``content`` and what is said once; then the echo."""
 
 
 class CallIds:
@@ -35,7 +46,7 @@ class ParsedChatSerializer:
 
     def __init__(
         self,
-        plain: ResponseSerializer,
+        plain: ChatResponseSerializer,
         parsing: OutputParsing,
         *,
         include_reasoning: bool = True,
@@ -71,6 +82,10 @@ class ParsedChatSerializer:
         reason = self._parsing.finish_reason(update.finish_reason, len(message.get("tool_calls", ())))
         return {**self._plain.choice(update), "message": message, "finish_reason": reason}
 
+    @property
+    def opens_choices(self) -> bool:
+        return True
+
     def first_chunk(self, index: int) -> bytes:
         return b""  # what a role's delta says of the content depends on what comes first
 
@@ -81,7 +96,7 @@ class ParsedChatSerializer:
         events = stream.parser.add(update.text)
         if update.finish_reason is not None:
             events += stream.parser.finish()
-        stream.entries += update.entries
+        stream.take(update)
         data = b""
         for found in merged(events):
             if isinstance(found, CallEnded):
@@ -95,19 +110,17 @@ class ParsedChatSerializer:
             if not stream.begun:
                 data += self._begin(update.index, stream, is_content=True)
             reason = self._parsing.finish_reason(update.finish_reason, stream.num_calls)
-            data += self._plain.chunk(
-                ChoiceUpdate(update.index, "", stream.taken_entries(), reason, update.stop_reason)
-            )
+            data += self._plain.chunk(stream.update(update.index, "", reason, update.stop_reason))
         return data
 
     def _begin(self, index: int, stream: _Stream, *, is_content: bool) -> bytes:
         stream.begun = True
-        return self._delta(index, {"role": "assistant", "content": "" if is_content else None}, stream, of_tokens=False)
+        return self._plain.opening(index, "" if is_content else None)
 
     def _event(self, index: int, found: Event, stream: _Stream) -> bytes:
         match found:
             case Content(text):
-                return self._plain.chunk(ChoiceUpdate(index, text, stream.taken_entries()))
+                return self._plain.chunk(stream.update(index, text))
             case Reasoning(text):
                 delta = _reasoning(text)
             case CallBegun(number, name):
@@ -119,15 +132,17 @@ class ParsedChatSerializer:
                 return b""
         return self._delta(index, delta, stream)
 
-    def _delta(self, index: int, delta: dict[str, Any], stream: _Stream, *, of_tokens: bool = True) -> bytes:
-        if not stream.entries or not of_tokens:
+    def _delta(self, index: int, delta: dict[str, Any], stream: _Stream) -> bytes:
+        if not stream.entries and not stream.token_ids:
             return b'%b%d,"delta":%b%b' % (self._before_index, index, encode(delta), _AFTER_DELTA)
-        logprobs = self._plain.choice(ChoiceUpdate(index, "", stream.taken_entries()))["logprobs"]
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        written = self._plain.choice(stream.update(index, ""))
+        choice = {"index": index, "delta": delta, "logprobs": written["logprobs"], "finish_reason": None}
+        if "token_ids" in written:
+            choice["token_ids"] = written["token_ids"]
         return event({**self._chunk_head, "choices": [choice]})
 
     def _message(self, index: int, events: list[Event]) -> dict[str, Any]:
-        content = "".join(found.text for found in events if isinstance(found, Content))
+        content = self._plain.echo + "".join(found.text for found in events if isinstance(found, Content))
         reasoning = "".join(found.text for found in events if isinstance(found, Reasoning))
         calls: list[dict[str, Any]] = []
         for found in events:
@@ -161,10 +176,20 @@ class _Stream:
         self.num_calls = 0
         self.entries: list[TokenEntry] = []
         """Log-probabilities that are not given out yet: those of text that is held back, too."""
+        self.token_ids: list[int] = []
+        """Ids of tokens, likewise."""
 
-    def taken_entries(self) -> list[TokenEntry]:
+    def take(self, update: ChoiceUpdate) -> None:
+        self.entries += update.entries
+        self.token_ids += update.token_ids
+
+    def update(
+        self, index: int, text: str, finish_reason: str | None = None, stop_reason: int | str | None = None
+    ) -> ChoiceUpdate:
+        """One of ``text``, with all that was not given out yet."""
         entries, self.entries = self.entries, []
-        return entries
+        token_ids, self.token_ids = self.token_ids, []
+        return ChoiceUpdate(index, text, entries, finish_reason, stop_reason, token_ids)
 
 
 def _reasoning(text: str) -> dict[str, Any]:

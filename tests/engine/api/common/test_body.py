@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from blade_llm.api.chat_request import ChatRequest
-from blade_llm.api.common import fields as api_fields
-from blade_llm.api.common import json_faults
+from blade_llm.api.common import json_faults, unknown_fields
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.fields import parse
 from blade_llm.api.common.json_faults import check_text, malformed
+from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.requests import CompletionRequest
 
 
@@ -41,7 +41,7 @@ def _never(*_: object) -> bool:
 
 
 def _refused(fields: dict[str, Any], kind: type[msgspec.Struct] = CompletionRequest) -> ApiError:
-    with pytest.raises(ApiError) as caught:
+    with recorded(strict=True), pytest.raises(ApiError) as caught:
         parse(fields, kind)
     return caught.value
 
@@ -81,7 +81,7 @@ def test_names_given_twice_among_many_others_inside() -> None:
 
 
 def test_a_long_unknown_name_is_neither_compared_nor_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_fields.difflib, "get_close_matches", _never)
+    monkeypatch.setattr(unknown_fields.difflib, "get_close_matches", _never)
     error = _refused({"prompt": "x", "temperature" * 100_000: 1})
     assert len(error.body()) < 500
     assert error.detail.code == "unknown_field"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from blade_llm.api.tools.serializer import CallIds, ParsedChatSerializer
 from blade_llm.text.output_parser import OutputParsing
 from blade_llm.text.reasoning import QWEN3
 from blade_llm.text.tokenizer import Tokenizer
-from blade_llm.text.tool_parsers import HERMES
+from blade_llm.text.tool_parsers import HERMES, TOOL_PARSERS, CallForm
+from blade_llm.text.tool_parsers.named import DEEPSEEK_MARKERS
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "\u00e9\\n"}}\n</tool_call>'
 
@@ -121,3 +123,47 @@ def test_reasoning_that_is_not_shown_begins_the_stream_all_the_same(names: Token
     assert serializer.chunk(ChoiceUpdate(0, " wonder", [])) == b""
     after = serializer.chunk(ChoiceUpdate(0, "</think>\n\nyes", []))
     assert json.loads(after.removeprefix(b"data: "))["choices"][0]["delta"] == {"content": "yes"}
+
+
+@pytest.mark.parametrize("form", TOOL_PARSERS.values(), ids=TOOL_PARSERS)
+def test_a_forced_call_that_is_cut_short_shows_no_markup(names: TokenNames, form: CallForm) -> None:
+    calls, _, call, _, separator = DEEPSEEK_MARKERS
+    texts = {
+        "hermes": CALL,
+        "llama3_json": '{"name": "f", "parameters": {"a": 5}}',
+        "mistral": '[TOOL_CALLS][{"name": "f", "arguments": {"a": 5}}]',
+        "deepseek_v3": "".join([calls, call, "function", separator, 'f\n```json\n{"a": 5}']),
+        "deepseek_v31": "".join([calls, call, "f", separator, '{"a": 5}']),
+        "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=a>\n5\n</parameter>\n</function>\n</tool_call>",
+        "glm45": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>5</arg_value>\n</tool_call>",
+        "pythonic": "[f(a=5)]",
+    }
+    text = texts[form.name]
+    parsing = OutputParsing(calls=form, names=frozenset({"f"}), forced=True)
+    for end in range(1, len(text)):
+        serializer = ParsedChatSerializer(ChatSerializer("chatcmpl-1", "m", names), parsing)
+        whole = _whole(serializer, text[:end], "length")
+        assert whole["content"] in (None, ""), text[:end]
+        assert whole["finish_reason"] == "length"
+        streamed = _streamed(serializer, list(text[:end]), "length")
+        assert streamed["content"] in (None, ""), text[:end]
+        assert streamed["finish_reason"] == "length"
+    free = ParsedChatSerializer(ChatSerializer("chatcmpl-1", "m", names), replace(parsing, forced=False))
+    assert _whole(free, text[:2], "length")["content"] == text[:2]
+
+
+def test_token_ids_and_the_echo_of_parsed_outputs(names: TokenNames) -> None:
+    parsing = OutputParsing(calls=HERMES, names=frozenset({"f"}), reasoning=QWEN3)
+    options: dict[str, Any] = {"with_token_ids": True, "echo": "So: ", "first_fields": {"prompt_token_ids": [7, 8]}}
+    serializer = ParsedChatSerializer(ChatSerializer("chatcmpl-1", "m", names, **options), parsing)
+    pieces = [*"<think>why</think>", *"now ", *CALL]
+    whole = serializer.choice(ChoiceUpdate(2, "".join(pieces), [], "stop", None, list(range(len(pieces)))))
+    assert whole["message"]["content"] == "So: now"
+    assert whole["token_ids"] == list(range(len(pieces)))
+    updates = [ChoiceUpdate(2, piece, [], None, None, [number]) for number, piece in enumerate(pieces)]
+    data = b"".join(map(serializer.chunk, [*updates, ChoiceUpdate(2, "", [], "stop", None, [99])]))
+    chunks = [json.loads(event.removeprefix("data: ")) for event in data.decode().split("\n\n")[:-1]]
+    assert [chunk.get("prompt_token_ids") for chunk in chunks] == [[7, 8], *[None] * (len(chunks) - 1)]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [each for choice in choices for each in choice.get("token_ids", ())] == [*range(len(pieces)), 99]
+    assert "".join(choice["delta"].get("content") or "" for choice in choices) == "So: now"

@@ -8,4 +8,5 @@ these tokens: no text can be mistaken for them.
 from __future__ import annotations
 
 from blade_llm.api.tools.grammar.arguments import ArgumentsError as ArgumentsError
+from blade_llm.api.tools.grammar.structural_tags import tag_writer as tag_writer
 from blade_llm.api.tools.grammar.structure import output_structure as output_structure

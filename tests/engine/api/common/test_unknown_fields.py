@@ -1,0 +1,111 @@
+"""What nobody knows: recorded, or refused with the nearest known name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from blade_llm.api.chat_request import ChatRequest
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.common.fields import parse
+from blade_llm.api.common.unknown_fields import LONGEST_NAME, MAX_FIELDS, MAX_LISTED, UnknownFields, recorded
+from blade_llm.api.responses.requests import parse_request
+
+MESSAGES = [{"role": "user", "content": "x"}]
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "hint"),
+    [
+        ({"max_token": 5}, "max_token", "'max_tokens'"),
+        ({"temprature": 5}, "temprature", "'temperature'"),
+        ({"client_metadata": {}}, "client_metadata", "'metadata'"),
+        ({"num_ctx": None}, "num_ctx", ""),
+        ({"stream_options": {"include_usages": True}}, "stream_options.include_usages", "'include_usage'"),
+        ({"response_format": {"type": "text", "scheme": {}}}, "response_format.scheme", ""),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strickt": True}}},
+            "response_format.json_schema.strickt",
+            "'strict'",
+        ),
+        ({"tools": [TOOL, {**TOOL, "cache_control": {}}]}, "tools[].cache_control", ""),
+        ({"tools": [{"type": "function", "function": {"name": "f", "descripton": "d"}}]},
+         "tools[].function.descripton", "'description'"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f", "id": "g"}}}, "tool_choice.function.id", ""),
+    ],
+)  # fmt: skip
+def test_unknown_fields_are_recorded_wherever_they_stand(fields: dict[str, Any], path: str, hint: str) -> None:
+    raw = {"messages": MESSAGES, **fields}
+    with recorded(strict=False) as unknown:
+        parse(raw, ChatRequest)
+    assert unknown.header() == path
+    with recorded(strict=True), pytest.raises(ApiError) as caught:
+        parse(raw, ChatRequest)
+    detail = caught.value.detail
+    assert (caught.value.status, detail.code, detail.param) == (400, "unknown_field", next(iter(fields)))
+    assert repr(path.rpartition(".")[2]) in detail.message
+    assert detail.message.endswith(f"did you mean {hint}?" if hint else repr(path.rpartition(".")[2]))
+
+
+def test_fields_of_responses() -> None:
+    raw = {
+        "input": "x",
+        "client_metadata": {},
+        "text": {"format": {"type": "text"}, "verbose": True},
+        "reasoning": {"effort": "low", "context": "auto"},
+        "stream_options": {"include_obfuscations": False},
+    }
+    with recorded(strict=False) as unknown:
+        parse_request(raw)
+    found = unknown.header().split(", ")
+    assert sorted(found) == [
+        "client_metadata", "reasoning.context", "stream_options.include_obfuscations", "text.verbose",
+    ]  # fmt: skip
+
+
+def test_known_fields_leave_no_record() -> None:
+    with recorded(strict=True) as unknown:
+        parse(
+            {"messages": MESSAGES, "user": "u", "tools": [TOOL], "stream_options": {"include_usage": True}}, ChatRequest
+        )
+    assert unknown.count == 0
+    assert unknown.header() == ""
+
+
+def test_names_cannot_end_the_header_or_pass_for_several() -> None:
+    unknown = UnknownFields()
+    for name in ("a\r\nset-cookie: b", "c, d", "\u00e9\u4e2d", "", "x" * 1000):
+        unknown.note(name)
+    names = unknown.header().split(", ")
+    assert names == ["a??set-cookie:?b", "c??d", "??", "?", "x" * LONGEST_NAME]
+    assert unknown.header().isascii()
+    assert unknown.header().isprintable()
+
+
+def test_the_header_is_bounded() -> None:
+    unknown = UnknownFields()
+    for number in range(10_000):
+        unknown.note(f"{number}-{'x' * 200}", within="messages[]")
+    names = unknown.header().split(", ")
+    assert len(names) == MAX_LISTED + 1
+    assert names[-1] == "..."
+    assert len(unknown.header()) < MAX_LISTED * (LONGEST_NAME + 2) + 4
+    assert unknown.count == 64
+
+
+def test_a_body_of_too_many_fields_is_refused() -> None:
+    raw = {"messages": MESSAGES, **{f"n{number}": 1 for number in range(MAX_FIELDS)}}
+    with recorded(strict=False), pytest.raises(ApiError, match=f"at most {MAX_FIELDS}"):
+        parse(raw, ChatRequest)
+
+
+def test_outside_of_a_request_they_are_left_out() -> None:
+    assert parse({"messages": MESSAGES, "num_ctx": 5}, ChatRequest).messages == MESSAGES
+
+
+def test_an_unknown_constraint_is_refused_always() -> None:
+    raw = {"messages": MESSAGES, "structured_outputs": {"regex": "a", "regexp": "b"}}
+    with recorded(strict=False), pytest.raises(ApiError, match="regexp"):
+        parse(raw, ChatRequest)
