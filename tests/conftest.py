@@ -21,8 +21,8 @@ from longest_files import LONGEST
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("random")
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd")):

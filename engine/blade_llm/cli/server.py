@@ -106,6 +106,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
             live_timeout=flags["live_timeout"],
             log_level=flags["log_level"],
             strict_fields=flags["strict_fields"],
+            metric_aliases=flags["metric_aliases"],
         )
 
         def on_ready(ready: EngineReady) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final, get_args
 
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
+from blade_llm.api.metrics.names import Aliases
 from blade_llm.cli.flags import (
     Flag,
     boolean,
@@ -144,6 +145,8 @@ _SERVICE = (
     Flag(name="max_body_bytes", help="largest request body, e.g. 16MiB", kind=byte_size, default=MAX_BODY_BYTES),
     Flag(name="strict_fields", help="refuse requests with a field that nobody knows, with the nearest known name; else "
          "such fields are left out and listed in the header x-blade-ignored", kind=boolean, default=False),
+    Flag(name="metric_aliases", help="expose metrics by these names, too, for dashboards made for them",
+         default="none", choices=get_args(Aliases)),
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),

@@ -19,9 +19,9 @@ from typing import Any
 import uvloop
 
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.metrics.requests import NUM_COUNTERS
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.heartbeat import open_heartbeat
 from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
@@ -50,6 +50,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 hidden_size=engine.hidden_size,
                 max_body_bytes=start.limits.max_body_bytes,
                 strict_fields=start.strict_fields,
+                metric_aliases=start.metric_aliases,
             )
             writer.write(READY)
             command = await _next_command(reader)

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from blade_llm.api.common.errors import ApiError, install_error_handlers
-from blade_llm.api.common.metrics import CONTENT_TYPE
+from blade_llm.api.metrics.requests import CONTENT_TYPE
 from blade_llm.config import EngineConfig
 from blade_llm.engine.follower import Follower
 from blade_llm.engine.version import package_version

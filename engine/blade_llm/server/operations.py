@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, model_not_found
-from blade_llm.api.common.metrics import CONTENT_TYPE
+from blade_llm.api.metrics.requests import CONTENT_TYPE
 from blade_llm.engine.version import package_version
 
 

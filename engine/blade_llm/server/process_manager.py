@@ -15,6 +15,7 @@ import msgspec
 
 from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.metrics.names import Aliases
 from blade_llm.engine.child_process import describe_exit
 from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.start import signals_blocked, write_start
@@ -44,6 +45,7 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     live_timeout: float
     log_level: str
     strict_fields: bool
+    metric_aliases: Aliases
     rules: AccessRules
     limits: HttpLimits
 
@@ -134,6 +136,7 @@ def start_api_servers(
     live_timeout: float,
     log_level: str,
     strict_fields: bool,
+    metric_aliases: Aliases,
     rules: AccessRules,
     limits: HttpLimits,
 ) -> list[ApiServerProcess]:
@@ -151,6 +154,7 @@ def start_api_servers(
                 live_timeout=live_timeout,
                 log_level=log_level,
                 strict_fields=strict_fields,
+                metric_aliases=metric_aliases,
                 rules=rules,
                 limits=limits,
             )

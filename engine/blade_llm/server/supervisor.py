@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.metrics.names import Aliases
+from blade_llm.api.metrics.requests import NUM_COUNTERS
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.heartbeat import open_heartbeat
 from blade_llm.engine.launch import EngineHandle
@@ -85,6 +86,8 @@ class ServerOptions:
     log_level: str = "INFO"
     strict_fields: bool = False
     """Refuse requests with a field that nobody knows."""
+    metric_aliases: Aliases = "none"
+    """Whose metric names are exposed, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ async def run_server(
         options.live_timeout,
         options.log_level,
         options.strict_fields,
+        options.metric_aliases,
         listen.public_rules,
         listen.limits,
     )
@@ -181,6 +185,7 @@ async def run_server(
                 hidden_size=ready.hidden_size,
                 max_body_bytes=listen.limits.max_body_bytes,
                 strict_fields=options.strict_fields,
+                metric_aliases=options.metric_aliases,
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from blade_protocol import metrics as names
@@ -97,6 +97,7 @@ class Metrics:
         self._snapshots = deque([CounterSnapshot(now, 0, 0, 0, 0)], maxlen=SLOTS)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+        ProcessCollector(registry=self._registry)
 
     # called by the data path
 

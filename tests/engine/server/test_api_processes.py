@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
+from engine_support.exposition import read_exposition
 from engine_support.fake_engine import TOO_SMALL
 from engine_support.server_process import TESTS, ServerProcess, gone, running_server, server_command, wait_until
 
@@ -126,9 +127,8 @@ def test_equal_request_ids_on_different_api_servers_do_not_collide(pair: ServerP
 
 def test_every_api_server_reports_the_metrics_of_all(pair: ServerProcess) -> None:
     def counts() -> set[float]:
-        pattern = f"{metrics.ENGINE_E2E}_count "
         texts = [text for _, text, _ in _get_from_all(pair, "/metrics")]
-        return {float(line.split()[-1]) for text in texts for line in text.splitlines() if line.startswith(pattern)}
+        return {read_exposition(text)[f"{metrics.ENGINE_E2E}_count"] for text in texts}
 
     pair.wait_idle()
     (before,) = counts()

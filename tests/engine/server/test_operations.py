@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -12,8 +13,10 @@ import httpx
 import msgspec
 import psutil
 import pytest
+from engine_support.exposition import read_exposition
 from engine_support.server_process import ServerProcess, running_server, wait_until
 
+from blade_llm.api.metrics.names import VLLM
 from blade_protocol import environment, headers, metrics
 from blade_protocol.state import EngineState
 
@@ -52,9 +55,7 @@ def test_metrics(tmp_path: Path, text_model: Path) -> None:
     with running_server(tmp_path, text_model) as server:
 
         def read(path: str) -> dict[str, float]:
-            text = httpx.get(server.url + path).text
-            rows = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-            return {name: float(value) for name, _, value in rows}
+            return read_exposition(httpx.get(server.url + path).text)
 
         server.post("/v1/completions", prompt="x", max_tokens=5, ignore_eos=True)
         wait_until(lambda: read("/metrics")[generated] == 5)
@@ -63,6 +64,48 @@ def test_metrics(tmp_path: Path, text_model: Path) -> None:
             assert after[f"{name}_count"] == 1
         assert after[metrics.ENGINE_REQUESTS + '_total{finished_reason="length"}'] == 1
         assert after[metrics.ENGINE_KV_BLOCKS] == 1024
+        assert after["process_resident_memory_bytes"] > 0
+
+
+def test_metrics_bear_the_models_name_and_on_request_vllms(tmp_path: Path, text_model: Path) -> None:
+    with running_server(tmp_path, text_model, "--metric_aliases", "vllm") as server:
+        server.post("/v1/completions", prompt="x", max_tokens=5, ignore_eos=True)
+        text = httpx.get(f"{server.url}/metrics").text
+    model = 'model_name="tiny-chat"'
+    assert f"{metrics.ENGINE_E2E}_count{{{model}}} 1.0" in text
+    found = read_exposition(text)
+    for ours, theirs in VLLM.items():
+        if f"# TYPE {ours}" not in text:
+            continue  # of adapters and drafts, which this server has none of
+        for name in (f"vllm:{each}" for each in theirs):
+            assert f"# TYPE {name}" in text
+            pattern = re.compile(rf"{ours}(_bucket|_sum|_count|_total)?({{|$)")
+            assert (pairs := [(key, value) for key, value in found.items() if pattern.match(key)])
+            for key, value in pairs:
+                labels = '{engine="0"' + ("," + key.partition("{")[2] if "{" in key else "}")
+                assert found[name + key.partition("{")[0].removeprefix(ours) + labels] == value
+
+
+def test_the_phases_of_a_request_add_up(tmp_path: Path, text_model: Path) -> None:
+    with running_server(tmp_path, text_model) as server:
+        server.post("/v1/completions", prompt="x", max_tokens=5, ignore_eos=True)
+        found = read_exposition(httpx.get(f"{server.url}/metrics").text)
+    queue, prefill, decode, inference, ttft, tpot, gaps = (
+        found[f"{name}_sum"]
+        for name in (
+            metrics.ENGINE_QUEUE_TIME,
+            metrics.ENGINE_PREFILL_TIME,
+            metrics.ENGINE_DECODE_TIME,
+            metrics.ENGINE_INFERENCE_TIME,
+            metrics.ENGINE_TTFT,
+            metrics.ENGINE_TPOT,
+            metrics.ENGINE_ITL,
+        )
+    )
+    assert min(queue, prefill, decode) > 0
+    assert queue + prefill == pytest.approx(ttft)
+    assert prefill + decode == pytest.approx(inference)
+    assert decode == pytest.approx(4 * tpot) == pytest.approx(gaps)
 
 
 def test_a_prompt_counts_once_whatever_its_outputs(tmp_path: Path, text_model: Path) -> None:
@@ -71,10 +114,12 @@ def test_a_prompt_counts_once_whatever_its_outputs(tmp_path: Path, text_model: P
         server.post("/v1/completions", prompt="x", **body)
         server.post("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], stream=True, **body)
         server.post("/v1/completions", prompt=["x", "y"], **body)
-        lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    found = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
-    for name in (metrics.ENGINE_TTFT, metrics.ENGINE_TPOT):
+        found = read_exposition(httpx.get(f"{server.url}/metrics").text)
+    for name in (metrics.ENGINE_TTFT, metrics.ENGINE_TPOT, metrics.ENGINE_PROMPT_LENGTH, metrics.ENGINE_DECODE_TIME):
         assert found[f"{name}_count"] == 4
+    assert found[f"{metrics.ENGINE_OUTPUT_LENGTH}_sum"] == 4 * 4 * 5
+    assert found[f"{metrics.ENGINE_LONGEST_OUTPUT}_sum"] == 4 * 5
+    assert found[f"{metrics.ENGINE_ITL}_count"] == 4 * 4 * 4
     assert found[f"{metrics.ENGINE_E2E}_count"] == 3
     assert found[metrics.ENGINE_REQUESTS + '_total{finished_reason="length"}'] == 4
 

@@ -8,21 +8,22 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+from engine_support.exposition import read_exposition
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from blade_llm.api.common.metrics import NUM_COUNTERS, ServerMetrics
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.generation.result import Choice, GenerationResult
+from blade_llm.api.metrics.requests import NUM_COUNTERS, ServerMetrics
 from blade_llm.engine.heartbeat import create_heartbeat, open_heartbeat
 from blade_llm.server.supervisor import _drain
 from blade_protocol import metrics as names
 
 
 def _samples(text: bytes, name: str) -> dict[str, float]:
-    rows = (line.rpartition(" ") for line in text.decode().splitlines() if line.startswith(name))
-    return {key: float(value) for key, _, value in rows if "_created" not in key}
+    rows = read_exposition(text.decode())
+    return {key: value for key, value in rows.items() if key.startswith(name) and "_created" not in key}
 
 
 def test_what_one_writes_the_others_read() -> None:
@@ -98,7 +99,8 @@ def test_histograms_of_all_api_servers_are_as_if_one_had_measured(rows: list[lis
         for seconds in row:
             choice = Choice.__new__(Choice)
             choice.first_token_at, choice.last_token_at, choice.num_tokens, choice.finish_reason = seconds, 0, 1, "stop"
-            choice.num_replayed = 0
+            choice.num_replayed = choice.num_prompt = 0
+            choice.gaps, choice.queue_seconds = [], None
             api_server.observe(GenerationResult(None, [choice], 0, started=0.0))  # type: ignore[arg-type]
             one.observe(seconds)
     expected = _samples(generate_latest(registry), names.ENGINE_TTFT)

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from engine_support.exposition import read_exposition
 from engine_support.server_process import ServerProcess, running_server
 
 from blade_protocol import headers, metrics
@@ -70,9 +71,7 @@ def test_a_key_of_messages_that_the_template_reads_is_none(server: ServerProcess
 
 def test_they_are_counted(server: ServerProcess) -> None:
     def counted() -> float:
-        lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-        name = f"{metrics.ENGINE_IGNORED_FIELDS}_total"
-        return sum(float(line.split()[1]) for line in lines if line.startswith(name))
+        return read_exposition(httpx.get(f"{server.url}/metrics").text)[f"{metrics.ENGINE_IGNORED_FIELDS}_total"]
 
     before = counted()
     server.post("/v1/completions", prompt="x", max_tokens=1, num_ctx=5, num_gpu=1)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from blade_llm.api.common.errors import draining, engine_dead, model_not_found
 from blade_llm.api.common.limits import MAX_BODY_BYTES
-from blade_llm.api.common.metrics import ServerMetrics
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.metrics.names import Aliases
+from blade_llm.api.metrics.requests import ServerMetrics
 from blade_llm.engine.client import EngineClient
 from blade_llm.sampling.guided.validation import Validator
 from blade_llm.text.request_templates import RequestTemplates
@@ -40,6 +41,8 @@ class ServerContext:
     """Size limit of a request's body."""
     strict_fields: bool = False
     """Refuse requests with a field that nobody knows."""
+    metric_aliases: Aliases = "none"
+    """Whose metric names are exposed beside this server's own."""
     structures: Validator = field(default_factory=Validator)
     """Checks the schemas, expressions and grammars that requests bring."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -47,7 +50,9 @@ class ServerContext:
 
     def __post_init__(self) -> None:
         counters = self.shared_stats.counters
-        self.metrics = ServerMetrics(lambda: self.state, counters[self.process_index], counters)
+        self.metrics = ServerMetrics(
+            lambda: self.state, counters[self.process_index], counters, self.model.names[0], self.metric_aliases
+        )
 
     @property
     def state(self) -> EngineState | None:

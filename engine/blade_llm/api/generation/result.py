@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -11,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from blade_llm.api.common.errors import ApiError, bad_request, refused_by_engine
+from blade_llm.api.metrics.requests import GAPS
 from blade_llm.engine.client import Generation, Outputs
 from blade_llm.engine.messages import RequestError, RequestOutput
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
@@ -84,6 +86,11 @@ class Choice:
         self._stop_reason: int | str | None = None
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
+        self.gaps = [0] * (len(GAPS) + 1)
+        """How often the time from one output to the next was in which bucket."""
+        self.num_prompt = len(prompt)
+        self.queue_seconds: float | None = None
+        """How long it waited in the engine for its first step; None: its engine has not said it."""
 
     def add(self, output: RequestOutput) -> ChoiceUpdate | None:
         """Take one step's output. None when there is nothing to show yet. Raises :class:`ApiError`."""
@@ -91,9 +98,12 @@ class Choice:
             return None  # came before the abort reached the engine
         if output.error is not None:
             raise self._error(output.error)
-        self.last_token_at = time.monotonic()
+        now = time.monotonic()
         if self.first_token_at is None:
-            self.first_token_at = self.last_token_at
+            self.first_token_at = now
+        else:
+            self.gaps[bisect_left(GAPS, now - self.last_token_at)] += 1
+        self.last_token_at = now
         if self.reasoning is not None:
             self.reasoning.add(output.token_ids)
         before = self.num_tokens
@@ -243,7 +253,10 @@ class GenerationResult:
             self.prompt_logprobs[index // self.samples] = output.prompt_logprobs
         if output.adapter_digest:
             self.adapter_digest = output.adapter_digest
-        update = self.choices[index].add(output)
+        choice = self.choices[index]
+        if output.queue_seconds is not None:
+            choice.queue_seconds = output.queue_seconds
+        update = choice.add(output)
         if update is not None and update.finish_reason is not None and output.finish_reason is None:
             self.generation.stop(index)  # a stop string
         return update

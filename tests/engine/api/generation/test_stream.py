@@ -15,7 +15,6 @@ from starlette.types import Message
 
 from blade_llm.api.chat import ChatSerializer
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import ModelSource, load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.completion_serializer import CompletionSerializer
@@ -24,6 +23,7 @@ from blade_llm.api.generation.logprobs import TokenNames
 from blade_llm.api.generation.requests import StreamOptions
 from blade_llm.api.generation.result import Choice, ChoiceUpdate, GenerationResult, merge
 from blade_llm.api.generation.sse import EventStream
+from blade_llm.api.metrics.requests import NUM_COUNTERS
 from blade_llm.engine.client import EngineClient, EngineDeadError, Generation
 from blade_llm.engine.messages import GenerateRequest, RequestOutput, StepOutputs
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs

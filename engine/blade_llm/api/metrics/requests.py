@@ -1,0 +1,174 @@
+"""What API servers measure of requests: latencies, lengths, how they ended.
+
+Each API-server process counts into its own row of the shared stats; the one that is scraped adds the rows up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from blade_llm.api.metrics.histogram import Counters, laid_out
+from blade_llm.api.metrics.names import Aliases, Named
+from blade_llm.api.metrics.state import StateCollector
+from blade_protocol import metrics as names
+from blade_protocol.state import EngineState
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS: Final = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+_TOKENS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
+GAPS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+"""Seconds between tokens: the buckets of :attr:`MeasuredChoice.gaps`, but for the infinite one."""
+_HISTOGRAMS: Final = laid_out(
+    (
+        names.ENGINE_TTFT, "Time from a request's arrival to its first token",
+        (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+    ),
+    (names.ENGINE_TPOT, "Mean time between a response's tokens after the first", GAPS),
+    (names.ENGINE_ITL, "Time between two steps that brought an output tokens", GAPS),
+    (names.ENGINE_E2E, "Time from a request's arrival to its last token", _SECONDS),
+    (names.ENGINE_QUEUE_TIME, "Time that a request waited in the engine for its first step", _SECONDS),
+    (names.ENGINE_PREFILL_TIME, "Time from a request's first step to its first token", _SECONDS),
+    (names.ENGINE_DECODE_TIME, "Time from a request's first token to its last", _SECONDS),
+    (names.ENGINE_INFERENCE_TIME, "Time from a request's first step to its last token", _SECONDS),
+    (names.ENGINE_PROMPT_LENGTH, "Tokens of a prompt", _TOKENS),
+    (names.ENGINE_OUTPUT_LENGTH, "Tokens of all outputs for a prompt", _TOKENS),
+    (names.ENGINE_LONGEST_OUTPUT, "Tokens of the longest output for a prompt", _TOKENS),
+)  # fmt: skip
+_TTFT, _TPOT, _ITL, _E2E, _QUEUE, _PREFILL, _DECODE, _INFERENCE, _PROMPT, _OUTPUT, _LONGEST = _HISTOGRAMS
+_REASONS: Final = {reason: _LONGEST.end + number for number, reason in enumerate(("stop", "length", "abort"))}
+_IGNORED: Final = _LONGEST.end + len(_REASONS)
+NUM_COUNTERS: Final = _IGNORED + 1
+"""Numbers that a process counts into."""
+
+
+class MeasuredChoice(Protocol):
+    """One choice of a response, as far as metrics need it."""
+
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def first_token_at(self) -> float | None: ...
+    @property
+    def last_token_at(self) -> float: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_replayed(self) -> int: ...
+    @property
+    def num_prompt(self) -> int: ...
+    @property
+    def queue_seconds(self) -> float | None: ...
+    @property
+    def gaps(self) -> Sequence[int]:
+        """How many times between two steps with tokens were in which bucket of :data:`GAPS`."""
+
+
+class MeasuredResult(Protocol):
+    """All choices of one HTTP request, as far as metrics need them."""
+
+    @property
+    def choices(self) -> Sequence[MeasuredChoice]: ...
+    @property
+    def samples(self) -> int:
+        """Choices for each prompt, one after the other."""
+
+    @property
+    def started(self) -> float: ...
+    @property
+    def finished(self) -> bool: ...
+
+
+class ServerMetrics:
+    """Counts into ``mine`` and renders the sum of all ``rows``; calls ``state`` at every scrape.
+
+    ``model``: the label ``model_name`` of every metric. ``aliases``: whose names are exposed, too.
+    """
+
+    def __init__(
+        self,
+        state: Callable[[], EngineState | None],
+        mine: Counters,
+        rows: Sequence[Counters],
+        model: str = "",
+        aliases: Aliases = "none",
+    ) -> None:
+        self._mine = mine
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        for collector in (StateCollector(state), _RequestCollector(rows)):
+            self._registry.register(Named(collector, model, aliases))
+
+    def observe(self, result: MeasuredResult) -> None:
+        """Count a finished or abandoned request: each of its prompts once, however many outputs it has."""
+        for start in range(0, len(result.choices), result.samples):
+            self._observe(result.choices[start : start + result.samples], result.started)
+        if result.finished:
+            _E2E.observe(self._mine, time.monotonic() - result.started)
+
+    def _observe(self, choices: Sequence[MeasuredChoice], started: float) -> None:
+        """Count the outputs for one prompt as one: the first token of all, the mean time between their tokens, and the
+        worst reason to end."""
+        reasons = {choice.finish_reason or "abort" for choice in choices}
+        self._mine[_REASONS[next(reason for reason in ("abort", "length", "stop") if reason in reasons)]] += 1
+        begun = [(choice, choice.first_token_at) for choice in choices if choice.first_token_at is not None]
+        if not begun:
+            return
+        first, last = min(at for _, at in begun), max(choice.last_token_at for choice, _ in begun)
+        _TTFT.observe(self._mine, first - started)
+        self._observe_phases(choices, started, first, last)
+        lengths = [choice.num_tokens - choice.num_replayed for choice, _ in begun]
+        _PROMPT.observe(self._mine, choices[0].num_prompt)
+        _OUTPUT.observe(self._mine, sum(lengths))
+        _LONGEST.observe(self._mine, max(lengths))
+        times = [choice.last_token_at - at for choice, at in begun]
+        for (choice, _), seconds in zip(begun, times, strict=True):
+            _ITL.add(self._mine, choice.gaps, seconds)
+        later = [(seconds, length - 1) for seconds, length in zip(times, lengths, strict=True) if length > 1]
+        if later:
+            _TPOT.observe(self._mine, sum(seconds for seconds, _ in later) / sum(gaps for _, gaps in later))
+
+    def _observe_phases(self, choices: Sequence[MeasuredChoice], started: float, first: float, last: float) -> None:
+        """Where its time went: waiting for its first step, computing the prompt, and the rest."""
+        _DECODE.observe(self._mine, last - first)
+        queued = next((choice.queue_seconds for choice in choices if choice.queue_seconds is not None), None)
+        if queued is None:
+            return
+        prefill = max(0.0, first - started - queued)
+        _QUEUE.observe(self._mine, queued)
+        _PREFILL.observe(self._mine, prefill)
+        _INFERENCE.observe(self._mine, prefill + last - first)
+
+    def count_ignored(self, fields: int) -> None:
+        """Count fields of a request that nobody knows."""
+        self._mine[_IGNORED] += fields
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self._registry)
+
+
+class _RequestCollector(Collector):
+    def __init__(self, rows: Sequence[Counters]) -> None:
+        self._rows = rows
+
+    def collect(self) -> Iterator[Metric]:
+        totals = [sum(column) for column in zip(*self._rows, strict=True)]
+        for histogram in _HISTOGRAMS:
+            yield histogram.family(totals)
+        finished = CounterMetricFamily(
+            names.ENGINE_REQUESTS, "Requests finished, a prompt with several outputs once", labels=["finished_reason"]
+        )
+        for reason, position in _REASONS.items():
+            finished.add_metric([reason], totals[position])
+        yield finished
+        text = "Fields of requests that nobody knows and that were left out"
+        yield CounterMetricFamily(names.ENGINE_IGNORED_FIELDS, text, value=totals[_IGNORED])
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
