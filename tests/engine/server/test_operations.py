@@ -80,7 +80,8 @@ def test_metrics_bear_the_models_name_and_on_request_vllms(tmp_path: Path, text_
         for name in (f"vllm:{each}" for each in theirs):
             assert f"# TYPE {name}" in text
             pattern = re.compile(rf"{ours}(_bucket|_sum|_count|_total)?({{|$)")
-            assert (pairs := [(key, value) for key, value in found.items() if pattern.match(key)])
+            pairs = [(key, value) for key, value in found.items() if pattern.match(key)]
+            assert pairs
             for key, value in pairs:
                 labels = '{engine="0"' + ("," + key.partition("{")[2] if "{" in key else "}")
                 assert found[name + key.partition("{")[0].removeprefix(ours) + labels] == value
