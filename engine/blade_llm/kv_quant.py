@@ -96,6 +96,6 @@ class KVQuant:
         return None
 
     def row_bytes(self, head_dim: int) -> int:
-        """Bytes of a row of keys: its packed elements, the scales of all groups, and, of affine methods, their zeros."""
+        """Bytes of a row of keys: its packed elements, all groups' scales, and, of affine methods, their zeros."""
         packed = head_dim // 2 if self.four_bits else head_dim
         return packed + SCALE_BYTES * self.groups * (2 if self.affine else 1)

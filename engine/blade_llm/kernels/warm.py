@@ -43,8 +43,9 @@ def warm_layers(
     """Norm, gate, and rotation with cache write. Nothing to do but on a GPU.
 
     ``dtype``: of the activations. ``k_cache``: [blocks, block_size, kv_heads, head_dim], any layer's; its last slot is
-    overwritten, and that of ``v_cache``, of values whose rows have another width. ``inner``: of the MLPs with a SiLU gate. ``num_heads``: 0 for latent attention, which has
-    :func:`warm_latent`. ``unit_offset``: of the norms of queries and keys. ``rows``: how ``k_cache`` is quantised.
+    overwritten, and that of ``v_cache``, where values have rows of another width. ``inner``: of the MLPs with a SiLU
+    gate. ``num_heads``: 0 for latent attention, which has :func:`warm_latent`. ``unit_offset``: of the norms of queries
+    and keys. ``rows``: how the caches are quantised.
     """
     if backend_of(k_cache) != "triton":
         return

@@ -26,8 +26,12 @@ def struct_of(rows: QuantizedRows | None) -> CacheRowsStruct:
     """Of the same rows always the same, which stays where it is; of rows that are not quantised all zero."""
     if rows is None:
         return CacheRowsStruct(RowsStruct(0, 1, 0), RowsStruct(0, 1, 0))
-    return CacheRowsStruct(*(RowsStruct(METHOD_NUMBERS[each.quant.method], each.quant.groups, each.row_bytes)
-                             for each in (rows, rows.values)))
+    return CacheRowsStruct(
+        *(
+            RowsStruct(METHOD_NUMBERS[each.quant.method], each.quant.groups, each.row_bytes)
+            for each in (rows, rows.values)
+        )
+    )
 
 
 def address_of(rows: QuantizedRows | None) -> int | None:
