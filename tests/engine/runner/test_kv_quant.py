@@ -153,7 +153,7 @@ def test_a_draft_has_a_form_of_its_own(name: str, dtype: str, monkeypatch: pytes
     monkeypatch.setattr("blade_llm.runner.torch_runner.measure_steps", lambda *_: free_drafts())
     question = [{"role": "user", "content": "What does len do? What does len do?"}]
     found, accepted = [], []
-    for quant in ("no_quant", "int8"):
+    for quant in ("no_quant", "int8", "mix_i8i4"):
         speculative = SpeculativeConfig(method=name, draft_model=str(DEMO / name), draft_kv_cache_quant=quant)  # type: ignore[arg-type]
         llm = LLM(
             DEMO / "model", dtype=dtype, kv_cache_bytes=32 << 20, max_model_len=256, num_threads=1,
@@ -164,7 +164,27 @@ def test_a_draft_has_a_form_of_its_own(name: str, dtype: str, monkeypatch: pytes
         accepted.append(output.accepted_tokens)
     assert min(accepted) > 5
     if dtype == "float32":
-        assert found[0] == found[1]
+        assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("method", MIXED)
+def test_mixed_forms_change_probabilities_by_little(method: KVCacheQuant) -> None:
+    """In bf16, whose layers are one native call: of a prompt in one prefill, and in small chunks."""
+
+    def logprobs(form: KVCacheQuant, **options: Any) -> torch.Tensor:
+        llm = LLM(
+            DEMO / "model", dtype="bfloat16", kv_cache_bytes=32 << 20, max_model_len=512, num_threads=1,
+            kv_cache_quant=form, **options,
+        )  # fmt: skip
+        params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
+        (output,) = llm.generate(["def add(a, b):\n    return a + b\n\n\nclass A:\n    pass\n" * 4], params)
+        return torch.tensor([each.chosen for each in output.prompt_logprobs or () if each is not None])
+
+    plain = logprobs("no_quant")
+    assert len(plain) > 40
+    for options in ({}, {"max_batch_tokens": 17}):
+        found = logprobs(method, **options)
+        assert 0 < (found - plain).abs().mean() < 0.04 * plain.abs().mean()
 
 
 @pytest.mark.parametrize("method", ["int8", "mix_i8i4"])
