@@ -37,7 +37,10 @@ CONFIG = {
     "max_position_embeddings": LONGEST, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "rope_theta": 1e6,
     "eos_token_id": 0, "torch_dtype": "bfloat16", "hidden_act": "silu",
 }  # fmt: skip
-FORMS: dict[KVCacheQuant, float] = {"no_quant": 1e-6, "int8": 0.05, "fp8_e4m3": 0.15, "int4": 0.6, "int4_affine": 0.6}
+FORMS: dict[KVCacheQuant, float] = {
+    "no_quant": 1e-6, "int8": 0.05, "fp8_e4m3": 0.15, "int4": 0.6, "int4_affine": 0.6,
+    "mix_i8i4": 0.5, "mix_f843i4": 0.5, "mix_i4i4": 0.6,
+}  # fmt: skip
 """Each with how far its hidden states may be from those of bf16, as a share of their length."""
 SHAPES = ((4, 512), (4, LONGEST))
 """Sequences and the tokens of each."""
@@ -91,7 +94,7 @@ def measure(
     for form, config in configs.items():
         rows = rows_of(config.kv, torch.bfloat16)
         cache = allocate_kv_cache(config.kv, blocks, BLOCK_SIZE, CPU, torch.bfloat16)
-        stored = states if rows is None else rows.quantize(states)
+        stored = states if rows is None else (rows.quantize(states[0]), rows.values.quantize(states[1]))
         for keys, values in cache:
             keys.copy_(stored[0]), values.copy_(stored[1])
         passes[form] = ForwardPass(config, cache, tables, False, False, kv_rows=rows)

@@ -54,4 +54,5 @@ METHODS: Final = (
     _weights("fp8", "weights fp8", "minmax", "--quant_dtype", "fp8"),
     _both("fp8-both", "weights and activations fp8", "minmax", "--quant_dtype", "fp8"),
     *map(_cache, ("int8", "int4", "int8_affine", "int4_affine", "fp8_e4m3", "fp8_e5m2")),
+    *map(_cache, ("mix_f852i4", "mix_f843i4", "mix_i8i4", "mix_i4i4")),
 )

@@ -7,7 +7,7 @@ whatever moves, shares or frees cache blocks moves them along and needs to know 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 KVMethod = Literal["int8", "int4", "int8_affine", "int4_affine", "fp8_e4m3", "fp8_e5m2"]
 KVCacheQuant = Literal[
@@ -23,7 +23,7 @@ KVCacheQuant = Literal[
     "mix_i8i4",
     "mix_i4i4",
 ]
-"""Values of ``--kv_cache_quant``. ``mix_*``: blocks of two precisions, which there are none of yet."""
+"""Values of ``--kv_cache_quant``. ``mix_*``: a method of keys, then one of values."""
 
 METHOD_NUMBERS: Final[dict[KVMethod, int]] = {
     "int8": 1,
@@ -34,6 +34,15 @@ METHOD_NUMBERS: Final[dict[KVMethod, int]] = {
     "fp8_e5m2": 6,
 }
 """As ``KvMethod`` in kv_rows.h has them; 0: not quantised."""
+MIXED: Final[dict[KVCacheQuant, tuple[KVMethod, KVMethod]]] = {
+    "mix_f852i4": ("fp8_e5m2", "int4"),
+    "mix_f843i4": ("fp8_e4m3", "int4"),
+    "mix_i8i4": ("int8", "int4"),
+    "mix_i4i4": ("int4_affine", "int4"),
+}
+"""Methods of keys and of values. Scores go through an exponential and errors of values are averaged, so keys need the
+more bits; keys are seldom centred at zero, values nearly are (KIVI, arXiv 2402.02750). docs/decisions/0033 has why it
+is not first and recent tokens that get more bits."""
 FP8_MAX: Final = 448.0
 """What the largest element of a group becomes: the largest number of e4m3 (OCP 8-bit floating point, revision 1.0).
 e5m2 goes on to 57344, but a scale for that would be below what fp16 holds."""
@@ -43,11 +52,27 @@ SCALE_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class KVQuant:
-    """One method, with how many parts of a row have scales of their own."""
+    """How rows are packed: of keys, and of values where :attr:`values` says nothing else."""
 
     method: KVMethod
     groups: int = 1
-    """Each of as many neighbouring elements of a head."""
+    """Parts of a row with scales of their own, each of as many neighbouring elements of a head."""
+    value_method: KVMethod | None = None
+    """Of values where they are packed otherwise than keys, in as many groups."""
+
+    @staticmethod
+    def of(requested: KVCacheQuant, groups: int = 1) -> KVQuant:
+        """What a value of ``--kv_cache_quant`` other than ``no_quant`` stands for."""
+        if requested == "no_quant":
+            raise ValueError("no_quant packs no rows")
+        if (mixed := MIXED.get(requested)) is not None:
+            return KVQuant(mixed[0], groups, mixed[1])
+        return KVQuant(cast(KVMethod, requested), groups)
+
+    @property
+    def values(self) -> KVQuant:
+        """How rows of values are packed; the same where all are packed alike."""
+        return self if self.value_method is None else KVQuant(self.value_method, self.groups)
 
     @property
     def affine(self) -> bool:
@@ -66,11 +91,11 @@ class KVQuant:
                 f"kv_cache_quant_sub_heads is {self.groups}, which does not divide a head of {head_dim} elements; "
                 "give one that does"
             )
-        if self.four_bits and head_dim % 2:
-            return f"kv_cache_quant {self.method} needs heads of an even width, not {head_dim}; give one of 8 bits"
+        if head_dim % 2 and (narrow := next((each for each in (self, self.values) if each.four_bits), None)):
+            return f"kv_cache_quant {narrow.method} needs heads of an even width, not {head_dim}; give one of 8 bits"
         return None
 
     def row_bytes(self, head_dim: int) -> int:
-        """Bytes of a row: its packed elements, the scales of all groups, and, of affine methods, their zeros."""
+        """Bytes of a row of keys: its packed elements, all groups' scales, and, of affine methods, their zeros."""
         packed = head_dim // 2 if self.four_bits else head_dim
         return packed + SCALE_BYTES * self.groups * (2 if self.affine else 1)

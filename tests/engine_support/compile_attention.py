@@ -25,7 +25,10 @@ INDICES = {
     "block_table": "*i32", "slots": "*i64", "query_starts": "*i64", "seq_lens": "*i64", "decodes": "*i64",
     "shorts": "*i64",
 }  # fmt: skip
-METHODS = {"int8": KVQuant("int8"), "int4affine": KVQuant("int4_affine", 2), "fp8": KVQuant("fp8_e4m3")}
+METHODS = {
+    "int8": KVQuant("int8"), "int4affine": KVQuant("int4_affine", 2), "fp8": KVQuant("fp8_e4m3"),
+    "mixed": KVQuant.of("mix_i8i4"),
+}  # fmt: skip
 TERMS = {"slopes": "*fp32", "sinks": "*fp32", "tree": "*i64"}
 SIZES = ("q_stride", "table_stride", "first_sequence", "first_token", "sequences", "segments", "programs", "window")
 
@@ -40,8 +43,8 @@ def compile_for(name: str, form: str) -> dict[str, object]:
     """``form``: prefill, decode (split along the context) or combine; with ``captured_`` before it, as a graph of mixed
     steps has it; with ``options_``, all that scores can have; with ``wide_``, keys of 192 and values of 128 dimensions;
     with ``latent_``, latent vectors of 512 and 64 that 128 heads share; with ``tree_``, tokens that branch; with
-    ``short_``, sequences of few new tokens, whose contexts are divided; with ``int8_``, ``int4affine_`` or ``fp8_``,
-    over a quantised cache."""
+    ``short_``, sequences of few new tokens, whose contexts are divided; with ``int8_``, ``int4affine_``, ``fp8_``
+    or ``mixed_``, over a quantised cache."""
     whole = form
     names = ("captured", "options", "wide", "latent", "tree", "short", *METHODS)
     prefixes = {prefix: f"{prefix}_" in form for prefix in names}
@@ -97,12 +100,13 @@ def compile_for(name: str, form: str) -> dict[str, object]:
         constants |= {"KV_HEADS": kv_heads * splits, "HEAD_SPLITS": splits, "HEAD_DIM": head_dim}
         constants |= {"PADDED_DIM": widths.padded, "REST_DIM": widths.rest, "SHARED_KV": widths.shared}
         constants |= {"V_SLOT_STRIDE": v_cache.stride(1), "V_HEAD_STRIDE": v_cache.stride(2), "CAUSAL": True}
-        constants |= {"K_HEAD_STRIDE": k_cache.stride(2), "METHOD": 0, "GROUP_SIZE": 0}
+        constants |= {"K_HEAD_STRIDE": k_cache.stride(2), "METHOD": 0, "V_METHOD": 0, "GROUP_SIZE": 0}
         if method is not None:
             quant = METHODS[method]
-            row = quant.row_bytes(head_dim)
+            row, v_row = quant.row_bytes(head_dim), quant.values.row_bytes(head_dim)
             constants |= {"METHOD": METHOD_NUMBERS[quant.method], "GROUP_SIZE": head_dim // quant.groups}
-            constants |= {"K_HEAD_STRIDE": row, "V_HEAD_STRIDE": row, "V_SLOT_STRIDE": row * kv_heads}
+            constants |= {"V_METHOD": METHOD_NUMBERS[quant.values.method], "K_HEAD_STRIDE": row}
+            constants |= {"V_HEAD_STRIDE": v_row, "V_SLOT_STRIDE": v_row * kv_heads}
             signature |= {"k_cache": "*u8", "v_cache": "*u8"}
         constants |= {"SOFTCAP": 50.0 if options else 0.0, "ALIBI": options, "TREE": prefixes["tree"]}
         constants |= {"BLOCK_SIZE": 16, "BLOCK_M": config.rows, "DECODE": decode}

@@ -15,7 +15,7 @@ batch, no key is cut off at the largest number of e4m3, and no calibration is ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ _FP8 = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
-    """How rows of one cache are packed."""
+    """How rows of one layer's keys are packed, and, by :attr:`values`, those of its values."""
 
     quant: KVQuant
     head_dim: int
@@ -36,8 +36,14 @@ class QuantizedRows:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, the last dimension of a cache."""
+        """Bytes of a row, the last dimension of a cache of keys."""
         return self.quant.row_bytes(self.head_dim)
+
+    @property
+    def values(self) -> QuantizedRows:
+        """How rows of values are packed: all else here is about those of keys."""
+        values = self.quant.values
+        return self if values is self.quant else replace(self, quant=values)
 
     def unpacked_like(self, cache: Tensor) -> Tensor:
         """A tensor without memory of its own, in the shape and type that ``cache`` had if it were not quantised."""

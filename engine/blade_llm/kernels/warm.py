@@ -38,12 +38,14 @@ def warm_layers(
     qk_norm: bool = False,
     unit_offset: bool = False,
     rows: QuantizedRows | None = None,
+    v_cache: Tensor | None = None,
 ) -> None:
     """Norm, gate, and rotation with cache write. Nothing to do but on a GPU.
 
     ``dtype``: of the activations. ``k_cache``: [blocks, block_size, kv_heads, head_dim], any layer's; its last slot is
-    overwritten. ``inner``: of the MLPs with a SiLU gate. ``num_heads``: 0 for latent attention, which has
-    :func:`warm_latent`. ``unit_offset``: of the norms of queries and keys. ``rows``: how ``k_cache`` is quantised.
+    overwritten, and that of ``v_cache``, where values have rows of another width. ``inner``: of the MLPs with a SiLU
+    gate. ``num_heads``: 0 for latent attention, which has :func:`warm_latent`. ``unit_offset``: of the norms of queries
+    and keys. ``rows``: how the caches are quantised.
     """
     if backend_of(k_cache) != "triton":
         return
@@ -62,7 +64,7 @@ def warm_layers(
     slot_mapping = torch.full((1,), k_cache.shape[0] * block_size - 1, device=device)
     qkv = torch.zeros(1, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype, device=device)
     norm = torch.ones(head_dim, dtype=dtype, device=device) if qk_norm else None
-    where = slot_mapping, k_cache, k_cache, num_heads
+    where = slot_mapping, k_cache, k_cache if v_cache is None else v_cache, num_heads
     rope_write_kv(qkv, angles, angles, *where, norm, norm, unit_offset=unit_offset, rows=rows)
 
 

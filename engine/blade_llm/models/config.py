@@ -57,7 +57,8 @@ class KVSpec:
         """Bytes that one token takes in all layers; ``element``: of a number that is not quantised."""
         if self.quant is None:
             return self.token_elements * element
-        return self.tensors * self.num_layers * self.num_heads * self.quant.row_bytes(self.head_dim)
+        rows = (self.quant, self.quant.values)[: self.tensors]
+        return self.num_layers * self.num_heads * sum(each.row_bytes(self.head_dim) for each in rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def allocate_kv_cache(
 ) -> KVCache:
     """For each layer keys and values, [num_blocks + 1, block_size, kv_heads, head_dim], all zero. Values that are part
     of the keys are a view of them. Quantised ones are uint8, with a row's bytes in place of ``head_dim``
-    (:mod:`blade_llm.kv_quant`).
+    (:mod:`blade_llm.kv_quant`), that of keys and that of values.
 
     The block after the last is never given out: what pads a batch to the size of a CUDA graph is written there.
     Attention reads whole blocks and masks what is not filled yet, so every slot must be finite from the start. On CPU
@@ -30,11 +30,15 @@ def allocate_kv_cache(
     """
     if not spec.num_layers:
         return []
+    slots = num_blocks + 1, block_size, spec.num_heads
     width = spec.head_dim
     if spec.quant is not None:
-        width, dtype = spec.quant.row_bytes(width), torch.uint8
-    shape = (spec.num_layers, spec.tensors, num_blocks + 1, block_size, spec.num_heads, width)
-    cache = _zeros(shape, device, dtype)
+        dtype = torch.uint8
+        width, of_values = (each.row_bytes(spec.head_dim) for each in (spec.quant, spec.quant.values))
+        if of_values != width:
+            both = (_zeros((spec.num_layers, *slots, each), device, dtype) for each in (width, of_values))
+            return list(zip(*both, strict=True))
+    cache = _zeros((spec.num_layers, spec.tensors, *slots, width), device, dtype)
     if spec.value_part:
         return [(keys, keys[..., : spec.value_part]) for (keys,) in cache]
     return [(keys, values) for keys, values in cache]
@@ -51,13 +55,13 @@ def copy_blocks(cache: KVCache, sources: Tensor, targets: Tensor, states: Tensor
     ``cache``: from :func:`allocate_kv_cache`, whose layers lie one after another; ``states``: from
     :func:`allocate_states`. No target may be a source of a later copy.
     """
-    whole = _whole(cache)
     if states is not None:
-        blocks = states.view(whole.shape[1], -1, states.shape[1])
+        blocks = states.view(len(cache[0][0]), -1, states.shape[1])
         blocks.index_copy_(0, targets, blocks.index_select(0, sources))
-    for begin in range(0, len(sources), _COPIED_AT_ONCE):
-        some = slice(begin, begin + _COPIED_AT_ONCE)
-        whole.index_copy_(1, targets[some], whole.index_select(1, sources[some]))
+    for whole in _whole(cache):
+        for begin in range(0, len(sources), _COPIED_AT_ONCE):
+            some = slice(begin, begin + _COPIED_AT_ONCE)
+            whole.index_copy_(1, targets[some], whole.index_select(1, sources[some]))
 
 
 def allocate_states(hidden: int, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -70,16 +74,16 @@ def copy_tokens(cache: KVCache, sources: Tensor, targets: Tensor) -> None:
 
     What is both a source and a target is read before it is written.
     """
-    blocks = _whole(cache)
-    whole = blocks.view(len(blocks), -1, *blocks.shape[3:])
-    whole.index_copy_(1, targets, whole.index_select(1, sources))
+    for blocks in _whole(cache):
+        whole = blocks.view(len(blocks), -1, *blocks.shape[3:])
+        whole.index_copy_(1, targets, whole.index_select(1, sources))
 
 
 def give_back_kv_cache(cache: KVCache, states: Tensor | None = None) -> None:
     """Give the memory of a cache and of hidden states on CPU back to the system, which it is taken from again as blocks
     are written. All is zero then."""
-    if cache:
-        give_back(_whole(cache))
+    for whole in _whole(cache):
+        give_back(whole)
     if states is not None:
         give_back(states)
 
@@ -91,8 +95,19 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
     return torch.zeros(shape, dtype=dtype, device=device)
 
 
-def _whole(cache: KVCache) -> Tensor:
-    """[tensors, blocks, block_size, kv_heads, width] of a cache from :func:`allocate_kv_cache`."""
-    first, values = cache[0]
-    tensors = len(cache) if values.data_ptr() == first.data_ptr() else 2 * len(cache)
-    return first.as_strided((tensors, *first.shape), (first.numel(), *first.stride()))
+def _whole(cache: KVCache) -> list[Tensor]:
+    """The memory of a cache from :func:`allocate_kv_cache`, [tensors, blocks, block_size, kv_heads, width] each: all of
+    it, or, where their rows differ in width, that of keys and that of values."""
+    if not cache:
+        return []
+    layers, (keys, values) = len(cache), cache[0]
+    if keys.data_ptr() == values.data_ptr():
+        return [_layers(keys, layers)]
+    if keys.shape == values.shape:
+        return [_layers(keys, 2 * layers)]
+    return [_layers(keys, layers), _layers(values, layers)]
+
+
+def _layers(first: Tensor, count: int) -> Tensor:
+    """``count`` tensors that lie one after another, from the first on."""
+    return first.as_strided((count, *first.shape), (first.numel(), *first.stride()))

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import cast, get_args
 
-from blade_llm.kv_quant import KVCacheQuant, KVMethod, KVQuant
+from blade_llm.kv_quant import KVCacheQuant, KVQuant
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import UnsupportedSettingError
 
@@ -25,7 +24,7 @@ def with_kv_quant(model: ModelConfig, requested: KVCacheQuant, sub_heads: int = 
     """
     if requested == "no_quant" or kv_quant_problem(model, requested):
         return model
-    quant = KVQuant(cast(KVMethod, requested), sub_heads)
+    quant = KVQuant.of(requested, sub_heads)
     if problem := quant.problem(model.kv.head_dim):
         raise UnsupportedSettingError(f"--{whose}{problem}")
     return replace(model, kv=replace(model.kv, quant=quant))
@@ -42,8 +41,6 @@ def kv_quant_problem(model: ModelConfig, requested: KVCacheQuant) -> str | None:
             "multi-head latent attention keeps one compressed vector for keys and values, smaller than theirs would "
             "be in 4 bits"
         )
-    elif requested not in get_args(KVMethod):
-        reason = "blocks of two precisions are not available in this version; int8, int4 and fp8_e4m3 are"
     else:
         return None
     return f"--kv_cache_quant {requested} changes nothing (no_quant): {reason}"

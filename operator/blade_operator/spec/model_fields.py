@@ -37,7 +37,7 @@ KvCacheQuantization = Literal[
     "no_quant", "int8", "int4", "int8_affine", "int4_affine", "fp8_e5m2", "fp8_e4m3",
     "mix_f852i4", "mix_f843i4", "mix_i8i4", "mix_i4i4",
 ]  # fmt: skip
-"""BladeLLM's names. The ``mix_`` ones keep the first tokens and the latest in the larger of two types."""
+"""BladeLLM's names. The ``mix_`` ones keep keys in the first of two types and values in the second."""
 
 
 class ModelCache(Record):

@@ -9,16 +9,17 @@ import torch
 from engine_support.attention_cases import attention_case
 from engine_support.attention_variants import NAMES, batch_of, variant_of
 from engine_support.native_isa import ISAS, limited_to, needs_native
-from engine_support.quantized_rows import METHODS, expected, packed, rows_of
+from engine_support.quantized_rows import FORMS, METHODS, empty_caches, expected, packed, rows_of
 
 from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.paged_attention import native
 from blade_llm.kernels.paged_attention import torch as reference
 from blade_llm.kernels.rope_write_kv import native as rope
 from blade_llm.kernels.rope_write_kv import torch as rope_reference
-from blade_llm.kv_quant import KVMethod, KVQuant
+from blade_llm.kv_quant import MIXED, KVCacheQuant, KVMethod, KVQuant
 
 EVERY = pytest.mark.parametrize("method", METHODS)
+EVERY_FORM = pytest.mark.parametrize("form", FORMS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 TOLERANCE = {torch.float32: 3e-4, torch.bfloat16: 0.02}
 MIXTURE = [1, 20, 1, 1, 7, 45, 1], [600, 20, 3, 64, 140, 45, 1]
@@ -61,6 +62,34 @@ def test_bytes_of_a_row(method: KVMethod, bytes_of_64: int) -> None:
     assert KVQuant(method, 4).row_bytes(64) == bytes_of_64 + 3 * more
 
 
+@pytest.mark.parametrize(
+    ("form", "keys", "values"),
+    [
+        ("mix_f852i4", ("fp8_e5m2", 66), ("int4", 34)),
+        ("mix_f843i4", ("fp8_e4m3", 66), ("int4", 34)),
+        ("mix_i8i4", ("int8", 66), ("int4", 34)),
+        ("mix_i4i4", ("int4_affine", 36), ("int4", 34)),
+        ("int4", ("int4", 34), ("int4", 34)),
+    ],
+)
+def test_keys_and_values_of_mixed_forms(
+    form: KVCacheQuant, keys: tuple[KVMethod, int], values: tuple[KVMethod, int]
+) -> None:
+    rows = rows_of(form, 64, torch.float32)
+    assert (rows.quant.method, rows.row_bytes) == keys
+    assert (rows.values.quant.method, rows.values.row_bytes) == values
+    parts = rows_of(form, 64, torch.float32, 4)
+    assert (parts.quant.groups, parts.values.quant.groups) == (4, 4)
+    assert (form in MIXED) == (keys != values)
+
+
+def test_heads_of_an_odd_width_have_no_4_bit_values() -> None:
+    assert "int4 needs heads of an even width, not 7" in (KVQuant.of("mix_i8i4").problem(7) or "")
+    assert KVQuant.of("int8").problem(7) is None
+    with pytest.raises(ValueError, match="no_quant packs no rows"):
+        KVQuant.of("no_quant")
+
+
 @EVERY
 def test_what_is_no_number_stays_none(method: KVMethod) -> None:
     rows = rows_of(method, 16, torch.float32)
@@ -70,30 +99,31 @@ def test_what_is_no_number_stays_none(method: KVMethod) -> None:
     assert torch.equal(rows.dequantize(rows.quantize(zeros)), zeros)
 
 
-@EVERY
+@EVERY_FORM
 @DTYPES
 @pytest.mark.parametrize(("head_dim", "groups"), [(8, 1), (64, 1), (80, 2)])
 @needs_native
 def test_native_packing_is_the_same_bits(
-    isa: str, method: KVMethod, dtype: torch.dtype, head_dim: int, groups: int
+    isa: str, form: KVCacheQuant, dtype: torch.dtype, head_dim: int, groups: int
 ) -> None:
     torch.manual_seed(0)
     tokens, heads, kv_heads = 40, 3, 2
-    rows = rows_of(method, head_dim, dtype, groups)
+    rows = rows_of(form, head_dim, dtype, groups)
     qkv = (torch.randn(tokens, (heads + 2 * kv_heads) * head_dim) * torch.logspace(-9, 5, tokens).view(-1, 1)).to(dtype)
     qkv[3] = 0
     angles = torch.zeros(tokens, head_dim // 2)  # keys keep their bits: a rotation may round otherwise
     slots = torch.randperm(48)[:tokens]
     written = []
     for implementation in (rope, rope_reference):
-        caches = [torch.zeros(3, 16, kv_heads, rows.row_bytes, dtype=torch.uint8) for _ in range(2)]
+        caches = empty_caches(rows, 3, kv_heads)
         implementation.rope_write_kv(
             qkv, angles.cos(), angles.sin(), slots, *caches, heads, None, None, 1e-6, False, rows
         )
-        written.append(torch.stack(caches))
-    assert written[0].any()
-    different = (written[0] != written[1]).any(-1)
-    assert not different.any(), f"{int(different.sum())} rows differ"
+        written.append(caches)
+    for ours, torchs in zip(*written, strict=True):
+        assert ours.any()
+        different = (ours != torchs).any(-1)
+        assert not different.any(), f"{int(different.sum())} rows differ"
 
 
 @needs_native
@@ -113,11 +143,11 @@ def test_native_packing_after_rotation_and_norms(isa: str) -> None:
     assert (read[0] != read[1]).float().mean() < 0.05
 
 
-@EVERY
+@EVERY_FORM
 @DTYPES
-def test_the_reference_reads_what_it_wrote(method: KVMethod, dtype: torch.dtype) -> None:
+def test_the_reference_reads_what_it_wrote(form: KVCacheQuant, dtype: torch.dtype) -> None:
     case = attention_case(*MIXTURE, 6, 2, 64, dtype)
-    rows = rows_of(method, 64, dtype)
+    rows = rows_of(form, 64, dtype)
     k_cache, v_cache = packed(case, rows)
     for deterministic in (False, True):
         step = reference.prepare(case.batch, case.table, k_cache, 6, deterministic, rows)
@@ -125,7 +155,7 @@ def test_the_reference_reads_what_it_wrote(method: KVMethod, dtype: torch.dtype)
         close(actual, expected(case, rows))
 
 
-@EVERY
+@EVERY_FORM
 @DTYPES
 @pytest.mark.parametrize(
     ("head_dim", "heads", "groups"),
@@ -133,35 +163,35 @@ def test_the_reference_reads_what_it_wrote(method: KVMethod, dtype: torch.dtype)
 )  # fmt: skip
 @needs_native
 def test_native_attention(
-    isa: str, method: KVMethod, dtype: torch.dtype, head_dim: int, heads: tuple[int, int], groups: int
+    isa: str, form: KVCacheQuant, dtype: torch.dtype, head_dim: int, heads: tuple[int, int], groups: int
 ) -> None:
-    check_native(rows_of(method, head_dim, dtype, groups), heads)
+    check_native(rows_of(form, head_dim, dtype, groups), heads)
 
 
-@EVERY
+@EVERY_FORM
 @pytest.mark.parametrize("window", [33])
 @needs_native
-def test_native_attention_with_a_window(isa: str, method: KVMethod, window: int) -> None:
-    check_native(rows_of(method, 64, torch.bfloat16), (6, 2), window)
+def test_native_attention_with_a_window(isa: str, form: KVCacheQuant, window: int) -> None:
+    check_native(rows_of(form, 64, torch.bfloat16), (6, 2), window)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("method", ["int8", "int4_affine", "fp8_e4m3"])
+@pytest.mark.parametrize("form", ["int8", "int4_affine", "fp8_e4m3", "mix_i8i4"])
 @needs_native
-def test_native_attention_variants(isa: str, method: KVMethod, name: str) -> None:
+def test_native_attention_variants(isa: str, form: KVCacheQuant, name: str) -> None:
     variant = variant_of(name, 4)
     case = attention_case(*batch_of(name), 4, 2, 64, torch.bfloat16, variant=variant)
-    rows = rows_of(method, 64, torch.bfloat16)
+    rows = rows_of(form, 64, torch.bfloat16)
     step = native.prepare(case.batch, case.table, *packed(case, rows)[:1], 4, False, rows)
     actual = native.paged_attention(case.q, *packed(case, rows), step, case.scale, 0, variant)
     close(actual, expected(case, rows, variant=variant))
 
 
-@EVERY
+@EVERY_FORM
 @needs_native
-def test_a_step_of_fixed_order_is_the_same_in_any_chunks(isa: str, method: KVMethod) -> None:
+def test_a_step_of_fixed_order_is_the_same_in_any_chunks(isa: str, form: KVCacheQuant) -> None:
     """A prefill's last token, and the same token as a decode."""
-    rows = rows_of(method, 64, torch.bfloat16)
+    rows = rows_of(form, 64, torch.bfloat16)
     case = attention_case([40], [200], 4, 2, 64, torch.bfloat16)
     caches = packed(case, rows)
     whole = native.prepare(case.batch, case.table, caches[0], 4, True, rows)

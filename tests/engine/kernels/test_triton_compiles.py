@@ -15,13 +15,13 @@ FORMS = [f"{graph}{form}" for form in ("prefill", "decode", "combine") for graph
 FORMS += [f"{kind}{form}" for kind in ("options_", "wide_", "latent_") for form in ("prefill", "decode", "combine")]
 FORMS += ["tree_prefill", "short_prefill", "captured_short_prefill", "short_combine", "captured_short_combine"]
 FORMS += ["captured_tree_prefill", "captured_tree_short_prefill"]
-FORMS += ["int8_prefill", "int8_decode", "int4affine_prefill", "fp8_decode"]
-QUANTIZED = ("int8_", "int4affine_", "fp8_")
+FORMS += ["int8_prefill", "int8_decode", "int4affine_prefill", "fp8_decode", "mixed_decode"]
+QUANTIZED = ("int8_", "int4affine_", "fp8_", "mixed_")
 CHOSEN = {
     "hopper": (
         *("prefill", "captured_decode", "combine", "options_decode", "wide_prefill", "latent_decode", "latent_combine"),
         *("tree_prefill", "captured_short_prefill", "short_combine", "captured_tree_short_prefill"),
-        *("int8_prefill", "fp8_decode"),
+        *("int8_prefill", "fp8_decode", "mixed_decode"),
     ),
     "mi300": (
         *("decode", "captured_prefill", "captured_combine", "options_prefill", "options_combine", "wide_decode"),

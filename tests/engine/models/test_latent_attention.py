@@ -172,7 +172,7 @@ def test_triton_kernels_sample_the_same_and_compile_nothing_in_service(
     monkeypatch.setattr(forward_pass, "expanded_prefills", lambda *arguments: None)  # as on a GPU
     variants = triton_interpreter.record_launches(monkeypatch)
     decoder, cache = runner.model_config.decoder, runner._kv_cache[0]
-    warm_norms_and_gates(decoder, runner.dtype, cache[0])
+    warm_norms_and_gates(decoder, runner.dtype, *cache)
     warm_paged_attention(decoder, cache, runner.tables.block_table, False)
     ours = {"_rope_write_latent_kernel", "_rms_norm_kernel", "attend", "combine"}
     warmed = {variant for variant in variants if variant[0] in ours}

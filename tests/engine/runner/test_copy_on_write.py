@@ -12,9 +12,11 @@ from engine_support.recording_graphs import RecordingGraphs, prepare_from_device
 from engine_support.runner_driver import GREEDY, Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy, reference_logits, save_model
 
+from blade_llm.kv_quant import KVCacheQuant
 from blade_llm.models.config import load_model_config
 from blade_llm.runner import build_runner
-from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks
+from blade_llm.runner.kv_cache import allocate_kv_cache, copy_blocks, copy_tokens, give_back_kv_cache
+from blade_llm.runner.kv_quant import with_kv_quant
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import BlockCopy
@@ -60,6 +62,28 @@ def test_many_copies_at_once_of_all_layers(model: tuple[Path, Any]) -> None:
         expected = torch.arange(201.0)
         expected[targets] = expected[sources]
         assert torch.equal(tensor, (expected + 1000 * number).view(-1, 1, 1, 1).expand(tensor.shape))
+
+
+@pytest.mark.parametrize("form", ["int8", "mix_i8i4"])
+def test_copies_of_packed_rows(model: tuple[Path, Any], form: KVCacheQuant) -> None:
+    """Whole blocks, then single tokens, of which one is read before another is written there; and what is given back
+    is zero."""
+    config = with_kv_quant(load_model_config(model[0]), form)
+    cache = allocate_kv_cache(config.kv, 80, 16, torch.device("cpu"), torch.float32)
+    tensors = [tensor for layer in cache for tensor in layer]
+    for number, tensor in enumerate(tensors):
+        tensor.copy_((torch.arange(81 * 16) % 251 + number).view(81, 16, 1, 1))
+    wanted = [tensor.clone() for tensor in tensors]
+    targets = torch.arange(40, 80).roll(3)
+    copy_blocks(cache, torch.arange(40), targets)
+    copy_tokens(cache, torch.tensor([5, 21, 300]), torch.tensor([21, 300, 7]))
+    for tensor, before in zip(tensors, wanted, strict=True):
+        before[targets] = before[:40].clone()
+        tokens = before.view(-1, *before.shape[2:])
+        tokens[[21, 300, 7]] = tokens[[5, 21, 300]].clone()
+        assert torch.equal(tensor, before)
+    give_back_kv_cache(cache)
+    assert not any(tensor.any() for tensor in tensors)
 
 
 def test_a_block_is_read_before_the_plan_writes_to_it_again(driver: Driver) -> None:

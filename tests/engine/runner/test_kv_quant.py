@@ -3,7 +3,6 @@ that reads or moves blocks gives the tokens that it gives alone."""
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +18,7 @@ from engine_support.tiny_models import engine_config, save_model
 from blade_llm import LLM, LoRARequest, SamplingParams
 from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.config import EngineConfig, SpeculativeConfig
-from blade_llm.kv_quant import METHOD_NUMBERS, KVCacheQuant, KVQuant
+from blade_llm.kv_quant import METHOD_NUMBERS, MIXED, KVCacheQuant, KVQuant
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.runner import build_runner
@@ -38,11 +37,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ALONE: tuple[KVCacheQuant, ...] = ("int8", "int4_affine", "mix_i8i4", "mix_i4i4")
+
+
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, dict[str, Result]]:
     """What requests get one after the other, by method."""
     found = {}
-    for method in ("int8", "int4_affine"):
+    for method in ALONE:
         config = engine_config(folder, kv_cache_quant=method, enable_prompt_cache=False, **ROOMY)
         core = core_for(config)
         found[method] = {name: each for one in REQUESTS for name, each in run(core, [one], stagger=1).items()}
@@ -58,7 +60,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["int8", "int4_affine"])
+@pytest.mark.parametrize("method", ALONE)
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_tokens_are_those_that_requests_get_alone(
     folder: Path, alone: dict[str, dict[str, Result]], method: str, name: str
@@ -72,12 +74,15 @@ def test_tokens_are_those_that_requests_get_alone(
     assert (state.cached_tokens_total > 0) == (name != "small steps")
 
 
+@pytest.mark.parametrize("method", ["int8", "mix_i8i4"])
 @pytest.mark.parametrize("ranks", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp", "pp"])
-def test_ranks_give_the_tokens_of_one(folder: Path, alone: dict[str, dict[str, Result]], ranks: dict[str, int]) -> None:
-    config = engine_config(folder, kv_cache_quant="int8", **ROOMY, **ranks)
+def test_ranks_give_the_tokens_of_one(
+    folder: Path, alone: dict[str, dict[str, Result]], ranks: dict[str, int], method: KVCacheQuant
+) -> None:
+    config = engine_config(folder, kv_cache_quant=method, **ROOMY, **ranks)
     runner = ThreadRanks(config)
     core = core_for(config, runner, step_seconds=free_drafts())  # type: ignore[arg-type]
-    compare(run(core, REQUESTS, stagger=1), alone["int8"])
+    compare(run(core, REQUESTS, stagger=1), alone[method])
     assert all(each.model_config.kv.quant is not None for each in runner.runners)
 
 
@@ -87,7 +92,7 @@ def compare(found: dict[str, Result], expected: dict[str, Result]) -> None:
         check_equal(result, expected[name])
 
 
-@pytest.mark.parametrize("method", ["int8", "int4_affine", "fp8_e4m3"])
+@pytest.mark.parametrize("method", ["int8", "int4_affine", "fp8_e4m3", "mix_i8i4"])
 @pytest.mark.parametrize("name", ["llama-modules", "gemma2-modules"])
 def test_transformers_modules_keep_what_a_family_keeps(tmp_path: Path, name: str, method: KVCacheQuant) -> None:
     """With windows and a soft cap, in chunks, and every byte of the cache."""
@@ -101,10 +106,11 @@ def test_transformers_modules_keep_what_a_family_keeps(tmp_path: Path, name: str
             driver.step({0: count})
         tokens.append(driver.live[0].tokens)
         assert runner.model_config.kv.quant is not None
-        caches.append(torch.stack([torch.stack(each) for each in runner._kv_cache]))  # type: ignore[attr-defined]
+        caches.append([torch.stack(each) for each in zip(*runner._kv_cache, strict=True)])  # type: ignore[attr-defined]
     assert tokens[0] == tokens[1]
-    assert caches[0].any()
-    assert (caches[0] != caches[1]).float().mean() < 0.01  # sums of another order are rounded to a neighbour
+    for family, modules in zip(*caches, strict=True):
+        assert family.any()
+        assert (family != modules).float().mean() < 0.01  # sums of another order are rounded to a neighbour
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -121,6 +127,24 @@ def test_8_bits_answer_what_16_bits_answer(dtype: str) -> None:
     assert texts(kv_cache_dtype="auto") == texts(kv_cache_quant="int8") == texts(kv_cache_dtype="fp8")
 
 
+@pytest.mark.parametrize("method", MIXED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_cached_prefix_gives_what_computing_it_gives(dtype: str, method: KVCacheQuant) -> None:
+    """Whoever wrote its blocks: alone, at once in another sequence, and without a prefix cache."""
+    common = "def add(a, b):\n    return a + b\n\n\n" * 6
+    prompts = [common + end for end in ("print(", "class A", "for i in")]
+    greedy = SamplingParams(max_tokens=16, temperature=0)
+    found = []
+    for cached in (False, True):
+        llm = LLM(
+            DEMO / "model", dtype=dtype, kv_cache_bytes=32 << 20, max_num_seqs=8, num_threads=1, deterministic=True,
+            kv_cache_quant=method, enable_prompt_cache=cached,
+        )  # fmt: skip
+        found += [[llm.generate([each], greedy)[0].outputs[0].token_ids for each in prompts] for _ in range(2)]
+        found.append([each.outputs[0].token_ids for each in llm.generate(prompts, greedy)])
+    assert all(each == found[0] for each in found[1:])
+
+
 @pytest.mark.parametrize("name", ["draft", "eagle3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_draft_has_a_form_of_its_own(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +153,7 @@ def test_a_draft_has_a_form_of_its_own(name: str, dtype: str, monkeypatch: pytes
     monkeypatch.setattr("blade_llm.runner.torch_runner.measure_steps", lambda *_: free_drafts())
     question = [{"role": "user", "content": "What does len do? What does len do?"}]
     found, accepted = [], []
-    for quant in ("no_quant", "int8"):
+    for quant in ("no_quant", "int8", "mix_i8i4"):
         speculative = SpeculativeConfig(method=name, draft_model=str(DEMO / name), draft_kv_cache_quant=quant)  # type: ignore[arg-type]
         llm = LLM(
             DEMO / "model", dtype=dtype, kv_cache_bytes=32 << 20, max_model_len=256, num_threads=1,
@@ -140,10 +164,31 @@ def test_a_draft_has_a_form_of_its_own(name: str, dtype: str, monkeypatch: pytes
         accepted.append(output.accepted_tokens)
     assert min(accepted) > 5
     if dtype == "float32":
-        assert found[0] == found[1]
+        assert found[0] == found[1] == found[2]
 
 
-def test_adapters_and_8_bits() -> None:
+@pytest.mark.parametrize("method", MIXED)
+def test_mixed_forms_change_probabilities_by_little(method: KVCacheQuant) -> None:
+    """In bf16, whose layers are one native call: of a prompt in one prefill, and in small chunks."""
+
+    def logprobs(form: KVCacheQuant, **options: Any) -> torch.Tensor:
+        llm = LLM(
+            DEMO / "model", dtype="bfloat16", kv_cache_bytes=32 << 20, max_model_len=512, num_threads=1,
+            kv_cache_quant=form, **options,
+        )  # fmt: skip
+        params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
+        (output,) = llm.generate(["def add(a, b):\n    return a + b\n\n\nclass A:\n    pass\n" * 4], params)
+        return torch.tensor([each.chosen for each in output.prompt_logprobs or () if each is not None])
+
+    plain = logprobs("no_quant")
+    assert len(plain) > 40
+    for options in ({}, {"max_batch_tokens": 17}):
+        found = logprobs(method, **options)
+        assert 0 < (found - plain).abs().mean() < 0.04 * plain.abs().mean()
+
+
+@pytest.mark.parametrize("method", ["int8", "mix_i8i4"])
+def test_adapters_and_8_bits(method: KVCacheQuant) -> None:
     def tokens(**options: Any) -> list[list[int]]:
         llm = LLM(
             DEMO / "model", dtype="float32", kv_cache_bytes=32 << 20, max_model_len=256, num_threads=1,
@@ -156,10 +201,16 @@ def test_adapters_and_8_bits() -> None:
 
     plain = tokens()
     assert plain[0] != plain[1]
-    assert tokens(kv_cache_quant="int8") == plain
+    assert tokens(kv_cache_quant=method) == plain
 
 
-@pytest.mark.parametrize(("method", "ratio"), [("int8", 1.9), ("fp8_e4m3", 1.9), ("int4", 3.5), ("int4_affine", 3.2)])
+@pytest.mark.parametrize(
+    ("method", "ratio"),
+    [
+        ("int8", 1.9), ("fp8_e4m3", 1.9), ("int4", 3.5), ("int4_affine", 3.2),
+        ("mix_f852i4", 2.5), ("mix_f843i4", 2.5), ("mix_i8i4", 2.5), ("mix_i4i4", 3.4),
+    ],
+)  # fmt: skip
 def test_more_tokens_fit_and_all_say_the_same(tmp_path: Path, method: KVCacheQuant, ratio: float) -> None:
     save_model(tmp_path, "llama", head_dim=64)
     sizes = {"kv_cache_bytes": 4 << 20, "dtype": "bfloat16", "max_num_seqs": 200}
@@ -186,21 +237,12 @@ def test_a_drafts_form_counts_in_the_plan() -> None:
     assert block_bytes("no_quant") > 1.8 * block_bytes("int8")
 
 
-MIXED = [name for name in get_args(KVCacheQuant) if name.startswith("mix")]
-
-
-@pytest.mark.parametrize("method", MIXED)
-def test_forms_of_two_precisions_are_left_out_by_name(
-    folder: Path, caplog: pytest.LogCaptureFixture, method: KVCacheQuant
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        runner = build_runner(engine_config(folder, kv_cache_quant=method))
-    assert f"--kv_cache_quant {method} changes nothing (no_quant)" in caplog.text
-    assert runner.model_config.kv.quant is None
-
-
-def test_every_other_form_is_known() -> None:
+def test_every_form_is_one_of_rows_or_of_two_kinds_of_them(folder: Path) -> None:
     assert {*MIXED, *METHOD_NUMBERS, "no_quant"} == {*get_args(KVCacheQuant)}
+    model = read_model_config(folder)
+    for form in get_args(KVCacheQuant)[1:]:
+        assert kv_quant_problem(model, form) is None
+        assert with_kv_quant(model, form).kv.quant == KVQuant.of(form)
 
 
 def test_models_without_such_a_cache_are_served_without(folder: Path) -> None:

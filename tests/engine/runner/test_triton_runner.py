@@ -49,7 +49,7 @@ def generate(driver: Driver, steps: int = 4) -> dict[int, list[int]]:
 
 
 def warm(runner: TorchRunner) -> None:
-    model, tables, k_cache = runner.model_config, runner.tables, runner._kv_cache[0][0]
+    model, tables, (k_cache, v_cache) = runner.model_config, runner.tables, runner._kv_cache[0]
     rows = rows_of(model.kv, runner.dtype)
     warm_layers(
         runner.dtype,
@@ -58,13 +58,14 @@ def warm(runner: TorchRunner) -> None:
         inner=[model.decoder.layers[0].mlp.inner],
         num_heads=model.num_heads,
         rows=rows,
+        v_cache=v_cache,
     )
     logits = torch.zeros(1, model.vocab_size, dtype=runner.dtype)
     warm_step(tables.token_ids, tables.block_table, k_cache.shape[1], logits)
-    warm_attention(k_cache, tables.block_table, model.num_heads, rows=rows)
+    warm_attention(k_cache, tables.block_table, model.num_heads, v_cache=v_cache, rows=rows)
 
 
-@pytest.mark.parametrize("kv_cache_quant", ["no_quant", "int8", "int4_affine"])
+@pytest.mark.parametrize("kv_cache_quant", ["no_quant", "int8", "int4_affine", "mix_i8i4"])
 def test_same_tokens_as_torch_operators_and_nothing_to_compile_in_service(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kv_cache_quant: str
 ) -> None:

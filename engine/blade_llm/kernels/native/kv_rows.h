@@ -13,7 +13,7 @@ namespace blade {
 // The numbers are METHOD_NUMBERS in blade_llm/kv_quant.py.
 enum class KvMethod : int64_t { none, int8, int4, int8_affine, int4_affine, fp8_e4m3, fp8_e5m2 };
 
-// How the rows of a cache are packed.
+// How rows are packed.
 struct KvRows {
     KvMethod method;
     int64_t groups, bytes;  // of a row
@@ -24,6 +24,13 @@ struct KvRows {
     bool floating() const { return method >= KvMethod::fp8_e4m3; }
     // Where the scales begin.
     int64_t numbers(int64_t head_dim) const { return four_bits() ? head_dim / 2 : head_dim; }
+};
+
+// How the rows of a layer's caches are packed: both are, or none.
+struct CacheRows {
+    KvRows keys, values;
+
+    bool packed() const { return keys.packed(); }
 };
 
 BLADE_INLINE float half_to_float(const uint8_t* from) {

@@ -15,12 +15,23 @@ class RowsStruct(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_int64) for name in ("method", "groups", "bytes"))
 
 
+class CacheRowsStruct(ctypes.Structure):
+    """``CacheRows``."""
+
+    _fields_ = (("keys", RowsStruct), ("values", RowsStruct))
+
+
 @cache
-def struct_of(rows: QuantizedRows | None) -> RowsStruct:
+def struct_of(rows: QuantizedRows | None) -> CacheRowsStruct:
     """Of the same rows always the same, which stays where it is; of rows that are not quantised all zero."""
     if rows is None:
-        return RowsStruct(0, 1, 0)
-    return RowsStruct(METHOD_NUMBERS[rows.quant.method], rows.quant.groups, rows.row_bytes)
+        return CacheRowsStruct(RowsStruct(0, 1, 0), RowsStruct(0, 1, 0))
+    return CacheRowsStruct(
+        *(
+            RowsStruct(METHOD_NUMBERS[each.quant.method], each.quant.groups, each.row_bytes)
+            for each in (rows, rows.values)
+        )
+    )
 
 
 def address_of(rows: QuantizedRows | None) -> int | None:

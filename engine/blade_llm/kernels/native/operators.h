@@ -6,7 +6,7 @@
 namespace blade {
 struct Weight;   // linear/layout.h
 struct Mixture;  // experts/native.cpp
-struct KvRows;   // kv_rows.h
+struct CacheRows;  // kv_rows.h
 namespace lora {
 struct Factors;  // lora/native.cpp
 struct Batch;
@@ -32,14 +32,14 @@ BLADE_EXPORT void blade_rms_norm(int is_bf16, const void* x, const void* residua
 BLADE_EXPORT void blade_rope_write_kv(int is_bf16, const void* qkv, const float* cosines, const float* sines,
                                       const int64_t* slots, void* k_cache, void* v_cache, void* q_out, int64_t tokens,
                                       int64_t heads, int64_t kv_heads, int64_t head_dim, const void* q_norm,
-                                      const void* k_norm, float eps, int unit_offset, const blade::KvRows* rows);
+                                      const void* k_norm, float eps, int unit_offset, const blade::CacheRows* rows);
 
 BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, const void* q, int64_t q_stride,
                                         const void* k, const void* v, void* out,
                                         const blade::attention::Form* form);
 
 // How the rows of the caches are packed that a step attends over.
-BLADE_EXPORT const blade::KvRows* blade_kv_rows(const blade::attention::Step* step);
+BLADE_EXPORT const blade::CacheRows* blade_kv_rows(const blade::attention::Step* step);
 
 BLADE_EXPORT void blade_lora(const blade::lora::Factors* const* table, const blade::lora::Batch* batch, int is_bf16,
                              const void* x, int64_t inputs, int64_t x_stride, void* y, int64_t outputs);

@@ -26,7 +26,7 @@ struct Step {
     int64_t table_stride, block_size, heads, kv_heads, head_dim, is_bf16;
     int64_t fixed_order;  // a token's result does not depend on how many tokens of its sequence are computed with it
     const int64_t* tree;  // [tokens][3], RaggedBatch.tree in batch.py; null: no token branches
-    KvRows kv_rows;       // how the caches' rows are packed, both alike and both head_dim wide; or not
+    CacheRows kv_rows;    // how the caches' rows are packed, both head_dim wide; or not
 
     // Of the sequence whose first new token is `token`: null where its tokens do not branch.
     const int64_t* branches(int64_t token) const { return tree && tree[3 * token] != -1 ? tree + 3 * token : nullptr; }
@@ -49,8 +49,12 @@ struct Call {
     int64_t q_stride;  // elements between tokens
 
     // Bytes of a row of keys, and of one of values; `element`: of a number that is not packed.
-    int64_t k_bytes(int64_t element) const { return step->kv_rows.packed() ? step->kv_rows.bytes : step->head_dim * element; }
-    int64_t v_bytes(int64_t element) const { return step->kv_rows.packed() ? step->kv_rows.bytes : form->v_dim * element; }
+    int64_t k_bytes(int64_t element) const {
+        return step->kv_rows.packed() ? step->kv_rows.keys.bytes : step->head_dim * element;
+    }
+    int64_t v_bytes(int64_t element) const {
+        return step->kv_rows.packed() ? step->kv_rows.values.bytes : form->v_dim * element;
+    }
 
     // The softmax is computed with powers of two. Where scores are adjusted, that includes the scale.
     bool adjusted() const { return form->softcap != 0 || form->slopes; }
@@ -138,8 +142,8 @@ inline void locate(const Call& call, const Unit& unit, int64_t first, int keys, 
     const int32_t* table = step.block_table + step.rows[unit.sequence] * step.table_stride;
     const bool packed = step.kv_rows.packed();
     int64_t stride = step.kv_heads * call.k_bytes(element), offset = unit.kv_head * call.k_bytes(element);
-    int64_t v_stride = packed ? stride : call.form->v_slot_size * element;
-    int64_t v_offset = packed ? offset : unit.kv_head * call.form->v_head_size * element;
+    int64_t v_stride = packed ? step.kv_heads * call.v_bytes(element) : call.form->v_slot_size * element;
+    int64_t v_offset = unit.kv_head * (packed ? call.v_bytes(element) : call.form->v_head_size * element);
     block.first = first;
     block.count = static_cast<int>(std::min<int64_t>(keys, unit.key_end - first));
     block.k_stride = step.block_size % 16 == 0 && first % 16 == 0 ? stride : 0;

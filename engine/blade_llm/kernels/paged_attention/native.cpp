@@ -127,4 +127,4 @@ BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, cons
     run<TileKernel<false>>(call);
 }
 
-BLADE_EXPORT const blade::KvRows* blade_kv_rows(const blade::attention::Step* step) { return &step->kv_rows; }
+BLADE_EXPORT const blade::CacheRows* blade_kv_rows(const blade::attention::Step* step) { return &step->kv_rows; }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blade_llm.kernels.kv_rows import QuantizedRows
 from blade_llm.kernels.native.functions import bind
-from blade_llm.kernels.native.kv_rows import RowsStruct, struct_of
+from blade_llm.kernels.native.kv_rows import CacheRowsStruct, struct_of
 from blade_llm.kernels.paged_attention import torch as _reference
 from blade_llm.kernels.paged_attention.batch import RaggedBatch
 from blade_llm.kernels.paged_attention.variant import PLAIN, AttentionVariant
@@ -38,7 +38,7 @@ class _Step(ctypes.Structure):
         ("is_bf16", _SIZE),
         ("fixed_order", _SIZE),
         ("tree", _POINTER),
-        ("rows", RowsStruct),
+        ("rows", CacheRowsStruct),
     )
 
 

@@ -28,7 +28,7 @@ struct PackedKernel {
     // The unit's keys, for its rows: all of one token.
     BLADE_AVX512_BF16 static void attend(const Call& call, const Unit& unit) {
         const Step& step = *call.step;
-        const KvRows& packed = step.kv_rows;
+        const CacheRows& packed = step.kv_rows;
         const int64_t dim = step.head_dim, share = step.heads / step.kv_heads;
         Workspace workspace = Workspace::of_thread(dim, dim);
         const int64_t token = step.query_starts[unit.sequence], position = step.seq_lens[unit.sequence] - 1;
@@ -43,7 +43,7 @@ struct PackedKernel {
         for (int row = 0; row < ROWS; row++)
             of_rows.scale[row] = split_query(queries + row * dim, dim, query + 2 * row * dim, of_rows.sum[row]);
         const int64_t low = call.first_key(position);
-        const int offset = packed.method == KvMethod::int8 ? 128 : packed.method == KvMethod::int4 ? 8 : 0;
+        const int k_offset = offset_of(packed.keys), v_offset = offset_of(packed.values);
         KeyBlock blocks[2] = {};
         int current = 0;
         locate(call, unit, unit.key_begin, KEYS, sizeof(bf16), workspace.zeros, blocks[0]);
@@ -55,14 +55,14 @@ struct PackedKernel {
             const int padded = (block.count + 15) / 16 * 16;
             Rows rows;
             find(packed, block, padded, dim, workspace, rows);
-            multiply_keys(rows, next, padded, query, of_rows, offset, dim, packed.bytes, scores);
+            multiply_keys(rows, next, padded, query, of_rows, k_offset, dim, packed.keys.bytes, scores);
             float factor[ROWS], term[ROWS];
             for (int row = 0; row < ROWS; row++)
                 softmax(rows, padded, static_cast<int>(std::max<int64_t>(low - first, 0)), block.count,
                         scores + row * KEYS, weights + 2 * row * KEYS, best[row], total[row], out + row * dim, dim,
-                        call.scale(), offset, factor[row], term[row]);
+                        call.scale(), v_offset, factor[row], term[row]);
             for (int row = 0; row < ROWS; row += TOGETHER)
-                add_values(rows, next, row == 0 ? packed.bytes : 0, padded, weights, std::min(TOGETHER, ROWS - row),
+                add_values(rows, next, row == 0 ? packed.values.bytes : 0, padded, weights, std::min(TOGETHER, ROWS - row),
                            row, factor, term, out, dim);
         }
         in_order(out, dim);
@@ -71,6 +71,11 @@ struct PackedKernel {
     }
 
    private:
+    // What is added to an integer that has a sign, so that its byte has none.
+    static int offset_of(const KvRows& rows) {
+        return rows.method == KvMethod::int8 ? 128 : rows.method == KvMethod::int4 ? 8 : 0;
+    }
+
     // One query as two signed bytes an element; returns what to multiply with.
     BLADE_AVX512_BF16 static float split_query(const bf16* from, int64_t dim, int8_t* to, int32_t& sum) {
         __m512 most = _mm512_setzero_ps();
@@ -95,15 +100,16 @@ struct PackedKernel {
     }
 
     // Where the bytes of a block's rows are, those of 4 bits spread out first; and scales and zeros, 0 beyond its end.
-    BLADE_AVX512_BF16 static void find(const KvRows& packed, const KeyBlock& block, int padded, int64_t dim,
+    BLADE_AVX512_BF16 static void find(const CacheRows& packed, const KeyBlock& block, int padded, int64_t dim,
                                        const Workspace& workspace, Rows& rows) {
         alignas(64) uint16_t halves[4][KEYS] = {};
-        const int64_t scales = packed.numbers(dim);
-        const bool affine = packed.affine();
+        const int64_t k_scales = packed.keys.numbers(dim), v_scales = packed.values.numbers(dim);
+        const bool k_affine = packed.keys.affine(), v_affine = packed.values.affine();
         for (int key = 0; key < block.count; key++) {
             const uint8_t *k = static_cast<const uint8_t*>(block.k[key]), *v = static_cast<const uint8_t*>(block.v[key]);
-            memcpy(&halves[0][key], k + scales, 2), memcpy(&halves[2][key], v + scales, 2);
-            if (affine) memcpy(&halves[1][key], k + scales + 2, 2), memcpy(&halves[3][key], v + scales + 2, 2);
+            memcpy(&halves[0][key], k + k_scales, 2), memcpy(&halves[2][key], v + v_scales, 2);
+            if (k_affine) memcpy(&halves[1][key], k + k_scales + 2, 2);
+            if (v_affine) memcpy(&halves[3][key], v + v_scales + 2, 2);
             rows.k[key] = k, rows.v[key] = v;
         }
         for (int key = block.count; key < padded; key++)
@@ -114,12 +120,11 @@ struct PackedKernel {
                 _mm512_store_ps(to[i], _mm512_cvtph_ps(_mm256_load_si256(
                                            reinterpret_cast<const __m256i*>(halves[i] + key))));
         }
-        if (!packed.four_bits()) return;
         uint8_t* next = static_cast<uint8_t*>(workspace.unpacked_keys);
-        for (int key = 0; key < block.count; key++) {
-            rows.k[key] = spread(rows.k[key], dim, next), next += dim;
-            rows.v[key] = spread(rows.v[key], dim, next), next += dim;
-        }
+        for (int key = 0; packed.keys.four_bits() && key < block.count; key++, next += dim)
+            rows.k[key] = spread(rows.k[key], dim, next);
+        for (int key = 0; packed.values.four_bits() && key < block.count; key++, next += dim)
+            rows.v[key] = spread(rows.v[key], dim, next);
     }
 
     BLADE_AVX512_BF16 static const uint8_t* spread(const uint8_t* from, int64_t dim, uint8_t* to) {
@@ -266,9 +271,9 @@ struct PackedKernel {
 
 // Whether a plain decode's rows are integers that this multiplies as they are.
 inline bool is_packed_decode(const Call& call) {
-    const KvRows& rows = call.step->kv_rows;
-    return rows.packed() && !rows.floating() && rows.groups == 1 && call.step->head_dim % 64 == 0 &&
-           call.step->head_dim <= 256;
+    const CacheRows& rows = call.step->kv_rows;
+    return rows.packed() && !rows.keys.floating() && !rows.values.floating() && rows.keys.groups == 1 &&
+           rows.values.groups == 1 && call.step->head_dim % 64 == 0 && call.step->head_dim <= 256;
 }
 
 template <int ROWS = FEW_ROWS>

@@ -21,9 +21,10 @@ BLADE_INLINE void portable_pack_queries(const bf16* const* rows, float* packed, 
 template <class T>
 BLADE_INLINE void unpack_block(const Call& call, const KeyBlock& block, T* keys, T* values) {
     const int64_t head_dim = call.step->head_dim;
+    const CacheRows& rows = call.step->kv_rows;
     for (int key = 0; key < block.count; key++, keys += head_dim, values += head_dim) {
-        unpack_row(call.step->kv_rows, static_cast<const uint8_t*>(block.k[key]), head_dim, keys);
-        unpack_row(call.step->kv_rows, static_cast<const uint8_t*>(block.v[key]), head_dim, values);
+        unpack_row(rows.keys, static_cast<const uint8_t*>(block.k[key]), head_dim, keys);
+        unpack_row(rows.values, static_cast<const uint8_t*>(block.v[key]), head_dim, values);
     }
 }
 

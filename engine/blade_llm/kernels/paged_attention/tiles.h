@@ -93,8 +93,9 @@ struct TileKernel {
 
     BLADE_AVX512_BF16 static void unpack(const Call& call, const KeyBlock& block, const Workspace& workspace) {
         const Step& step = *call.step;
-        unpack_rows(step.kv_rows, block.k, block.count, step.head_dim, static_cast<bf16*>(workspace.unpacked_keys));
-        unpack_rows(step.kv_rows, block.v, block.count, step.head_dim, static_cast<bf16*>(workspace.unpacked_values));
+        unpack_rows(step.kv_rows.keys, block.k, block.count, step.head_dim, static_cast<bf16*>(workspace.unpacked_keys));
+        unpack_rows(step.kv_rows.values, block.v, block.count, step.head_dim,
+                    static_cast<bf16*>(workspace.unpacked_values));
     }
 
     // Values transposed to [v_dim][KEYS]; keys copied only where they do not lie at equal distances.

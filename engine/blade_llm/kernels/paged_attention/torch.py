@@ -203,7 +203,7 @@ def _decode(
         mask = _decode_mask(group.lengths, first, window, variant.chunk, q.dtype, q.device)
     keys, values = (
         each.view(group.batch, -1, *each.shape[2:])[:, : longest - first].transpose(1, 2)
-        for each in (_gather(cache, blocks, rows) for cache in (k_cache, v_cache))
+        for each in _gather(k_cache, v_cache, blocks, rows)
     )
     if mask is not None:  # what is hidden may be NaN, of another sequence: weighed by 0 it would be NaN all the same
         hidden = mask.isneginf().transpose(2, 3)
@@ -233,8 +233,8 @@ def _prefill(
     share = q.shape[1] // kv_heads
     # [share, kv_heads, length, head_dim], the first dimension of stride zero
     keys, values = (
-        _gather(cache, prefill.blocks, rows).flatten(0, 1).transpose(0, 1).expand(share, -1, -1, -1)
-        for cache in (k_cache, v_cache)
+        each.flatten(0, 1).transpose(0, 1).expand(share, -1, -1, -1)
+        for each in _gather(k_cache, v_cache, prefill.blocks, rows)
     )
     queries = q.view(-1, kv_heads, share, head_dim).permute(2, 1, 0, 3)  # [share, kv_heads, count, head_dim]
     result = out.view(-1, kv_heads, share, out.shape[2]).permute(2, 1, 0, 3)
@@ -267,10 +267,10 @@ def _prefill(
         )
 
 
-def _gather(cache: Tensor, blocks: Tensor, rows: QuantizedRows | None) -> Tensor:
-    """[blocks, block_size, kv_heads, width] of a cache, no longer quantised."""
-    gathered = cache.index_select(0, blocks)
-    return gathered if rows is None else rows.dequantize(gathered)
+def _gather(k_cache: Tensor, v_cache: Tensor, blocks: Tensor, rows: QuantizedRows | None) -> tuple[Tensor, Tensor]:
+    """[blocks, block_size, kv_heads, width] of both caches, no longer quantised."""
+    keys, values = k_cache.index_select(0, blocks), v_cache.index_select(0, blocks)
+    return (keys, values) if rows is None else (rows.dequantize(keys), rows.values.dequantize(values))
 
 
 def _tree_mask(prefill: Prefill, tree: Tensor, window: int, dtype: torch.dtype) -> Tensor:

@@ -344,6 +344,7 @@ def _launch(
         PADDED_DIM=widths.padded,
         REST_DIM=widths.rest,
         METHOD=0 if layer.rows is None else METHOD_NUMBERS[layer.rows.quant.method],
+        V_METHOD=0 if layer.rows is None else METHOD_NUMBERS[layer.rows.quant.values.method],
         GROUP_SIZE=0 if layer.rows is None else head_dim // layer.rows.quant.groups,
         K_HEAD_STRIDE=layer.stored[0].stride(2),
         V_SLOT_STRIDE=layer.stored[1].stride(1),

@@ -48,7 +48,8 @@ def attend(
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,  # of the first dimensions where REST_DIM is not 0: that holds the others
     REST_DIM: tl.constexpr,
-    METHOD: tl.constexpr,  # of quantised caches, else 0: see kv_rows_triton
+    METHOD: tl.constexpr,  # of quantised keys, else 0: see kv_rows_triton
+    V_METHOD: tl.constexpr,  # of quantised values
     GROUP_SIZE: tl.constexpr,
     K_HEAD_STRIDE: tl.constexpr,
     V_SLOT_STRIDE: tl.constexpr,
@@ -189,7 +190,7 @@ def attend(
                 queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_places, row_positions,
                 row_slopes, row_low, row_high, branching_from, length, window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM,
                 REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI,
-                WINDOWED, TREE, False, METHOD, GROUP_SIZE,
+                WINDOWED, TREE, False, METHOD, V_METHOD, GROUP_SIZE,
             )  # fmt: skip
             higher = tl.maximum(maximum, part_maximum)
             base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -202,7 +203,7 @@ def attend(
             queries, queries_rest, k_head, v_head, table_row, begin, end, past, row_places, row_positions, row_slopes,
             row_low, row_high, branching_from, length, window, scale, SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM,
             V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, BLOCK_M, TILE, SOFTCAP, LOCAL, ALIBI, WINDOWED, TREE,
-            DECODE and SEGMENT_TILES == 0, METHOD, GROUP_SIZE,
+            DECODE and SEGMENT_TILES == 0, METHOD, V_METHOD, GROUP_SIZE,
         )  # fmt: skip
 
     at = tokens * HEADS + heads

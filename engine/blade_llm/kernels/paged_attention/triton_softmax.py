@@ -53,6 +53,7 @@ def _accumulate(
     WINDOWED: tl.constexpr,
     TREE: tl.constexpr,
     METHOD: tl.constexpr,
+    V_METHOD: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
 ):
     """The online softmax over tiles ``begin`` to ``end``. Without MASKED every row sees every key of them."""
@@ -116,8 +117,8 @@ def _accumulate(
         total = total * kept + tl.sum(shares, 1)
         if SHARED_KV:
             values = keys
-        elif METHOD > 0:
-            values = load_rows(v_cache, cache_slots * V_SLOT_STRIDE, v_dims, v_inside, METHOD, GROUP_SIZE, V_DIM)
+        elif V_METHOD > 0:
+            values = load_rows(v_cache, cache_slots * V_SLOT_STRIDE, v_dims, v_inside, V_METHOD, GROUP_SIZE, V_DIM)
             values = values.to(queries.dtype)
         else:
             v_at = cache_slots[:, None] * V_SLOT_STRIDE + v_dims[None, :]
@@ -164,6 +165,7 @@ def attend_to_tiles(
     TREE: tl.constexpr,
     ONE_LOOP: tl.constexpr,
     METHOD: tl.constexpr,
+    V_METHOD: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
 ):
     """Attention to tiles ``begin`` to ``end``: unnormalised output, sum of weights and the exponent both relate to.
@@ -181,11 +183,11 @@ def attend_to_tiles(
             acc, total, maximum, queries, queries_rest, k_cache, v_cache, table_row, begin, masked_from,
             row_places, row_positions, row_slopes, row_low, row_high, branching_from, length, window, scale,
             SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, TILE,
-            SOFTCAP, LOCAL, ALIBI, False, False, False, METHOD, GROUP_SIZE,
+            SOFTCAP, LOCAL, ALIBI, False, False, False, METHOD, V_METHOD, GROUP_SIZE,
         )  # fmt: skip
     return _accumulate(
         acc, total, maximum, queries, queries_rest, k_cache, v_cache, table_row, masked_from, end,
         row_places, row_positions, row_slopes, row_low, row_high, branching_from, length, window, scale,
         SLOT_STRIDE, HEAD_DIM, PADDED_DIM, REST_DIM, V_SLOT_STRIDE, V_DIM, V_PADDED, SHARED_KV, BLOCK_SIZE, TILE,
-        SOFTCAP, LOCAL, ALIBI, True, WINDOWED, TREE, METHOD, GROUP_SIZE,
+        SOFTCAP, LOCAL, ALIBI, True, WINDOWED, TREE, METHOD, V_METHOD, GROUP_SIZE,
     )  # fmt: skip

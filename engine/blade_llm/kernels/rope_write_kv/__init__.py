@@ -35,7 +35,7 @@ def rope_write_kv(
     :func:`~blade_llm.kernels.rms_norm.rms_norm`) before the rotation. As [num_heads * head_dim] and
     [kv_heads * head_dim] they normalise all queries of a token together, and all keys (OLMo 2, arXiv 2501.00656).
     ``rows``: how keys and values are quantised, once they are what they would be otherwise; the caches are uint8 then,
-    with ``rows.row_bytes`` in place of ``head_dim``.
+    with ``rows.row_bytes``, and ``rows.values.row_bytes``, in place of ``head_dim``.
     Returns [tokens, num_heads, head_dim].
     """
     head_dim = k_cache.shape[3] if rows is None else rows.head_dim

@@ -21,7 +21,7 @@ struct Rope {
     const void *q_norm, *k_norm;  // both or neither
     float eps;
     bool unit_offset;
-    KvRows rows;  // of both caches
+    CacheRows rows;
 };
 
 template <int W, class T>
@@ -68,14 +68,14 @@ BLADE_INLINE void rope_tokens(const Rope& rope, int64_t begin, int64_t end) {
         const T* x = static_cast<const T*>(rope.qkv) + token * (turned + rope.kv_heads) * dim;
         const float *cosines = rope.cosines + token * half, *sines = rope.sines + token * half;
         const bool packed = rope.rows.packed();
-        const int64_t row = packed ? rope.rows.bytes : dim * static_cast<int64_t>(sizeof(T));
-        const int64_t slot = rope.slots[token] * rope.kv_heads * row;
+        const int64_t plain = dim * static_cast<int64_t>(sizeof(T)), slot = rope.slots[token] * rope.kv_heads;
+        const int64_t k_row = packed ? rope.rows.keys.bytes : plain, v_row = packed ? rope.rows.values.bytes : plain;
         T* q = static_cast<T*>(rope.q_out) + token * rope.heads * dim;
-        uint8_t* k = static_cast<uint8_t*>(rope.k_cache) + slot;
-        uint8_t* v = static_cast<uint8_t*>(rope.v_cache) + slot;
+        uint8_t* k = static_cast<uint8_t*>(rope.k_cache) + slot * k_row;
+        uint8_t* v = static_cast<uint8_t*>(rope.v_cache) + slot * v_row;
         for (int64_t head = 0; head < turned; head++, x += dim) {
             const bool query = head < rope.heads;
-            uint8_t* key = k + (head - rope.heads) * row;
+            uint8_t* key = k + (head - rope.heads) * k_row;
             T unpacked[MAX_HEAD_DIM];
             T* out = query ? q + head * dim : packed ? unpacked : reinterpret_cast<T*>(key);
             if (rope.q_norm) {
@@ -86,13 +86,14 @@ BLADE_INLINE void rope_tokens(const Rope& rope, int64_t begin, int64_t end) {
             } else {
                 rotate<W>(x, cosines, sines, half, out);
             }
-            if (!query && packed) pack_row(rope.rows, unpacked, dim, key);
+            if (!query && packed) pack_row(rope.rows.keys, unpacked, dim, key);
         }
         if (!packed) {
-            memcpy(v, x, rope.kv_heads * row);
+            memcpy(v, x, rope.kv_heads * v_row);
             continue;
         }
-        for (int64_t head = 0; head < rope.kv_heads; head++) pack_row(rope.rows, x + head * dim, dim, v + head * row);
+        for (int64_t head = 0; head < rope.kv_heads; head++)
+            pack_row(rope.rows.values, x + head * dim, dim, v + head * v_row);
     }
 }
 
@@ -111,10 +112,10 @@ BLADE_FOR_EACH_ISA(rope, rope_kernel, Rope)
 BLADE_EXPORT void blade_rope_write_kv(int is_bf16, const void* qkv, const float* cosines, const float* sines,
                                       const int64_t* slots, void* k_cache, void* v_cache, void* q_out, int64_t tokens,
                                       int64_t heads, int64_t kv_heads, int64_t head_dim, const void* q_norm,
-                                      const void* k_norm, float eps, int unit_offset, const blade::KvRows* rows) {
+                                      const void* k_norm, float eps, int unit_offset, const blade::CacheRows* rows) {
     const blade::Rope args{is_bf16 != 0, qkv,   cosines,  sines,    slots,  k_cache, v_cache,
                            q_out,        heads, kv_heads, head_dim, q_norm, k_norm,  eps,     unit_offset != 0,
-                           rows ? *rows : blade::KvRows{}};
+                           rows ? *rows : blade::CacheRows{}};
     blade::split(tokens, tokens * (heads + 2 * kv_heads) * head_dim,
                  [&](int64_t begin, int64_t end) { blade::rope(args, begin, end); });
 }

@@ -32,6 +32,9 @@ def rope_write_kv(
     first, second = turned.chunk(2, dim=-1)
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(qkv.dtype)
-    for cache, new in ((k_cache, rotated[:, num_heads:]), (v_cache, heads[:, num_heads + kv_heads :])):
-        cache.view(-1, kv_heads, width).index_copy_(0, slot_mapping, new if rows is None else rows.quantize(new))
+    keys, values = rotated[:, num_heads:], heads[:, num_heads + kv_heads :]
+    if rows is not None:
+        keys, values = rows.quantize(keys), rows.values.quantize(values)
+    for cache, new in ((k_cache, keys), (v_cache, values)):
+        cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new)
     return rotated[:, :num_heads]

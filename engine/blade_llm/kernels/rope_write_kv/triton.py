@@ -151,15 +151,15 @@ def _pack(
     q = rope_write_kv(qkv, cos, sin, in_order, keys, values, num_heads, q_norm, k_norm, eps, unit_offset)
     if not tokens:
         return q
-    for new, cache in ((keys, caches[0]), (values, caches[1])):
+    for new, cache, own in ((keys, caches[0], rows), (values, caches[1], rows.values)):
         pack_rows[(tokens, kv_heads)](
             new,
             cache,
             slot_mapping,
-            METHOD=METHOD_NUMBERS[rows.quant.method],
-            GROUPS=rows.quant.groups,
+            METHOD=METHOD_NUMBERS[own.quant.method],
+            GROUPS=own.quant.groups,
             DIM=dim,
-            ROW_BYTES=rows.row_bytes,
+            ROW_BYTES=own.row_bytes,
             KV_HEADS=kv_heads,
             BLOCK=max(16, triton.next_power_of_2(dim // 2)),
             num_warps=1,

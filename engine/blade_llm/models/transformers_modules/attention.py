@@ -83,13 +83,13 @@ class PagedAttention:
         step = self.step
         assert step is not None
         k_cache, v_cache = step.kv_cache[layer]
-        _, _, kv_heads, width = k_cache.shape
         quantized = step.kv_rows
         dtype = k_cache.dtype if quantized is None else quantized.dtype
-        for cache, new in ((k_cache, key), (v_cache, value)):
-            rows = new[0].transpose(0, 1).to(dtype)
-            rows = rows if quantized is None else quantized.quantize(rows)
-            cache.view(-1, kv_heads, width).index_copy_(0, step.slot_mapping, rows)
+        keys, values = (new[0].transpose(0, 1).to(dtype) for new in (key, value))
+        if quantized is not None:
+            keys, values = quantized.quantize(keys), quantized.values.quantize(values)
+        for cache, rows in ((k_cache, keys), (v_cache, values)):
+            cache.view(-1, *cache.shape[2:]).index_copy_(0, step.slot_mapping, rows)
         q = query[0].transpose(0, 1).to(dtype).contiguous()
         softcap = softcap_of(options)
         variant = self._variants.setdefault(softcap, AttentionVariant(softcap=softcap))

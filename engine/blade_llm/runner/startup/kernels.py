@@ -41,7 +41,7 @@ def warm_all(
     if model_config.decoder.bidirectional:
         return
     rows = rows_of(model_config.kv, dtype)
-    warm_norms_and_gates(model_config.decoder, dtype, kv_cache[0][0], rows)
+    warm_norms_and_gates(model_config.decoder, dtype, *kv_cache[0], rows=rows)
     if isinstance(model, Decoder):
         model.warm_experts()
     if not torch_attention:
@@ -50,7 +50,12 @@ def warm_all(
 
 
 def warm_norms_and_gates(
-    spec: DecoderSpec | ModulesSpec, dtype: torch.dtype, k_cache: Tensor, rows: QuantizedRows | None = None
+    spec: DecoderSpec | ModulesSpec,
+    dtype: torch.dtype,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    rows: QuantizedRows | None = None,
 ) -> None:
     """Norms, activations, and rotation with cache write. None for transformers' modules, which call torch for them."""
     if isinstance(spec, ModulesSpec):
@@ -70,6 +75,7 @@ def warm_norms_and_gates(
         qk_norm=bool(of_heads),
         unit_offset="rms_unit_offset" in of_heads,
         rows=rows,
+        v_cache=v_cache,
     )
     norms = [norm for layer in layers for norm in layer.norms]
     if spec.final_norm is not None:
