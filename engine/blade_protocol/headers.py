@@ -18,6 +18,9 @@ ROUTE_REASON: Final = "x-blade-route-reason"
 INTERNAL_TOKEN: Final = "x-blade-internal-token"
 """The per-service secret that authorises requests to the internal port."""
 
+COMMENTS: Final = "x-blade-comments"
+"""Router → engine, ``0``: no comments while a stream is silent. The router sends its client some of its own, and an
+engine that has not begun can still refuse, and the request go elsewhere."""
 STREAM_IDS: Final = "x-blade-stream-ids"
 """Router → engine, ``1``: write token ids into the stream, as comments (:mod:`blade_protocol.resume`)."""
 SEED: Final = "x-blade-seed"

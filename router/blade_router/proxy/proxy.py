@@ -28,6 +28,7 @@ from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
 from blade_router.policies.load import with_room
+from blade_router.proxy.error_events import error_event, wants_stream
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
@@ -49,6 +50,7 @@ _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
 _KV_BLOCKS = names.KV_BLOCKS.encode()
+NO_COMMENTS = names.COMMENTS.encode() + b": 0\r\n"
 _REQUEST_BLOCKS = _KV_BLOCKS + b": 1\r\n"
 
 
@@ -128,6 +130,8 @@ class Proxy:
         key = ""
         try:
             request = await read_request(raw)
+            if wants_stream(request):
+                client.expect_stream([(REQUEST_ID, request.id)], partial(error_event, request.path))
             raw.body = b""  # beside what it is rewritten to it would take the same memory again
             if request.method == "GET" and is_models(request.path) and self._list_models is not None:
                 listing = await self._list_models(request)
@@ -190,7 +194,7 @@ class Proxy:
             request.added_headers = added = self._headers(request, choice, retries)
             added += admission.headers
             index = self._index_for(endpoint, request) if self.kv_index is not None else None
-            extra = self._token.lines() if endpoint.config.engine == "blade" else b""
+            extra = self._token.lines() + NO_COMMENTS if endpoint.config.engine == "blade" else b""
             if ids and supports_resume(endpoint):
                 extra += ids
             if index is not None:
