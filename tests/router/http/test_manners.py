@@ -45,8 +45,13 @@ async def test_paths_as_people_type_them(typed: str, forwarded: str) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "status"),
-    [("/models", 404), ("/v1", 404), ("/v1/", 404), ("//", 404), ("http://router", 404), ("/v1/chat", 404)]
-    + [("/v1//models", 400), ("/v1/models//name", 400), ("/v1/models/../metrics", 400), ("http://router/metrics", 404)],
+    [
+        *(
+            (path, 404)
+            for path in ("/models", "/v1", "/v1/", "//", "http://router", "/v1/chat", "http://router/metrics")
+        ),
+        *((path, 400) for path in ("/v1//models", "/v1/models//name", "/v1/models/../metrics")),
+    ],
 )
 async def test_what_is_not_there_is_an_openai_error_and_no_redirect(typed: str, status: int) -> None:
     async with MockEngine("a") as engine, serving(engine) as router, connected(router.port) as client:
