@@ -18,6 +18,7 @@ from typing import Any
 
 import uvloop
 
+from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import load_served_model
@@ -49,6 +50,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 live_timeout=start.live_timeout,
                 hidden_size=engine.hidden_size,
                 max_body_bytes=start.limits.max_body_bytes,
+                comments=StreamComments(start.limits.comment_seconds),
             )
             writer.write(READY)
             command = await _next_command(reader)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.metrics import NUM_COUNTERS
 from blade_llm.api.common.served_model import ModelSource, ServedModel
@@ -177,6 +178,7 @@ async def run_server(
                 live_timeout=options.live_timeout,
                 hidden_size=ready.hidden_size,
                 max_body_bytes=listen.limits.max_body_bytes,
+                comments=StreamComments(listen.limits.comment_seconds),
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

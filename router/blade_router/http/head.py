@@ -5,9 +5,7 @@ targets, several or odd lengths, a length beside a transfer coding. This module 
 proxy must not, because the engine behind it could read it differently (request smuggling).
 """
 
-import re
-from typing import Final
-
+from blade_protocol.request_target import origin_form
 from blade_router.http.body_budget import BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.trace_context import Span
@@ -16,8 +14,6 @@ MAX_HEAD_BYTES = 128 * 1024
 """Limit of request line and headers."""
 MAX_HEADERS = 256
 
-_ABSOLUTE: Final = re.compile(rb"https?://[^/?#@]+(?=[/?]|$)", re.IGNORECASE)
-"""Scheme and authority of a target in absolute form."""
 _CHECKED_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
 
 
@@ -77,7 +73,11 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
     if version not in ("1.1", "1.0"):
         raise bad_request(f"HTTP/{version} is not spoken here; use HTTP/1.1")
     if not target.startswith(b"/"):
-        target = _origin_form(target)
+        found = origin_form(target)
+        if found is None:
+            what = "CONNECT and OPTIONS * are not supported"
+            raise bad_request(f"the request target must be a path, or an http URL; {what}")
+        target = found
     if b"#" in target:
         raise bad_request("the request target must have no fragment (#)")
     if target.startswith(b"//"):  # a base URL that ends in a slash, before a path that begins with one
@@ -106,19 +106,6 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
     if hosts > 1 or (request.http11 and not hosts):
         raise bad_request(f"a request needs exactly one host header; this one has {hosts}")
     return request
-
-
-def _origin_form(target: bytes) -> bytes:
-    """A target without scheme and host (RFC 9112 section 3.2.2): this is no proxy, whatever host a client sees here.
-
-    Raises:
-        Refused: 400, it is neither a path nor a URL.
-    """
-    found = _ABSOLUTE.match(target)
-    if found is None:
-        raise bad_request("the request target must be a path, or an http URL; CONNECT and OPTIONS * are not supported")
-    rest = target[found.end() :]
-    return rest if rest.startswith(b"/") else b"/" + rest
 
 
 def _without_slash(target: bytes) -> bytes:

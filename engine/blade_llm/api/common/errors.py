@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from blade_llm.engine.client import EngineDeadError, GenerationClosedError
 from blade_llm.engine.messages import RequestError
@@ -117,6 +118,12 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(500, "internal error; the server's log has the details", kind="server_error")
 
 
+def _methods(request: Request) -> list[str]:
+    """Those of all routes that a request's path has."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
+    return sorted({method for route in routes for method in getattr(route, "methods", None) or ()})
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error of ``app`` OpenAI-shaped, unknown routes and methods included."""
 
@@ -125,7 +132,7 @@ def install_error_handlers(app: FastAPI) -> None:
             return ApiError(404, f"no route {request.url.path}", kind="not_found_error").response()
         if isinstance(error, HTTPException) and error.status_code == 405:
             message = f"{request.method} is not allowed on {request.url.path}"
-            return ApiError(405, message, headers=error.headers).response()
+            return ApiError(405, message, headers={"allow": ", ".join(_methods(request))}).response()
         return as_api_error(error).response()
 
     for kind in (ApiError, EngineDeadError, GenerationClosedError, HTTPException, Exception):
