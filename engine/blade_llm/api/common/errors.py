@@ -54,9 +54,16 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 
 def model_not_found(name: str, known: str) -> ApiError:
-    """404 for a model that is not served. ``known``: those that are."""
-    message = f"model {name!r} does not exist; this server has {known}"
-    return ApiError(404, message, kind="not_found_error", param="model", code="model_not_found")
+    """404 for a model that is not served, as OpenAI's and the router's. ``known``: those that are."""
+    message = f"The model `{shortened(name)}` does not exist or you do not have access to it; this server has {known}"
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def context_exceeded(limit: int, however: str, param: str) -> ApiError:
+    """400 for what does not fit into a context of ``limit`` tokens. Clients cut their prompt when they read its
+    beginning, which is OpenAI's. ``however``: what does not fit, and what to change."""
+    message = f"This model's maximum context length is {limit} tokens. However, {however} (--max_model_len)"
+    return bad_request(message, param, "context_length_exceeded")
 
 
 def refused_by_engine(error: RequestError) -> ApiError | None:
@@ -68,7 +75,7 @@ def refused_by_engine(error: RequestError) -> ApiError | None:
         case "invalid_logits":
             return ApiError(500, text, kind="server_error", code="invalid_logits")
         case "unknown_adapter":
-            return ApiError(404, text, kind="not_found_error", param="model", code="model_not_found")
+            return ApiError(404, text, param="model", code="model_not_found")
         case "adapter_differs":
             return ApiError(409, text, param="model", code="adapter_differs")
         case "conflict":

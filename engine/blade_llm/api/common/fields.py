@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 }
 """What generating routes refuse, where the route does not have the field → why."""
 
+_MOST_SEARCHED: Final = 10_000
+"""Entries of an object."""
 _MESSAGE: Final = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`", re.DOTALL)
 """What is wrong, and where: after the last mark, as what is wrong may hold one in a value."""
 _Request = TypeVar("_Request", bound=msgspec.Struct)
@@ -109,7 +112,22 @@ def parse(
             raise bad_request(f"{missing[1]!r} is required", missing[1]) from None
         if where is None:
             raise bad_request(_cut(message)) from None
-        raise bad_request(f"{where[2]}: {_cut(where[1])}", re.split(r"[.\[]", where[2])[0]) from None
+        name = re.split(r"[.\[]", where[2])[0]
+        raise bad_request(
+            f"{where[2]}: {_cut(where[1])}{_wrong_key(fields.get(name), types.get(name))}", name
+        ) from None
+
+
+def _wrong_key(value: Any, kind: Any) -> str:
+    """Which entry of an object has what its field (``logit_bias``) does not take, as far as that is known."""
+    if not isinstance(value, dict):
+        return ""
+    for key, item in itertools.islice(value.items(), _MOST_SEARCHED):
+        try:
+            msgspec.convert({key: item}, kind, str_keys=True)
+        except (msgspec.ValidationError, RecursionError):
+            return f" (of the key {shortened(str(key))!r})"
+    return ""
 
 
 def _unknown(name: str, known: list[str]) -> ApiError:
