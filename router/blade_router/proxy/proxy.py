@@ -36,7 +36,7 @@ from blade_router.proxy.revisions import count_failure, count_rejection, count_r
 from blade_router.proxy.shadow import Shadows
 from blade_router.proxy.unavailable import unavailable
 from blade_router.request.read_usage import usage_of_stream
-from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
+from blade_router.request.request import NO_COMMENTS, REQUEST_ID, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -50,7 +50,6 @@ _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
 _KV_BLOCKS = names.KV_BLOCKS.encode()
-NO_COMMENTS = names.COMMENTS.encode() + b": 0\r\n"
 _REQUEST_BLOCKS = _KV_BLOCKS + b": 1\r\n"
 
 

@@ -42,6 +42,8 @@ HOP_BY_HOP = frozenset(
 """Headers about one connection (RFC 9110 section 7.6.1)."""
 REQUEST_ID = names.REQUEST_ID.encode()
 _INTERNAL_TOKEN = names.INTERNAL_TOKEN.encode()
+NO_COMMENTS = names.COMMENTS.encode() + b": 0\r\n"
+"""Line for a BladeLLM engine: the router keeps its client's stream alive itself."""
 ROUTER_PREFIX = names.CLIENT_FORBIDDEN_PREFIX.encode()
 # host, content-length and the request's id are written anew; "expect" is answered by our own server
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
