@@ -21,6 +21,9 @@ IGNORED: Final = "x-blade-ignored"
 """Engine → client, through the router: fields of the request that nobody knows and that were left out, with commas
 between."""
 
+COMMENTS: Final = "x-blade-comments"
+"""Router → engine, ``0``: no comments while a stream is silent. The router sends its client some of its own, and an
+engine that has not begun can still refuse, and the request go elsewhere."""
 STREAM_IDS: Final = "x-blade-stream-ids"
 """Router → engine, ``1``: write token ids into the stream, as comments (:mod:`blade_protocol.resume`)."""
 SEED: Final = "x-blade-seed"

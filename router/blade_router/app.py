@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 CLIENT_KEEP_ALIVE = 75
 """Seconds an idle client connection stays open."""
-PROBES = (paths.LIVE.encode(), paths.HEALTH.encode())
+PROBES = (paths.LIVE.encode(), paths.HEALTH.encode(), paths.PING.encode())
 """Paths that are served also when every connection is in use."""
 LINGER_SECONDS = 1.0
 """Seconds at the end in which an open connection may bring another request."""
@@ -64,6 +64,7 @@ def make_server(router: Router, options: Options, certificate: Certificate | Non
         max_connections_per_address=share(options, options.max_connections_per_address, connections // 2),
         exempt=options.trusted_proxies.trusts,
         essential=PROBES,
+        comment_interval=options.stream_comment_interval,
     )
     router.serve_with(server)
     return server

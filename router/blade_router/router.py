@@ -59,10 +59,14 @@ from blade_router.workers.shared_memory import SharedColumns, SharedMemory
 logger = logging.getLogger("blade_router.router")
 
 ENGINE_PATHS = frozenset(
-    path.encode() for path in (paths.TOKENIZE, paths.DETOKENIZE, paths.VERSION, paths.OPENAPI, paths.DOCS)
+    path.encode()
+    for path in (
+        *(paths.TOKENIZE, paths.DETOKENIZE, paths.TOKENIZER_INFO, paths.VERSION, paths.OPENAPI, paths.DOCS),
+        *(paths.SCORE_BARE, paths.RERANK_BARE, paths.RERANK_V2),
+    )
 )
 """Paths outside ``/v1/`` that engines serve."""
-PUBLIC_PAGES = frozenset((paths.HEALTH.encode(), paths.LIVE.encode()))
+PUBLIC_PAGES = frozenset((paths.HEALTH.encode(), paths.PING.encode(), paths.LIVE.encode()))
 """The router's own pages on its public port; the rest, which shows its inside, is on the admin port only."""
 MAX_SHARED_ENDPOINTS = 512
 """Endpoints whose health the workers share; with more, each checks the rest by itself."""

@@ -39,6 +39,8 @@ class MockEngine:
     mode: Mode = "ok"
     status: int = 500
     health: int = 200
+    comments: int = 0
+    """Comments before the first event of a stream, each paced as an event."""
     tokens: int = 3
     """Events of a stream."""
     gate: asyncio.Semaphore | None = None
@@ -289,6 +291,9 @@ class _Protocol(asyncio.Protocol):
         if mode == "reset-after-head":
             await self._lose()
             return
+        for _ in range(engine.comments):
+            await self._pace()
+            self.transport.write(chunk(b": working\n\n"))
         for index in range(begin, engine.tokens):
             await self._pace()
             if poisoned and index >= engine.poison_after:

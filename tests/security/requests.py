@@ -43,7 +43,9 @@ BROKEN: dict[str, bytes] = {
     "no colon": START + b"x-a\r\n\r\n",
     "an unknown method": b"FETCH /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
     "a method in lower case": b"get /v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
-    "an absolute target": b"GET http://elsewhere/v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+    "an absolute target of another scheme": b"GET ftp://elsewhere/v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+    "an absolute target with a user": b"GET http://me@elsewhere/v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
+    "an absolute target without a host": b"GET http:///v1/models HTTP/1.1\r\nhost: x\r\n\r\n",
     "an asterisk": b"OPTIONS * HTTP/1.1\r\nhost: x\r\n\r\n",
     "a fragment": b"GET /v1/models#a HTTP/1.1\r\nhost: x\r\n\r\n",
     "a tunnel": b"CONNECT engine:80 HTTP/1.1\r\nhost: x\r\n\r\n",
@@ -70,6 +72,7 @@ BROKEN: dict[str, bytes] = {
 
 GOOD: dict[str, bytes] = {
     "a length": post(),
+    "an absolute target": post(path=b"http://elsewhere:80/v1/chat/completions"),
     "chunks": chunked(BODY[:5], BODY[5:]),
     "a chunk with an extension and a trailer": chunked(BODY, trailer=b"x-sum: 1\r\n").replace(b"\r\n{", b";a=b\r\n{"),
     "chunked in capitals": chunked(BODY).replace(b"chunked", b"CHUNKED"),

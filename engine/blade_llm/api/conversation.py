@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
 
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.errors import ApiError, bad_request, context_exceeded
 from blade_llm.api.common.unknown_fields import check_keys, note_unknown
 from blade_llm.api.tools.messages import with_calls
 from blade_llm.api.tools.use import ToolUse, template_arguments
@@ -74,8 +74,8 @@ async def render(context: ServerContext, chat: Conversation, tools: ToolUse | No
     if taken := RESERVED & chat.chat_template_kwargs.keys():
         raise bad_request(f"chat_template_kwargs may not set {sorted(taken)[0]!r}", "chat_template_kwargs")
     if len(chat.messages) > context.max_model_len:  # each is a token at the least
-        message = f"{len(chat.messages)} messages do not fit into the context of {context.max_model_len} tokens"
-        raise bad_request(f"{message} (--max_model_len); send fewer", "messages", "context_length_exceeded")
+        however = f"you sent {len(chat.messages)} messages, each of which takes one at the least. Please send fewer"
+        raise context_exceeded(context.max_model_len, however, "messages")
     large = _is_large(chat.messages)
     template = context.model.chat_template if chat.chat_template is None else None
     source = chat.chat_template if template is None else template.source

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.errors import ApiError, bad_request, refused_by_engine
+from blade_llm.api.common.errors import ApiError, bad_request, context_exceeded, refused_by_engine
 from blade_llm.api.common.fields import parse
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.generation.prompt_tokens import completion_prompts, truncated
@@ -72,8 +72,8 @@ async def embeddings(context: ServerContext, request: Request) -> Response:
     )
     prompts = [truncated(token_ids, fields.truncate_prompt_tokens, room) for token_ids in found]
     if too_long := [len(token_ids) for token_ids in prompts if len(token_ids) > room]:
-        message = f"an input has {too_long[0]} tokens; the model takes at most {room}: shorten it, or truncate it"
-        raise bad_request(message, "input", "context_length_exceeded")
+        however = f"your input has {too_long[0]} tokens. Please reduce the length of the input, or have it truncated"
+        raise context_exceeded(room, however, "input")
     context.require_service()
     generation = context.client.submit(
         [

@@ -112,7 +112,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
         def on_ready(ready: EngineReady) -> None:
             print_ready(ready, public[0], internal, time.perf_counter() - started)
 
-        limits = http_limits(flags["max_connections"], flags["max_body_bytes"])
+        limits = http_limits(flags["max_connections"], flags["max_body_bytes"], flags["stream_comment_interval"])
         public_rules, internal_rules = _access_rules(flags, token_file, public[0], internal)
         listen = Ports(public, internal, public_rules, internal_rules, limits)
         try:
@@ -308,6 +308,7 @@ def _model_source(flags: Mapping[str, Any], folder: Path, config: ModelConfig) -
         aliases=frozenset({flags["model"], str(folder)}),
         adapters=flags["enable_lora"],
         runtime_adapters=flags["enable_lora"] and flags["allow_runtime_lora_updating"],
+        tokenizer_info=flags["enable_tokenizer_info_endpoint"],
         **text_fields(flags),
     )
 

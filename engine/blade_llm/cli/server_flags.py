@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, get_args
 
+from blade_llm.api.common.comments import INTERVAL_SECONDS
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
 from blade_llm.api.metrics.names import Aliases
@@ -147,6 +148,11 @@ _SERVICE = (
          "such fields are left out and listed in the header x-blade-ignored", kind=boolean, default=False),
     Flag(name="metric_aliases", help="expose metrics by these names, too, for dashboards made for them",
          default="none", choices=get_args(Aliases)),
+    Flag(name="stream_comment_interval", help="seconds of silence after which a stream, or the wait for one, gets a "
+         "comment (': keep-alive'), so that nothing between drops the connection; 0: none", kind=seconds,
+         default=INTERVAL_SECONDS),
+    Flag(name="enable_tokenizer_info_endpoint", help="serve GET /tokenizer_info: the tokenizer's configuration and the "
+         "chat template", kind=boolean, default=False),
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),

@@ -18,6 +18,7 @@ from typing import Any
 
 import uvloop
 
+from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
@@ -51,6 +52,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 max_body_bytes=start.limits.max_body_bytes,
                 strict_fields=start.strict_fields,
                 metric_aliases=start.metric_aliases,
+                comments=StreamComments(start.limits.comment_seconds),
             )
             writer.write(READY)
             command = await _next_command(reader)

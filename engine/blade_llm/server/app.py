@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -18,10 +19,14 @@ from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.kv_blocks import with_blocks_header
 from blade_llm.api.responses import route as responses
 from blade_llm.engine.version import package_version
+from blade_llm.server import operations
 from blade_llm.server.http.access import AccessControl, AccessRules
+from blade_llm.server.http.plain_paths import PlainPaths
 from blade_llm.server.openapi import describe
 from blade_llm.server.routes import ROUTES, Handler
 from blade_protocol import headers, paths
+
+_READ: Final = ["GET", "HEAD"]
 
 
 def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
@@ -32,13 +37,17 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
     app = FastAPI(title="BladeLLM", version=package_version(), redoc_url=None, redirect_slashes=False)
     install_error_handlers(app)
     app.add_middleware(AccessControl, rules=rules, token=rules.read_token())
-    app.add_middleware(RequestIdMiddleware)  # the last one added is the first to run
+    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(PlainPaths, comments=context.comments)  # the last one added is the first to run
     served = [route for route in ROUTES if is_served(route.path, context.model.task)]
     for route in ROUTES:
         # A model's name may be a path.
         path = route.path.replace("{model}", "{model:path}")
         handler = route.handler if route in served else refuse
-        app.add_api_route(path, _endpoint(context, handler), methods=[route.method], include_in_schema=False)
+        methods = _READ if route.method == "GET" else [route.method]
+        app.add_api_route(path, _endpoint(context, handler), methods=methods, include_in_schema=False)
+    endpoint = _endpoint(context, operations.tokenizer_info)  # in no document: most servers do not show it
+    app.add_api_route(paths.TOKENIZER_INFO, endpoint, methods=_READ, include_in_schema=False)
     for path, handler in adapters.CLIENT_ROUTES.items():  # in no document: most servers do not allow them
         app.add_api_route(path, _endpoint(context, handler), methods=["POST"], include_in_schema=False)
     stored = responses.stored if is_served(paths.RESPONSES, context.model.task) else refuse

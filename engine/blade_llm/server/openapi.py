@@ -39,7 +39,6 @@ _EVENT: Final = {
     "required": ["data"],
     "properties": {"data": {"type": "string"}},
 }
-_NO_NULL_BYTES: Final = "^[^\\u0000]*$"
 
 
 def describe(routes: Iterable[Route], context: ServerContext) -> dict[str, Any]:
@@ -121,7 +120,7 @@ def _optional(schema: dict[str, Any]) -> dict[str, Any]:
 def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str, Any]:
     """Fields that this server takes more narrowly than their type says."""
     token_id = {"type": "integer", "minimum": 0, "maximum": context.model.vocab_size - 1}
-    text = {"type": "string", "minLength": 1, "pattern": _NO_NULL_BYTES}
+    text = {"type": "string", "minLength": 1}
     ids = {"type": "array", "items": token_id, "minItems": 1}
 
     def prompts(most: int) -> dict[str, Any]:

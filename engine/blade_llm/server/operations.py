@@ -11,6 +11,7 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, model_not_found
 from blade_llm.api.metrics.requests import CONTENT_TYPE
 from blade_llm.engine.version import package_version
+from blade_protocol import paths
 
 
 async def models(context: ServerContext, request: Request) -> Response:
@@ -31,6 +32,24 @@ async def health(context: ServerContext, request: Request) -> Response:
     """200 when a request sent now would be served."""
     context.require_service()
     return JSONResponse({"status": "ok"})
+
+
+async def load(context: ServerContext, request: Request) -> Response:
+    """How many requests run or wait, in vLLM's shape."""
+    state = context.state
+    return JSONResponse({"server_load": 0 if state is None else state.running + state.waiting})
+
+
+async def tokenizer_info(context: ServerContext, request: Request) -> Response:
+    """The tokenizer's configuration and the chat template, in vLLM's shape."""
+    model = context.model
+    if not model.tokenizer_info:
+        message = f"{paths.TOKENIZER_INFO} is not served; start the server with --enable_tokenizer_info_endpoint"
+        raise ApiError(404, message, kind="not_found_error")
+    template = None if model.chat_template is None else model.chat_template.source
+    tokenizer = model.tokenizer
+    shown = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.config, **tokenizer.special_tokens}
+    return JSONResponse({**shown, "chat_template": template})
 
 
 async def live(context: ServerContext, request: Request) -> Response:

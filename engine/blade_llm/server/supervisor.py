@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
@@ -186,6 +187,7 @@ async def run_server(
                 max_body_bytes=listen.limits.max_body_bytes,
                 strict_fields=options.strict_fields,
                 metric_aliases=options.metric_aliases,
+                comments=StreamComments(listen.limits.comment_seconds),
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

@@ -102,6 +102,8 @@ def make_admin(
         """200 as long as the process responds."""
         return {"status": "ok"}
 
+    @app.post(paths.PING, response_model=Health)
+    @app.get(paths.PING, response_model=Health)
     @app.get(paths.HEALTH, response_model=Health)
     async def health() -> Response:
         """200 while at least one endpoint is healthy or one is started for the next request, 503 with the reason
@@ -118,6 +120,12 @@ def make_admin(
             reason = "no endpoint is registered yet"
         body = Health(status="unavailable" if reason else "ok", reason=reason, endpoints=known, usable=usable)
         return JSONResponse(body.model_dump(), 503 if reason else 200)
+
+    @app.get(paths.LOAD)
+    async def load() -> dict[str, int]:
+        """How many requests are in flight, those that wait included, in vLLM's shape."""
+        in_flight = metrics.in_flight if workers is None else sum(each.in_flight for each in await workers.status())
+        return {"server_load": in_flight}
 
     @app.get(paths.METRIC)
     @app.get(paths.METRICS)

@@ -209,6 +209,13 @@ def _add_clients(group: argparse._ArgumentGroup) -> None:
         help="memory of each process for the bodies of all requests in flight; what does not fit gets a 503",
     )
     group.add_argument(
+        "--stream_comment_interval",
+        type=value_types.seconds,
+        default=DEFAULTS.stream_comment_interval,
+        help="seconds of silence after which a stream, or the wait for one, gets a comment (': keep-alive'), so that "
+        "nothing between drops the connection; until then a refusal keeps its status; 0: no comments",
+    )
+    group.add_argument(
         "--max_connections",
         type=value_types.at_least_one,
         default=DEFAULTS.max_connections,

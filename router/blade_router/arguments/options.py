@@ -69,6 +69,8 @@ class Options:
     body_deadline: float = 300.0
     min_body_rate: int = 1024
     """Bytes per second; 0 for no minimum."""
+    stream_comment_interval: float = 10.0
+    """Of silence in a stream, or in the wait for one; 0 for no comments."""
     max_connections: int = MAX_CONNECTIONS
     max_connections_per_address: int | None = None
     """0 for no limit, None for half of those there may be in all."""

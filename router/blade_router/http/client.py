@@ -6,14 +6,16 @@ the moment the client's goes, whether the response streams or not.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Final, Protocol
 
 from blade_router.http import response_head
-from blade_router.http.errors import ClientGone, Headers, Refused
+from blade_router.http.errors import ClientGone, Headers, Refused, header_of
 
 COPY_LIMIT: Final = 64 * 1024
 """Bytes up to which copying a body costs less than sending it in parts."""
+COMMENT: Final = b"keep-alive"
+"""Sent in a stream that has been silent for long: clients and proxies between drop a connection that is."""
 HEARTBEAT_HEADERS: Headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
 
@@ -21,6 +23,14 @@ class Abortable(Protocol):
     """Work done for a client: a connection to an engine, a place in a queue."""
 
     def abort(self, error: Exception) -> None: ...
+
+
+class Events(Protocol):
+    """The events of a stream that is sent."""
+
+    @property
+    def split(self) -> bool:
+        """What was sent ends within an event."""
 
 
 class _Done:
@@ -90,13 +100,18 @@ class Client:
     __slots__ = (
         "_bodiless",
         "_chunked",
+        "_error_event",
+        "_events",
         "_extra",
         "_flow",
         "_head",
         "_heartbeating",
         "_http11",
         "_pauses",
+        "_quiet_bytes",
+        "_quiet_since",
         "_refusal",
+        "_stream_headers",
         "_work",
         "began",
         "complete",
@@ -134,6 +149,13 @@ class Client:
         self._heartbeating = False
         self._refusal: list[bytes] | None = None
         self._work: Abortable | None = None
+        self._stream_headers: Headers | None = None
+        """Its response is to be a stream: comments may begin it, with these headers. None: none may be sent."""
+        self._error_event: Callable[[bytes], bytes] = _plain_event
+        self._events: Events | None = None
+        self._quiet_bytes = -1
+        self._quiet_since = 0.0
+        """When ``sent`` became that."""
 
     def attach(self, work: Abortable) -> None:
         """Abort this with ``ClientGone`` when the client goes.
@@ -154,6 +176,38 @@ class Client:
         self.gone = True
         if self._work is not None:
             self._work.abort(ClientGone())
+
+    def expect_stream(self, headers: Headers, error_event: Callable[[bytes], bytes]) -> None:
+        """Its response is to be a stream, which comments keep alive while there is nothing else to send.
+
+        Args:
+            headers: go with the first comment, where one begins the response.
+            error_event: makes the event of an error's JSON.
+        """
+        self._stream_headers = headers
+        self._error_event = error_event
+
+    def stream_begins(self, events: Events | None) -> None:
+        """The response is a stream of these events; None: it is something else, and has no place for comments."""
+        self._events = events
+        if events is None:
+            self._stream_headers = None
+
+    def comment(self, now: float, interval: float) -> None:
+        """Send a comment if a stream has been silent for that many seconds. Called every now and then, so that a stream
+        needs no timer, and what is sent no clock."""
+        if self._stream_headers is None:
+            return
+        if self.sent != self._quiet_bytes:
+            self._quiet_bytes, self._quiet_since = self.sent, now
+        elif now - self._quiet_since >= interval:
+            silenced = self.complete or self.gone or self._flow.paused or self._refusal is not None
+            if silenced or (self._events is not None and self._events.split):
+                return
+            if self.began:
+                self.put(b": %b\n\n" % COMMENT)
+            else:
+                self.heartbeat(COMMENT)
 
     @property
     def slow(self) -> bool:
@@ -187,7 +241,7 @@ class Client:
         self.began = time.perf_counter()
         if self._heartbeating:
             self.status = status
-            if status != 200:  # the head said 200 already: the error has to fit into an event
+            if status != 200 or not _is_stream(headers):  # the head said so already: it has to fit into an event
                 self._refusal = []
             return _DONE
         if self.gone:
@@ -241,7 +295,8 @@ class Client:
             raise ClientGone
         if self._refusal is not None:
             # JSON has line ends between its parts only, and an event none at all
-            body = b"data: %b\n\n" % b" ".join(b"".join((*self._refusal, body)).split(b"\n"))
+            body = b" ".join(b"".join((*self._refusal, body)).split(b"\n"))
+            body = self._error_event(body) if self.status != 200 else _plain_event(body)
         self.complete = True
         if self._chunked:
             transport = self._flow.transport
@@ -275,7 +330,7 @@ class Client:
             ClientGone: the client has disconnected.
         """
         if not self._heartbeating:
-            self._begin(200, HEARTBEAT_HEADERS + (headers or []))
+            self._begin(200, HEARTBEAT_HEADERS + (headers or self._stream_headers or []))
             self._heartbeating = True
         return self.write(b": %b\n\n" % comment)
 
@@ -287,14 +342,18 @@ class Client:
         if flow.last_response:
             self.keep_alive = False
         framing = b"\r\n"
+        measured = dated = False
+        for name, _ in headers:
+            if name == b"content-length":
+                measured = True
+            elif name == b"date":
+                dated = True
         if status in response_head.BODILESS:
             self._bodiless = True
-        else:
-            for name, _ in headers:
-                if name == b"content-length":
-                    break
-            else:
-                framing = self._unknown_length_framing()
+        elif not measured:
+            framing = self._unknown_length_framing()
+        if not dated:
+            framing = response_head.date_line() + framing
         if not self.keep_alive:
             framing = b"connection: close\r\n" + framing
         elif not self._http11:
@@ -323,6 +382,14 @@ class Client:
             _write(transport, head, b"", body, b"")
         else:
             transport.write(body)
+
+
+def _plain_event(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data
+
+
+def _is_stream(headers: Headers) -> bool:
+    return header_of(headers, b"content-type").lower().startswith(b"text/event-stream")
 
 
 def _write(transport: asyncio.Transport, head: bytes, size: bytes, body: bytes, after: bytes) -> None:

@@ -45,6 +45,7 @@ class ConnectionOwner(Protocol):
     discards: DiscardRate
     refused: Callable[[Refused], None]
     closing: bool
+    comment_interval: float
 
     def handler_for_reserve(self, request: RawRequest, client: Client) -> Awaitable[None]: ...
 
@@ -200,6 +201,8 @@ class HttpConnection:
         if self._client is not None:
             if self._flow.paused and now > self._stalled_at:
                 self.abort()
+            elif self._server.comment_interval:
+                self._client.comment(now, self._server.comment_interval)
         elif now > self._closing_at:
             self.abort()
         elif now > self._reader.deadline and not self._reader.time_out():
@@ -259,7 +262,7 @@ class HttpConnection:
             except Exception:
                 logger.exception("a request failed: %s %s", request.method, request.path)
                 failed = True
-            if failed and not client.status and not client.gone:
+            if failed and not client.began and not client.gone:
                 await client.refuse(Refused(500, "the router failed; its log says why", code="internal_error"))
         finally:
             self._client = None
@@ -286,7 +289,9 @@ class HttpConnection:
     def _refuse(self, refusal: Refused) -> None:
         """Respond to a malformed request, and let the client read that."""
         self._server.refused(refusal)
-        Client(self._flow, keep_alive=False).refuse(refusal)
+        cors = self._server.cors
+        extra = cors.headers_for(self._reader.refused_origin) if cors is not None else None
+        Client(self._flow, keep_alive=False, extra=extra).refuse(refusal)
         transport = self._flow.transport
         if transport.is_closing():
             return  # writing found that the client is gone

@@ -24,7 +24,10 @@ class Cors:
 
     def headers(self, request: RawRequest) -> Headers:
         """Headers for every response to this request; empty without an origin, or for one that is not allowed."""
-        origin = request.header(b"origin")
+        return self.headers_for(request.header(b"origin"))
+
+    def headers_for(self, origin: bytes) -> Headers:
+        """The same for one that came no further than its headers, with this ``Origin``."""
         if not origin or not (self._any or origin.lower() in self._origins):
             return []
         headers = [(b"access-control-expose-headers", _EXPOSED)]

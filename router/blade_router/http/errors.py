@@ -32,6 +32,7 @@ class Refused(Exception):
         code: stable machine-readable name of the error.
         retry_after: seconds a client should wait, sent as ``Retry-After``; None for permanent errors.
         kind: OpenAI's ``type`` of error, where the status alone does not say it.
+        param: the field at fault.
         headers: further headers.
     """
 
@@ -43,6 +44,7 @@ class Refused(Exception):
         code: str,
         retry_after: int | None = None,
         kind: str = "",
+        param: str | None = None,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         super().__init__(message)
@@ -50,11 +52,12 @@ class Refused(Exception):
         self.code = code
         self.retry_after = retry_after
         self.kind = kind
+        self.param = param
         self._headers = headers
 
     @property
     def body(self) -> bytes:
-        return error_body(self.status, str(self), self.code, self.kind)
+        return error_body(self.status, str(self), self.code, self.kind, self.param)
 
     @property
     def headers(self) -> Headers:
@@ -64,7 +67,7 @@ class Refused(Exception):
         return headers
 
 
-def error_body(status: int, message: str, code: str, kind: str = "") -> bytes:
+def error_body(status: int, message: str, code: str, kind: str = "", param: str | None = None) -> bytes:
     """The OpenAI error JSON for an HTTP status."""
     if kind:
         pass
@@ -72,4 +75,4 @@ def error_body(status: int, message: str, code: str, kind: str = "") -> bytes:
         kind = "overloaded_error" if status == 503 else "server_error"
     else:
         kind = "not_found_error" if status == 404 else "invalid_request_error"
-    return _encode(ErrorBody(error=ErrorDetail(message=message, type=kind, code=code)))
+    return _encode(ErrorBody(error=ErrorDetail(message=message, type=kind, param=param, code=code)))

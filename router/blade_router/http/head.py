@@ -5,6 +5,7 @@ targets, several or odd lengths, a length beside a transfer coding. This module 
 proxy must not, because the engine behind it could read it differently (request smuggling).
 """
 
+from blade_protocol.request_target import origin_form
 from blade_router.http.body_budget import BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.trace_context import Span
@@ -32,7 +33,7 @@ class RawRequest:
     ) -> None:
         self.method = method
         self.target = target
-        """Origin form: it begins with a slash. Its path ends in none: with one it means the same here, and engines
+        """Origin form: it begins with one slash. Its path ends in none: with one it means the same here, and engines
         would redirect it."""
         self.headers = headers
         """Names in lower case."""
@@ -71,8 +72,16 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
     """
     if version not in ("1.1", "1.0"):
         raise bad_request(f"HTTP/{version} is not spoken here; use HTTP/1.1")
-    if not target.startswith(b"/") or b"#" in target:
-        raise bad_request("the request target must be a path; absolute URLs, fragments and CONNECT are not supported")
+    if not target.startswith(b"/"):
+        found = origin_form(target)
+        if found is None:
+            what = "CONNECT and OPTIONS * are not supported"
+            raise bad_request(f"the request target must be a path, or an http URL; {what}")
+        target = found
+    if b"#" in target:
+        raise bad_request("the request target must have no fragment (#)")
+    if target.startswith(b"//"):  # a base URL that ends in a slash, before a path that begins with one
+        target = b"/" + target.lstrip(b"/")
     if target.endswith(b"/") or b"/?" in target:
         target = _without_slash(target)
     request = RawRequest(method, target, headers, version == "1.1", keep_alive)

@@ -13,7 +13,7 @@ from blade_protocol.body_framing import BodyFraming
 from blade_protocol.limits import BODY_BUDGET_BYTES
 from blade_router.http import head
 from blade_router.http.body_budget import LARGE_BODY, BodyBudget, BodyCharge
-from blade_router.http.errors import Headers, Refused
+from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.head import RawRequest
 
 MAX_PIPELINED = 64
@@ -93,6 +93,8 @@ class RequestReader:
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._refusal: Refused | None = None
         """The error a callback found: llhttp hides an exception in one of its own."""
+        self.refused_origin = b""
+        """The ``Origin`` of the request that was refused, as far as its head had come."""
         self._target = b""
         self._headers: Headers = []
         self._framing: BodyFraming | None = None
@@ -131,6 +133,8 @@ class RequestReader:
     def refuse(self, refusal: Refused) -> None:
         """Queue an error response, and read nothing any more."""
         last = self.waiting[-1] if self.waiting else None
+        if self.stage is not IDLE:
+            self.refused_origin = header_of(self._headers, b"origin")
         self.stop()
         self._refusal = None
         refusal.__traceback__ = None  # its frames refer to this reader: a cycle

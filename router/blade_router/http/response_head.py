@@ -1,5 +1,7 @@
 """Serialisation of a response's head."""
 
+import time
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
@@ -18,6 +20,27 @@ _SIZES: Final = [b"%x\r\n" % size for size in range(2048)]
 def chunk_size(size: int) -> bytes:
     """The line before a chunk of so many bytes."""
     return _SIZES[size] if size < 2048 else b"%x\r\n" % size
+
+
+class _Clock:
+    """The ``date`` line of the present second."""
+
+    __slots__ = ("line", "second")
+
+    def __init__(self) -> None:
+        self.second = 0
+        self.line = b""
+
+
+_clock: Final = _Clock()
+
+
+def date_line() -> bytes:
+    """The ``date`` header (RFC 9110 section 6.6.1), made once a second."""
+    second = int(time.time())
+    if second != _clock.second:
+        _clock.second, _clock.line = second, b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
+    return _clock.line
 
 
 def status_line(status: int) -> bytes:

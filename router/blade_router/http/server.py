@@ -41,6 +41,7 @@ class Server:
         max_connections: limit of open connections.
         max_connections_per_address: limit of those from one address; 0 for none.
         exempt: addresses without that limit.
+        comment_interval: seconds of silence after which a stream gets a comment; 0: never.
         essential: paths that are served also when every connection is in use (liveness).
         refused: called for each request that reached no handler.
     """
@@ -58,6 +59,7 @@ class Server:
         max_connections_per_address: int = 0,
         exempt: Callable[[str], bool] = lambda address: False,
         essential: Collection[bytes] = (),
+        comment_interval: float = 0.0,
     ) -> None:
         self.handler = handler
         self.limits = replace(limits, relieve=self._give_up_upload)
@@ -74,6 +76,7 @@ class Server:
         self.connections: set[HttpConnection] = set()
         self.discards = DiscardRate()
         self.table = ConnectionTable(self.loop.time, max_connections, max_connections_per_address, exempt)
+        self.comment_interval = comment_interval
         self.closing = False
         """Connections close as soon as no request is in flight on them."""
         self._draining = False
@@ -89,7 +92,8 @@ class Server:
         self._empty.set()
         self._stop_now = asyncio.Event()
         self._interval = min(
-            DEADLINE_CHECK_SECONDS, limits.header_timeout / 4, limits.body_timeout / 4, limits.keep_alive / 4
+            *(DEADLINE_CHECK_SECONDS, limits.header_timeout / 4, limits.body_timeout / 4, limits.keep_alive / 4),
+            comment_interval / 4 or DEADLINE_CHECK_SECONDS,
         )
         self._deadline_timer: asyncio.TimerHandle | None = None
 

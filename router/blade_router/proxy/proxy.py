@@ -28,6 +28,7 @@ from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
 from blade_router.policies.load import with_room
+from blade_router.proxy.error_events import error_event, wants_stream
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
@@ -36,7 +37,7 @@ from blade_router.proxy.shadow import Shadows
 from blade_router.proxy.unavailable import unavailable
 from blade_router.request.output_size import samples
 from blade_router.request.read_usage import usage_of_stream
-from blade_router.request.request import REQUEST_ID, ClientRequest, read_request
+from blade_router.request.request import NO_COMMENTS, REQUEST_ID, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -129,6 +130,8 @@ class Proxy:
         key = ""
         try:
             request = await read_request(raw)
+            if wants_stream(request):
+                client.expect_stream([(REQUEST_ID, request.id)], partial(error_event, request.path))
             raw.body = b""  # beside what it is rewritten to it would take the same memory again
             if request.method == "GET" and is_models(request.path) and self._list_models is not None:
                 listing = await self._list_models(request)
@@ -192,7 +195,7 @@ class Proxy:
             request.added_headers = added = self._headers(request, choice, retries)
             added += admission.headers
             index = self._index_for(endpoint, request) if self.kv_index is not None else None
-            extra = self._token.lines() if endpoint.config.engine == "blade" else b""
+            extra = self._token.lines() + NO_COMMENTS if endpoint.config.engine == "blade" else b""
             if ids and supports_resume(endpoint):
                 extra += ids
             if index is not None:

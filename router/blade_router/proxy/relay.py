@@ -12,6 +12,7 @@ from blade_router.request.read_usage import TAIL, usage_of, usage_of_stream
 from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 from blade_router.resume import EventStream, ResumableStream, event_stream
+from blade_router.resume.comments import num_comments, without_comments
 from blade_router.statistics.revisions import Attempt
 
 MAX_BUFFERED = 8 << 20
@@ -54,10 +55,11 @@ def begin(response: BufferedResponse, added: Headers, request: ClientRequest, cl
     started = client.start(response.status, headers + added)
     request.first_byte_at = time.perf_counter()
     request.streamed = response.events is not None
+    client.stream_begins(response.events if not whole else None)
     if request.answer is not None:
         request.answer.keep(response.body)
     if response.events is not None:
-        request.events = response.body.count(EVENT_END)
+        request.events = response.body.count(EVENT_END) - num_comments(response.body)
     return started
 
 
@@ -104,7 +106,7 @@ class _Relay(Sink):
         self._request.events += events.count
         if self._request.answer is not None:
             self._request.answer.keep(chunk)
-        if self._progressed is not None and chunk:
+        if self._progressed is not None and events.count:
             self._progressed()
         return chunk
 
@@ -166,7 +168,10 @@ async def buffer_head(connection: Connection, attempt: Attempt | None = None) ->
     size = 0
     while chunk := connection.read_now() or await connection.read():
         part = events.feed(chunk) if events is not None else chunk
-        parts.append(part)
+        if not size and part.startswith(b":"):  # a comment is no sign that the engine has begun
+            part = without_comments(part)
+        if part:
+            parts.append(part)
         size += len(part)
         if connection.at_end or (size and (streams or size >= MAX_BUFFERED)):
             break

@@ -15,7 +15,7 @@ from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.proxy.shadow_copy import ShadowCopy
-from blade_router.request.request import ClientRequest
+from blade_router.request.request import NO_COMMENTS, ClientRequest
 from blade_router.statistics.revisions import Attempt
 from blade_router.statistics.shadow import ShadowCounts
 
@@ -89,7 +89,7 @@ class Shadows:
             self.counts.dropped("no_engine")
             return
         self.counts.sent()
-        extra = self._token.lines() if target.config.engine == "blade" else b""
+        extra = self._token.lines() + NO_COMMENTS if target.config.engine == "blade" else b""
         head = request.head_for(target.authority, extra, b"-shadow")
         copy = ShadowCopy(self.counts, target, head, request.body, self._first_byte_timeout, self._stall_timeout)
         attempt.answer = request.answer = copy.original

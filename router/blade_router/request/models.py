@@ -143,6 +143,7 @@ def not_found(name: str) -> Refused:
         f"The model `{name}` does not exist or you do not have access to it.",
         code="model_not_found",
         kind="invalid_request_error",
+        param="model",
     )
 
 

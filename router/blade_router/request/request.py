@@ -18,12 +18,13 @@ from blade_router.request.abridge import MAX_ABRIDGED, MAX_TEXT, PARSED_WHOLE, S
 from blade_router.request.fields import NOTHING, RoutingFields
 from blade_router.request.parse import parse_abridged, parse_fields
 from blade_router.request.prompt_text import Prompt, expected_size
-from blade_router.request.routes import ANY_ROUTE, check_path, check_route
+from blade_router.request.routes import ANY_ROUTE, check_path, check_route, methods_of, not_allowed
 from blade_router.request.turns import large_bodies
 from blade_router.request.usage import Usage
 from blade_router.statistics.answer import Answer
 
-METHODS = {b"GET": "GET", b"POST": "POST", b"DELETE": "DELETE"}
+METHODS = {b"GET": "GET", b"HEAD": "GET", b"POST": "POST", b"DELETE": "DELETE"}
+"""Methods of clients, and what engines get for them: not all of those know HEAD."""
 
 HOP_BY_HOP = frozenset(
     (
@@ -41,6 +42,8 @@ HOP_BY_HOP = frozenset(
 """Headers about one connection (RFC 9110 section 7.6.1)."""
 REQUEST_ID = names.REQUEST_ID.encode()
 _INTERNAL_TOKEN = names.INTERNAL_TOKEN.encode()
+NO_COMMENTS = names.COMMENTS.encode() + b": 0\r\n"
+"""Line for a BladeLLM engine: the router keeps its client's stream alive itself."""
 ROUTER_PREFIX = names.CLIENT_FORBIDDEN_PREFIX.encode()
 # host, content-length and the request's id are written anew; "expect" is answered by our own server
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
@@ -173,8 +176,9 @@ async def read_request(raw: RawRequest) -> ClientRequest:
     """
     method = METHODS.get(raw.method)
     if method is None:
-        message = f"{raw.method.decode()} is not supported; use one of {', '.join(METHODS.values())}"
-        raise Refused(405, message, code="method_not_allowed")
+        path = raw.path.decode("ascii")
+        check_path(path)
+        raise not_allowed(raw.method.decode(), path, methods_of(path))
     kept: Headers = []
     request_id = b""
     content_type = b""
@@ -235,7 +239,7 @@ async def read_request(raw: RawRequest) -> ClientRequest:
         abridged=abridged,
         charge=raw.charge,
         internal_token=internal_token,
-        start=b"%b %b HTTP/1.1\r\nhost: " % (raw.method, raw.target),
+        start=b"%b %b HTTP/1.1\r\nhost: " % (method.encode(), raw.target),
         end=b"\r\n%b" % lines(kept),
     )
 

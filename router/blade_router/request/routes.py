@@ -31,11 +31,14 @@ EVERYWHERE: Final[Routes] = {
     paths.OPENAPI: _READ,
     paths.DOCS: _READ,
 }
-SCORING: Final[Routes] = dict.fromkeys((paths.SCORE, paths.SCORE_BARE, paths.RERANK, paths.RERANK_BARE), _POST)
+SCORING: Final[Routes] = dict.fromkeys(
+    (paths.SCORE, paths.SCORE_BARE, paths.RERANK, paths.RERANK_BARE, paths.RERANK_V2), _POST
+)
+_TOKENIZER: Final[Routes] = {paths.TOKENIZER_INFO: _READ}
 _MORE: Final = dict.fromkeys((paths.SCORE, paths.RERANK, "/v1/classify", MESSAGES, MESSAGES + "/count_tokens"), _POST)
 BY_KIND: Final[dict[EngineKind, Routes]] = {
-    "blade": EVERYWHERE | SCORING,
-    "vllm": EVERYWHERE | SCORING | _MORE,
+    "blade": EVERYWHERE | SCORING | _TOKENIZER,
+    "vllm": EVERYWHERE | SCORING | _TOKENIZER | _MORE,
     "sglang": EVERYWHERE | _MORE | {"/v1/tokenize": _POST, "/v1/detokenize": _POST},
 }
 ANY_ROUTE: Final[Routes] = {path: methods for routes in BY_KIND.values() for path, methods in routes.items()}
@@ -66,6 +69,17 @@ def check_route(method: str, path: str) -> None:
     Raises:
         Refused: 404, the path is none of inference; 405, it has other methods.
     """
+    methods = methods_of(path)
+    if method not in methods:
+        raise not_allowed(method, path, methods)
+
+
+def methods_of(path: str) -> frozenset[str]:
+    """The methods that a path has, without ``HEAD``, which stands for ``GET``.
+
+    Raises:
+        Refused: 404, the path is none of inference.
+    """
     methods = ANY_ROUTE.get(path)
     if methods is None:
         if _MODEL.fullmatch(path):
@@ -74,14 +88,18 @@ def check_route(method: str, path: str) -> None:
             methods = frozenset(("GET", "DELETE")) if not stored[1] else _POST if stored[1] == "/cancel" else _READ
         else:
             raise _unknown(path)
-    if method not in methods:
-        allowed = ", ".join(sorted(methods))
-        raise Refused(
-            405,
-            f"{method} is not supported for {path}; use {allowed}",
-            code="method_not_allowed",
-            headers=[(b"allow", allowed.encode())],
-        )
+    return methods
+
+
+def not_allowed(method: str, path: str, methods: frozenset[str]) -> Refused:
+    """The 405 for a method that a path does not have, with those that it has in ``Allow``."""
+    allowed = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
+    return Refused(
+        405,
+        f"{method} is not supported for {path}; use {allowed}",
+        code="method_not_allowed",
+        headers=[(b"allow", allowed.encode())],
+    )
 
 
 def check_kinds(path: str, kinds: Iterable[EngineKind]) -> None:

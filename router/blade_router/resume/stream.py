@@ -15,6 +15,7 @@ import msgspec
 from blade_protocol import headers
 from blade_protocol.resume import LOST
 from blade_router.http.errors import Headers, error_body
+from blade_router.resume.comments import num_comments
 from blade_router.resume.numbered_events import ErrorEvent, Numbered
 
 _DONE = b"data: [DONE]"
@@ -53,10 +54,13 @@ class EventStream:
             cut = max(chunk.rfind(end) + len(end) if end in chunk else 0 for end in _EVENT_ENDS)
             if len(chunk) - cut < MAX_BUFFERED:
                 chunk, self._tail = chunk[:cut], chunk[cut:]
-        if chunk:
-            self._before, self._sent = self._sent, chunk
         # Most are one line of data.
-        self.count = 1 if chunk.endswith(b"\n\n") and b"\n" not in chunk[:-2] else chunk.count(b"\n\n")
+        if chunk.endswith(b"\n\n") and b"\n" not in chunk[:-2]:
+            self.count = 0 if chunk.startswith(b":") else 1
+        else:
+            self.count = chunk.count(b"\n\n") - num_comments(chunk)
+        if chunk and (self.count or not chunk.startswith(b":")):
+            self._before, self._sent = self._sent, chunk
         return chunk
 
     def end(self) -> bytes:
@@ -126,7 +130,7 @@ class ResumableStream(EventStream):
             self.count = 1
         else:
             events = self._groups(chunk)
-            self.count = events.count(b"\n\n")
+            self.count = events.count(b"\n\n") - num_comments(events)
         if events:
             self._before, self._sent = self._sent, events
         return events

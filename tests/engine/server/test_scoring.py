@@ -85,7 +85,7 @@ def test_a_pair_has_types(scorer: Scorer) -> None:
     assert len(tokenizer.encode_pair("what does len do", "a list", limit=3)[0]) == 7
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
 def test_documents_are_ordered(scorer: Scorer, path: str) -> None:
     body = scorer.server.post(path, model="scorer", query=QUERY, documents=DOCUMENTS).json()
     expected = [scorer.score(QUERY, document) for document in DOCUMENTS]

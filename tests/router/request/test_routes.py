@@ -67,9 +67,9 @@ def test_inference_is_forwarded(method: str, path: str) -> None:
     ("method", "path", "allowed"),
     [
         ("GET", "/v1/completions", "POST"),
-        ("DELETE", "/v1/models/m", "GET"),
-        ("POST", "/v1/models", "GET"),
-        ("POST", "/v1/responses/resp_1", "DELETE, GET"),
+        ("DELETE", "/v1/models/m", "GET, HEAD"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("POST", "/v1/responses/resp_1", "DELETE, GET, HEAD"),
         ("GET", "/v1/responses/resp_1/cancel", "POST"),
     ],
 )

@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from blade_llm.api.common.errors import CLIENT_CLOSED_REQUEST, ApiError, bad_request, shortened
-from blade_llm.api.common.json_faults import check_text, malformed
+from blade_llm.api.common.json_faults import check_names, malformed
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 
 
@@ -23,7 +23,7 @@ async def read_json(request: Request, limit: int = MAX_BODY_BYTES) -> dict[str, 
     if not isinstance(value, dict):
         raise bad_request("the body must be a JSON object")
     try:
-        check_text(body, value)
+        check_names(body, value)
     except RecursionError as error:
         raise malformed(body, error) from None
     return value

@@ -6,6 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.errors import draining, engine_dead, model_not_found
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.served_model import ServedModel
@@ -45,6 +46,8 @@ class ServerContext:
     """Whose metric names are exposed beside this server's own."""
     structures: Validator = field(default_factory=Validator)
     """Checks the schemas, expressions and grammars that requests bring."""
+    comments: StreamComments = field(default_factory=StreamComments)
+    """Keep streams alive that have to wait."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 

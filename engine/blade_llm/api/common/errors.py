@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from blade_llm.engine.client import EngineDeadError, GenerationClosedError
 from blade_llm.engine.messages import RequestError
@@ -53,9 +54,16 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 
 def model_not_found(name: str, known: str) -> ApiError:
-    """404 for a model that is not served. ``known``: those that are."""
-    message = f"model {name!r} does not exist; this server has {known}"
-    return ApiError(404, message, kind="not_found_error", param="model", code="model_not_found")
+    """404 for a model that is not served, as OpenAI's and the router's. ``known``: those that are."""
+    message = f"The model `{shortened(name)}` does not exist or you do not have access to it; this server has {known}"
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def context_exceeded(limit: int, however: str, param: str) -> ApiError:
+    """400 for what does not fit into a context of ``limit`` tokens. Clients cut their prompt when they read its
+    beginning, which is OpenAI's. ``however``: what does not fit, and what to change."""
+    message = f"This model's maximum context length is {limit} tokens. However, {however} (--max_model_len)"
+    return bad_request(message, param, "context_length_exceeded")
 
 
 def refused_by_engine(error: RequestError) -> ApiError | None:
@@ -67,7 +75,7 @@ def refused_by_engine(error: RequestError) -> ApiError | None:
         case "invalid_logits":
             return ApiError(500, text, kind="server_error", code="invalid_logits")
         case "unknown_adapter":
-            return ApiError(404, text, kind="not_found_error", param="model", code="model_not_found")
+            return ApiError(404, text, param="model", code="model_not_found")
         case "adapter_differs":
             return ApiError(409, text, param="model", code="adapter_differs")
         case "conflict":
@@ -117,6 +125,12 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(500, "internal error; the server's log has the details", kind="server_error")
 
 
+def _methods(request: Request) -> list[str]:
+    """Those of all routes that a request's path has."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
+    return sorted({method for route in routes for method in getattr(route, "methods", None) or ()})
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error of ``app`` OpenAI-shaped, unknown routes and methods included."""
 
@@ -125,7 +139,7 @@ def install_error_handlers(app: FastAPI) -> None:
             return ApiError(404, f"no route {request.url.path}", kind="not_found_error").response()
         if isinstance(error, HTTPException) and error.status_code == 405:
             message = f"{request.method} is not allowed on {request.url.path}"
-            return ApiError(405, message, headers=error.headers).response()
+            return ApiError(405, message, headers={"allow": ", ".join(_methods(request))}).response()
         return as_api_error(error).response()
 
     for kind in (ApiError, EngineDeadError, GenerationClosedError, HTTPException, Exception):

@@ -8,6 +8,7 @@ nobody knows is ignored and listed in a header, or refused: :mod:`~blade_llm.api
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -128,6 +129,8 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 }
 """What chats and completions refuse, where they do not have the field → why."""
 
+_MOST_SEARCHED: Final = 10_000
+"""Entries of an object."""
 _MESSAGE: Final = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`", re.DOTALL)
 """What is wrong, and where: after the last mark, as what is wrong may hold one in a value."""
 _Request = TypeVar("_Request", bound=msgspec.Struct)
@@ -173,7 +176,22 @@ def parse(
             raise bad_request(f"{missing[1]!r} is required", missing[1]) from None
         if where is None:
             raise bad_request(_cut(message)) from None
-        raise bad_request(f"{where[2]}: {_cut(where[1])}", re.split(r"[.\[]", where[2])[0]) from None
+        name = re.split(r"[.\[]", where[2])[0]
+        raise bad_request(
+            f"{where[2]}: {_cut(where[1])}{_wrong_key(fields.get(name), types.get(name))}", name
+        ) from None
+
+
+def _wrong_key(value: Any, kind: Any) -> str:
+    """Which entry of an object has what its field (``logit_bias``) does not take, as far as that is known."""
+    if not isinstance(value, dict):
+        return ""
+    for key, item in itertools.islice(value.items(), _MOST_SEARCHED):
+        try:
+            msgspec.convert({key: item}, kind, str_keys=True)
+        except (msgspec.ValidationError, RecursionError):
+            return f" (of the key {shortened(str(key))!r})"
+    return ""
 
 
 def _cut(message: str) -> str:

@@ -15,6 +15,8 @@ from blade_llm.api.common.unknown_fields import MAX_FIELDS
 
 _MAX_SEARCHED_BYTES: Final = 1024 * 1024
 """Bytes; in longer bodies the field is not searched for, as that would hold up other requests."""
+_NAMES: Final = frozenset(("model", "user", "cache_salt", "safety_identifier", "prompt_cache_key"))
+"""Fields whose values are compared or looked up, and read by nobody."""
 
 
 def malformed(body: bytes, error: Exception) -> ApiError:
@@ -36,13 +38,16 @@ def malformed(body: bytes, error: Exception) -> ApiError:
     return bad_request(f"the body is not valid JSON: {_printable(str(error))}")
 
 
-def check_text(body: bytes, value: dict[str, Any]) -> None:
-    """Raise :class:`ApiError` 400 for null bytes in texts, and for fields that are there twice."""
+def check_names(body: bytes, value: dict[str, Any]) -> None:
+    """Raise :class:`ApiError` 400 for fields that are there twice, and for null bytes in what is no text but a name.
+
+    In a text any character may stand: a model can write each of them, and its conversation has to go on.
+    """
     if b"\\u0000" in body:
         for name, field in value.items():
-            if "\0" in name or _any_text(field, lambda text: "\0" in text):
+            if "\0" in name or (name in _NAMES and "\0" in str(field)):
                 name = shortened(name)
-                raise bad_request(f"{name!r} holds a null byte, which no text may", name.replace("\0", ""))
+                raise bad_request(f"{name!r} holds a null byte, which no name may", name.replace("\0", ""))
     # each name is searched for in it all; a body with more of them is refused
     few = len(body) <= _MAX_SEARCHED_BYTES and len(value) <= MAX_FIELDS
     if few and any(_may_be_twice(body, name) for name in value):
@@ -82,14 +87,6 @@ def _fault(value: Any) -> str:
     if isinstance(value, list):
         return next((fault for item in value if (fault := _fault(item))), "")
     return ""
-
-
-def _any_text(value: Any, test: Any) -> bool:
-    if isinstance(value, str):
-        return bool(test(value))
-    if isinstance(value, dict):
-        return any(test(key) or _any_text(item, test) for key, item in value.items())
-    return any(_any_text(item, test) for item in value) if isinstance(value, list) else False
 
 
 def _is_unicode(text: str) -> bool:

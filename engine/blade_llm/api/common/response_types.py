@@ -194,5 +194,9 @@ class Status(msgspec.Struct):
     status: Literal["ok"]
 
 
+class ServerLoad(msgspec.Struct):
+    server_load: int
+
+
 class Version(msgspec.Struct):
     version: str

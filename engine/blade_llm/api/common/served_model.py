@@ -59,6 +59,8 @@ class ServedModel:
     """Requests may name LoRA adapters."""
     runtime_adapters: bool = False
     """Clients may load and unload them."""
+    tokenizer_info: bool = False
+    """Clients may read the tokenizer's configuration and the chat template."""
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +86,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     """A name of :data:`~blade_llm.text.reasoning.REASONING_PARSERS`, or ``none``; None: what the template shows."""
     adapters: bool = False
     runtime_adapters: bool = False
+    tokenizer_info: bool = False
 
 
 def load_served_model(source: ModelSource) -> ServedModel:
@@ -109,6 +112,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
         aliases=source.aliases,
         adapters=source.adapters,
         runtime_adapters=source.runtime_adapters,
+        tokenizer_info=source.tokenizer_info,
         default_chat_template_kwargs=source.default_chat_template_kwargs,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
         task=source.task,

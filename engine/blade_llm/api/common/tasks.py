@@ -17,7 +17,7 @@ from blade_protocol import paths
 
 _GENERATING: Final = (paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES)
 
-_SCORING: Final = (paths.SCORE, paths.SCORE_BARE, paths.RERANK, paths.RERANK_BARE)
+_SCORING: Final = (paths.SCORE, paths.SCORE_BARE, paths.RERANK, paths.RERANK_BARE, paths.RERANK_V2)
 _SERVES: Final[dict[Task, str]] = {
     "generate": "generates text and embeddings (--task generate); use a server of a cross-encoder (--task score)",
     "embed": f"is for embeddings alone (--task embed); use {paths.EMBEDDINGS}, or a server that has another task",

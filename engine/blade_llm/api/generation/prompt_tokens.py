@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.errors import ApiError, bad_request, context_exceeded
 from blade_llm.api.common.fields import integral
 from blade_llm.text.errors import UnreadableTextError
 from blade_llm.text.infill import Infill
@@ -59,8 +59,7 @@ async def encode_text(
 
 def too_long(length: str, limit: int, param: str) -> ApiError:
     """A 400 for a prompt whose ``length`` alone says that the context cannot hold it."""
-    message = f"{param}: {length} do not fit into the context of {limit} tokens (--max_model_len); send less"
-    return bad_request(message, param, "context_length_exceeded")
+    return context_exceeded(limit, f"your {param} has {length}. Please reduce the length of the {param}", param)
 
 
 async def completion_prompts(

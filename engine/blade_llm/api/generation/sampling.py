@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.errors import bad_request, context_exceeded
 from blade_llm.api.common.served_model import SamplingDefaults
 from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.search import Search
@@ -64,6 +64,9 @@ def sampling_params(
     )
     if problem := params.problem():
         name, advice = problem
+        if name == "logit_bias" and not params.beam_width:
+            wrong = (f"{key}: {bias:g}" for key, bias in params.logit_bias.items() if key < 0 or abs(bias) > 100)
+            advice = f"{advice}, not {next(wrong)}"
         if name == "beam_width":
             name = search.width_field if structure is None else _beam_field(fields)
         raise bad_request(f"{name} {advice}", name)
@@ -92,18 +95,18 @@ def check_length(
     if requested is not None and requested < 1:
         raise bad_request(f"{name} must be at least 1, not {requested}", name)
     if left < 1:
-        message = (
-            f"the prompt has {prompt_tokens} tokens; the context of {limit} tokens (--max_model_len) "
-            f"leaves room for prompts of at most {limit - 1}: shorten it"
+        however = (
+            f"your {param} resulted in {prompt_tokens} tokens, and an output takes at least one. Please reduce the "
+            f"length of the {param} to at most {limit - 1} tokens"
         )
-        raise bad_request(message, param, "context_length_exceeded")
+        raise context_exceeded(limit, however, param)
     if requested is None:
         return left if default is None else min(default, left)
     if requested > left:
-        message = (
-            f"the prompt has {prompt_tokens} tokens and {name} asks for {requested}: "
-            f"together {prompt_tokens + requested}, more than the context of {limit} tokens (--max_model_len); "
-            f"shorten the prompt or ask for at most {left}"
+        however = (
+            f"you requested {prompt_tokens + requested} tokens ({prompt_tokens} in the {param}, {requested} in the "
+            f"completion): {name} asks for {requested}, and at most {left} are left. Please reduce the length of the "
+            f"{param} or completion"
         )
-        raise bad_request(message, name if requested >= limit else param, "context_length_exceeded")
+        raise context_exceeded(limit, however, name if requested >= limit else param)
     return requested

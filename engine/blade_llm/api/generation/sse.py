@@ -1,7 +1,9 @@
 """Server-sent events as a bare ASGI response, and running a request until the client disconnects.
 
 The status line waits for the engine's first output: until then an engine that dies gives a proper 503, which a router
-may retry elsewhere. A client that disconnects closes its generation at once, streaming or not.
+may retry elsewhere. Only where that takes so long that a comment has to keep the connection alive
+(:mod:`blade_llm.api.common.comments`) does it go out before, and an error that follows is an event. A client that
+disconnects closes its generation at once, streaming or not.
 
 A stream's task sleeps while events flow: they are made and sent where the engine's message arrives. ``send`` is a
 coroutine that waits only for a connection whose buffers are full; then the task wakes, waits in its place, and what the
@@ -20,6 +22,7 @@ from typing import Any, Final, Protocol
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from blade_llm.api.common.comments import COMMENT, SCOPE_KEY, StreamComments
 from blade_llm.api.common.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from blade_llm.engine.client import Generation, GenerationClosedError, Outputs
 
@@ -81,11 +84,11 @@ class EventStream(Response):
     """Streams ``events``; an error after the first one becomes an event of its own.
 
     Args:
-        late_headers: makes those that depend on the first output.
+        late_headers: makes those that depend on the first output; such a stream gets no comment before.
     """
 
     def __init__(
-        self, events: Events, generation: Generation, late_headers: Callable[[], Mapping[str, str]] = dict
+        self, events: Events, generation: Generation, late_headers: Callable[[], Mapping[str, str]] | None = None
     ) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
@@ -94,20 +97,38 @@ class EventStream(Response):
         self._late_headers = late_headers
         self._blocked: tuple[Generator[Any, Any, None], object] | None = None
         """A send that began where the engine's message arrived, and what it waits for."""
+        self.num_sent = 0
+        self._started = False
+        self._busy = False
+        """Its task is sending, and may wait in the middle of that."""
+        self._send: Send
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
+        self._send = send
+        comments: StreamComments | None = scope.get(SCOPE_KEY) if self._late_headers is None else None
+        if comments is not None:
+            comments.watch(self)
+        try:
+            await self._run(scope, receive, send)
+        finally:
+            if comments is not None:
+                comments.leave(self)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         with closing_on_disconnect(self._generation, receive):
             try:
                 data = b""
                 while not data and not self._events.finished:
                     data = self._events.add(await self._generation.get())
-                self.headers.update(self._late_headers())
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                started = True
+                self._busy = True
+                if self._late_headers is not None:
+                    self.headers.update(self._late_headers())
+                await self._begin(send)
                 await send(_body(data))
+                self._busy = False
                 while not self._events.finished:
                     await self._forward(send)
+                self._busy = True
                 await send(_body(self._events.end()))
             except ClientLeftError:
                 return
@@ -115,7 +136,8 @@ class EventStream(Response):
                 response = as_api_error(error)
                 if response.status == 500:
                     _log.exception("streaming failed")
-                if not started:
+                self._busy = True
+                if not self._started:
                     await response.response()(scope, receive, send)
                     return
                 await send(_body(self._events.failed(response)))
@@ -123,12 +145,32 @@ class EventStream(Response):
                 self._events.close()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _begin(self, send: Send) -> None:
+        if not self._started:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            self._started = True
+
+    def comment(self) -> None:
+        """Send a comment, with the status line where nothing has been sent yet; not while the connection takes nothing,
+        or in the middle of something else."""
+        if self._busy or self._blocked is not None:
+            return
+        sending = self._send_comment()
+        with contextlib.suppress(StopIteration):
+            sending.send(None)
+        sending.close()  # where it had to wait nothing of it was written
+
+    async def _send_comment(self) -> None:
+        await self._begin(self._send)
+        await self._send(_body(COMMENT))
+
     async def _forward(self, send: Send) -> None:
         """Send events as outputs come, until the stream is finished or the connection takes no more for now."""
 
         def take(outputs: Outputs) -> bool:
             data = self._events.add(outputs)
             if data:
+                self.num_sent += 1
                 sending = send(_body(data)).__await__()
                 try:
                     self._blocked = (sending, next(sending))

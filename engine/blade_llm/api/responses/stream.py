@@ -35,21 +35,23 @@ class ResponseEvents:
         return self._event({"type": f"response.{body['status']}", "response": body})
 
     def failed(self, error: ApiError) -> bytes:
+        begun = b"" if self._number else self._begun()  # clients expect that of every response
         body = self._envelope.failed(self._output, error)
-        return self._event({"type": "response.failed", "response": body})
+        return begun + self._event({"type": "response.failed", "response": body})
 
     def close(self) -> None:
         self._context.metrics.observe(self._result)
 
     def _piece(self, update: ChoiceUpdate) -> bytes:
-        data = b""
-        if not self._number:
-            body = self._envelope.begun()
-            data += self._event({"type": "response.created", "response": body})
-            data += self._event({"type": "response.in_progress", "response": body})
+        data = b"" if self._number else self._begun()
         for event in self._output.add(update):
             data += self._event(event)
         return data
+
+    def _begun(self) -> bytes:
+        body = self._envelope.begun()
+        created = self._event({"type": "response.created", "response": body})
+        return created + self._event({"type": "response.in_progress", "response": body})
 
     def _event(self, event: dict[str, Any]) -> bytes:
         event["sequence_number"] = self._number

@@ -21,8 +21,8 @@ from blade_llm.api.common.errors import ApiError, shortened
 from blade_llm.server.http.internal_token import InternalToken
 from blade_protocol import headers, paths
 
-OPEN_PATHS: Final = frozenset((paths.HEALTH, paths.READY, paths.LIVE, paths.METRICS, paths.METRIC))
-"""Paths that anybody may GET: probes and Prometheus have no token, and know a pod by its address."""
+OPEN_PATHS: Final = frozenset((paths.HEALTH, paths.READY, paths.PING, paths.LIVE, paths.METRICS, paths.METRIC))
+"""Paths that anybody may use: probes and Prometheus have no token, and know a pod by its address."""
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 ANY_HOST: Final = "*"
 

@@ -12,6 +12,7 @@ import contextlib
 import http
 import socket
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Any, Final
 
 import httptools
@@ -30,6 +31,7 @@ from blade_llm.server.http.limits import (
     HttpLimits,
 )
 from blade_protocol.body_framing import BodyFraming
+from blade_protocol.request_target import origin_form
 
 _LINGER_SECONDS: Final = 5.0
 """For the client to take the response to a request that was refused."""
@@ -153,6 +155,11 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._unset_keepalive_if_required()  # a response that ended within the head has armed it
         self._in_head = False
+        target = origin_form(self.url)
+        if target is None:
+            self._fail(ApiError(400, "the request target must be a path, or an http URL"))
+        else:
+            self.url = target
         self._in_body = True
         self._stop_receive_timer()
         self._shared.idle.pop(self, None)
@@ -340,6 +347,7 @@ def _response(error: ApiError) -> bytes:
         f"HTTP/1.1 {error.status} {http.HTTPStatus(error.status).phrase}",
         "content-type: application/json",
         f"content-length: {len(body)}",
+        f"date: {formatdate(usegmt=True)}",
         "connection: close",
         *(f"{name}: {value}" for name, value in error.headers.items()),
     ]

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from blade_llm.api.common.comments import INTERVAL_SECONDS
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -36,11 +37,13 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """From the end of the head to the end of the body."""
     idle_seconds: float = 75.0
     """Between two requests."""
+    comment_seconds: float = INTERVAL_SECONDS
+    """Of silence in a stream, after which it gets a comment; 0: never."""
     stall_seconds: float = 120.0
     """For a client that takes too little of its response to make room for more."""
 
 
-def http_limits(max_connections: int, max_body_bytes: int) -> HttpLimits:
+def http_limits(max_connections: int, max_body_bytes: int, comment_seconds: float = INTERVAL_SECONDS) -> HttpLimits:
     """The limits of a port, and file descriptors for them: the soft limit is raised as far as it goes.
 
     Where that is not far enough the connections are fewer, which is logged.
@@ -63,4 +66,5 @@ def http_limits(max_connections: int, max_body_bytes: int) -> HttpLimits:
         max_connections=max_connections,
         max_body_bytes=max_body_bytes,
         max_incomplete_bytes=16 * max_body_bytes,
+        comment_seconds=comment_seconds,
     )

@@ -15,7 +15,7 @@ from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common import json_faults, unknown_fields
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.fields import parse
-from blade_llm.api.common.json_faults import check_text, malformed
+from blade_llm.api.common.json_faults import check_names, malformed
 from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.requests import CompletionRequest
 
@@ -69,14 +69,14 @@ def test_many_names_are_not_searched_for_one_by_one(monkeypatch: pytest.MonkeyPa
     fields = {f"name_{number}": "x" * 200 for number in range(4000)}
     body = json.dumps(fields).encode()
     monkeypatch.setattr(json_faults, "_may_be_twice", _never)
-    check_text(body, fields)
+    check_names(body, fields)
 
 
 def test_names_given_twice_among_many_others_inside() -> None:
     inner = ", ".join(f'"n{number}": 1' for number in range(20_000))
     body = f'{{"metadata": {{{inner}, "n": 1, "n": 2}}, "n": 1, "n": 2}}'.encode()
     with pytest.raises(ApiError) as caught:
-        check_text(body, msgspec.json.decode(body))
+        check_names(body, msgspec.json.decode(body))
     assert (caught.value.detail.param, caught.value.detail.message) == ("n", "'n' is given twice")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from blade_llm.api.common import json_faults
 from blade_llm.api.common.errors import ApiError
-from blade_llm.api.common.json_faults import check_text
+from blade_llm.api.common.json_faults import check_names
 
 TALK = [{"role": "user", "content": 'a "user", a "model" and more'}, {"role": "user", "content": '"user": 5'}]
 
@@ -24,7 +24,7 @@ def _looked(monkeypatch: pytest.MonkeyPatch, body: bytes) -> int:
         check(found)
 
     monkeypatch.setattr(json_faults, "_check_twice", look)
-    check_text(body, json.loads(body))
+    check_names(body, json.loads(body))
     return len(looks)
 
 
@@ -41,4 +41,4 @@ def test_a_name_further_in_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_field_that_is_there_twice(colon: str) -> None:
     body = f'{{"n"{colon}1, "prompt": "x", "n":2}}'.encode()
     with pytest.raises(ApiError, match="'n' is given twice"):
-        check_text(body, json.loads(body))
+        check_names(body, json.loads(body))

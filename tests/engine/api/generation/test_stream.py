@@ -80,8 +80,10 @@ class Streaming:
         self.context = ServerContext(self.client, model, 2048, SharedStats(1, NUM_COUNTERS))
         result = GenerationResult(self.generation, choices, prompt_tokens=1)
         self.connection = Connection()
-        response = EventStream(stream_events(self.context, result, serializer, USAGE), self.generation)
-        self.task = asyncio.ensure_future(response({"type": "http"}, self.connection.receive, self.connection.send))
+        self.response = EventStream(stream_events(self.context, result, serializer, USAGE), self.generation)
+        self.task = asyncio.ensure_future(
+            self.response({"type": "http"}, self.connection.receive, self.connection.send)
+        )
 
     def step(self, *outputs: RequestOutput) -> None:
         touched: list[Generation] = []
@@ -307,3 +309,46 @@ def test_the_bytes_of_events_are_those_of_plain_json(tokenizer: Tokenizer, chat:
     found = [serializer.chunk(update).decode() for update in updates]
     assert found[:-1] == expected[:-1]
     assert json.loads(found[-1][6:]) == json.loads(expected[-1][6:]), "control characters may be spelled in two ways"
+
+
+async def test_a_comment_begins_a_stream_and_waits_for_nothing(made: Any, tokenizer: Tokenizer) -> None:
+    stream = made(tokenizer, _chat(tokenizer))
+    await _settle()
+    stream.connection.writable.clear()
+    stream.response.comment()
+    assert stream.connection.messages == [], "a connection that takes nothing has enough to send"
+    stream.connection.writable.set()
+    for _ in range(2):
+        stream.response.comment()
+    assert [message["type"] for message in stream.connection.messages] == [
+        "http.response.start",
+        *["http.response.body"] * 2,
+    ]
+    ids = tokenizer.encode(TEXT)
+    stream.tokens(ids[0])
+    await _settle()
+    stream.response.comment()
+    stream.connection.writable.clear()
+    stream.tokens(ids[1])
+    await _settle()
+    stream.response.comment()
+    stream.connection.writable.set()
+    await _settle()
+    stream.tokens(*ids[2:], finish_reason="length")
+    await stream.task
+    assert stream.connection.text.startswith(": keep-alive\n\n" * 2 + "data: ")
+    assert stream.connection.text.count(": keep-alive\n\n") == 3, "none in the middle of an event that is blocked"
+    assert "".join(_texts(stream.connection)) == TEXT
+    assert [message["type"] for message in stream.connection.messages].count("http.response.start") == 1
+
+
+async def test_an_error_after_a_comment_is_an_event(made: Any, tokenizer: Tokenizer) -> None:
+    stream = made(tokenizer, _chat(tokenizer))
+    await _settle()
+    stream.response.comment()
+    stream.client.fail(EngineDeadError("the engine is gone"))
+    await stream.task
+    comment, event, rest = stream.connection.text.split("\n\n")
+    assert (comment, rest) == (": keep-alive", "")
+    assert json.loads(event.removeprefix("data: "))["error"]["code"] == "engine_dead"
+    assert stream.connection.messages[0]["status"] == 200
