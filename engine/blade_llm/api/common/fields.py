@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from blade_llm.api.common.errors import LONGEST_ECHO, bad_request
+from blade_llm.api.common.errors import LONGEST_ECHO, bad_request, shortened
 from blade_llm.api.common.nested_fields import check_nested
 from blade_llm.api.common.unknown_fields import MAX_FIELDS, note_unknown
 
