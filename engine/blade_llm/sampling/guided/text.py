@@ -14,8 +14,9 @@ import msgspec
 
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import GrammarSpecError
+from blade_llm.sampling.guided.json_schema.rewriting import rewritten
 from blade_llm.sampling.guided.lark import with_json_options
-from blade_llm.sampling.guided.prepare import json_options, prepared
+from blade_llm.sampling.guided.prepare import json_options
 
 _ASCII_CLASSES: Final = "dws"
 """``\\d``, ``\\w`` and ``\\s`` mean ASCII: an address of full-width digits is no address."""
@@ -68,16 +69,17 @@ def _json(text: str) -> str:
     if not isinstance(schema, dict):
         raise GrammarSpecError("a JSON Schema must be an object")
     # every schema is read as draft 2020-12: other drafts' keywords that differ are refused (schema.py)
-    read = {key: value for key, value in schema.items() if key != "$schema"}
+    made = rewritten(schema)
     grammar: str = llguidance.LLMatcher.grammar_from_json_schema(
-        json.dumps(prepared(read)),
-        overrides=json_options(read),  # type: ignore[arg-type]
+        json.dumps(made),
+        overrides=json_options(made),  # type: ignore[arg-type]
     )
     return grammar
 
 
 def _for_lark(schema: dict[str, Any]) -> dict[str, Any]:
-    return {**prepared(schema), "x-guidance": json_options(schema)}
+    made = rewritten(schema)
+    return {**made, "x-guidance": json_options(made)}
 
 
 def _lark(text: str) -> str:

@@ -8,7 +8,7 @@ import llguidance
 
 from blade_llm.api.tools.grammar.arguments import ArgumentsError
 from blade_llm.api.tools.grammar.rules import ANYTHING, escaped
-from blade_llm.sampling.guided.prepare import EXACT_FORMATS
+from blade_llm.sampling.guided.json_schema.formats import EXACT
 from blade_llm.text.tool_parsers.argument_schemas import Steps, TooManySteps, resolved
 
 _MOST_CASES: Final = 32
@@ -93,7 +93,7 @@ def _expressions(schema: dict[str, Any], place: str) -> list[str]:
         found.append(_searched(schema["pattern"], f"{place}/pattern"))
     if "format" in schema:
         name = schema["format"]
-        exact = EXACT_FORMATS.get(name, {}).get("pattern")
+        exact = EXACT.get(name, {}).get("pattern")
         found.append(_FORMATS[name] if exact is None else exact.removeprefix("^").removesuffix("$"))
     return found
 

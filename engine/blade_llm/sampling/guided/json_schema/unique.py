@@ -1,0 +1,89 @@
+"""``uniqueItems`` where the items have few values: the lists are written out, and no value is in one twice.
+
+A grammar cannot compare an item with those before it, so elsewhere nothing holds the rule
+(:func:`unheld_places` names these places).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import combinations, permutations
+from typing import Any, Final
+
+from blade_llm.sampling.guided.json_schema.steps import Steps
+
+_IN_ANY_ORDER: Final = 4
+_MOST: Final = 7
+"""Values, in the order of the schema then: 128 lists."""
+_DEPTH: Final = 8
+_LONGEST: Final = 64
+"""Values of one ``enum``, some of them perhaps not of the type."""
+_PLAIN: Final = frozenset({"type", "title", "description", "default", "examples", "deprecated"})
+_LISTS: Final = frozenset({"type", "items", "minItems", "maxItems", "uniqueItems"})
+"""Keywords that the written out lists mean as well."""
+_OF_TYPE: Final[dict[str, Callable[[Any], bool]]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def unique_lists(schema: dict[str, Any], resolve: Callable[[str], Any], steps: Steps) -> list[list[Any]] | None:
+    """All lists that follow ``schema``, whose ``uniqueItems`` is true; None: too many to write out."""
+    if schema.get("type") != "array" or "items" not in schema or "prefixItems" in schema:
+        return None
+    found = _values(schema["items"], resolve, steps)
+    values = None if found is None else list({json.dumps(value, sort_keys=True): value for value in found}.values())
+    if values is None or len(values) > _MOST:
+        return None
+    least = schema.get("minItems", 0)
+    most = min(schema.get("maxItems", len(values)), len(values))
+    choose = permutations if len(values) <= _IN_ANY_ORDER else combinations
+    return [list(chosen) for length in range(least, most + 1) for chosen in choose(values, length)]
+
+
+def _values(schema: Any, resolve: Callable[[str], Any], steps: Steps, depth: int = _DEPTH) -> list[Any] | None:
+    """The values that follow ``schema``; None: not few, or not known."""
+    if not isinstance(schema, dict) or depth == 0:
+        return None
+    steps.take()
+    keywords = {key for key in schema if key not in _PLAIN and not key.startswith("x-")}
+    names = schema.get("type", list(_OF_TYPE))
+    names = names if isinstance(names, list) else [names]
+    if not keywords:
+        few = {"null": [None], "boolean": [False, True]}
+        return [value for name in names for value in few[name]] if set(names) <= few.keys() else None
+    if keywords == {"$ref"}:
+        return _values(resolve(schema["$ref"]), resolve, steps, depth - 1)
+    if keywords == {"anyOf"}:
+        cases = [_values(case, resolve, steps, depth - 1) for case in schema["anyOf"][: _MOST + 1]]
+        return None if None in cases else [value for case in cases if case for value in case]
+    if keywords in ({"const"}, {"enum"}):
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        if len(values) > _LONGEST:
+            return None
+        return [value for value in values if any(_OF_TYPE[name](value) for name in names)]
+    return None
+
+
+def rest(schema: dict[str, Any]) -> dict[str, Any]:
+    """What ``schema`` says beside what its written out lists mean."""
+    return {key: value for key, value in schema.items() if key not in _LISTS}
+
+
+def unheld_places(schema: Any, resolve: Callable[[str], Any]) -> Iterator[str]:
+    """JSON pointers of each ``uniqueItems`` that outputs are not held to."""
+    stack, steps = [(schema, "#")], Steps()
+    while stack:
+        value, place = stack.pop()
+        if isinstance(value, dict):
+            if value.get("uniqueItems") is True and unique_lists(value, resolve, steps) is None:
+                yield f"{place}/uniqueItems"
+            stack += [(item, f"{place}/{key.replace('~', '~0').replace('/', '~1')}") for key, item in value.items()]
+        elif isinstance(value, list):
+            stack += [(item, f"{place}/{index}") for index, item in enumerate(value)]
