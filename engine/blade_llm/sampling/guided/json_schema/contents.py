@@ -12,6 +12,8 @@ import re
 from typing import Any, Final
 
 from blade_llm.sampling.guided.json_schema.formats import EXACT
+from blade_llm.sampling.guided.json_schema.objects import Resolve
+from blade_llm.sampling.guided.json_schema.steps import Steps
 
 _ENCODINGS: Final = {"base64": "base64", "base64url": "base64url"}
 _LEVELS: Final = 2
@@ -25,13 +27,13 @@ _TYPES: Final = {"string": _STRING, "integer": _INTEGER, "number": _NUMBER, "boo
 _PLAIN: Final = frozenset({"type", "title", "description", "default", "examples"})
 
 
-def content_pattern(schema: dict[str, Any]) -> str | None:
+def content_pattern(schema: dict[str, Any], resolve: Resolve, steps: Steps) -> str | None:
     """The pattern of strings that hold what ``schema`` says; None: any string."""
     if isinstance(name := schema.get("contentEncoding"), str) and name.lower() in _ENCODINGS:
         found: str = EXACT[_ENCODINGS[name.lower()]]["pattern"]
         return found
     if "contentEncoding" not in schema and schema.get("contentMediaType") == "application/json":
-        expression = _expression(schema.get("contentSchema", True), _DEPTH)
+        expression = _Expressions(resolve, steps).of(schema.get("contentSchema", True), _DEPTH)
         if expression is None or len(expression) > _LONGEST:
             expression = _any(_LEVELS)
         return f"^({expression})$"
@@ -54,46 +56,55 @@ def _some(pair: str) -> str:
     return rf"\{{({pair}(, {pair})*)?\}}"
 
 
-def _expression(schema: Any, depth: int) -> str | None:
-    """Of the JSON that follows ``schema``; None: not known. Fewer outputs than could be, never others."""
-    if schema is True or schema == {}:
-        return _any(_LEVELS)
-    if not isinstance(schema, dict) or depth == 0:
-        return None
-    keywords = schema.keys() - _PLAIN
-    name = schema.get("type")
-    if keywords <= {"enum", "const"} and keywords:
-        values = [schema["const"]] if "const" in schema else schema["enum"]
-        return "(" + "|".join(re.escape(json.dumps(value, ensure_ascii=False)) for value in values) + ")"
-    if keywords == {"anyOf"} and isinstance(schema["anyOf"], list):
-        cases = [_expression(case, depth - 1) for case in schema["anyOf"]]
-        return None if None in cases else f"({'|'.join(case for case in cases if case is not None)})"
-    if not isinstance(name, str):
-        return None
-    if name in _TYPES and not keywords:
-        return _TYPES[name]
-    if name == "array" and keywords <= {"items", "uniqueItems"} and not schema.get("uniqueItems"):
-        item = _expression(schema.get("items", True), depth - 1)
-        return None if item is None else _list(item)
-    if name == "object" and keywords <= {"properties", "required", "additionalProperties"}:
-        return _object(schema, depth)
-    return None
+class _Expressions:
+    """Expressions of the JSON that follows a schema: fewer outputs than could be, never others."""
 
+    def __init__(self, resolve: Resolve, steps: Steps) -> None:
+        self._resolve = resolve
+        self._steps = steps
 
-def _object(schema: dict[str, Any], depth: int) -> str | None:
-    """Every listed property, in order; without any, those that ``additionalProperties`` speaks of."""
-    properties = schema.get("properties", {})
-    if not isinstance(properties, dict):
-        return None
-    if not properties:
-        value = _expression(schema.get("additionalProperties", True), depth - 1)
-        return None if value is None else _some(f"{_STRING}: {value}")
-    if not set(schema.get("required", ())) <= set(properties):
-        return None
-    pairs = []
-    for key, value in properties.items():
-        expression = _expression(value, depth - 1)
-        if expression is None:
+    def of(self, schema: Any, depth: int) -> str | None:
+        """None: not known."""
+        self._steps.take()
+        if schema is True or schema == {}:
+            return _any(_LEVELS)
+        if not isinstance(schema, dict) or depth == 0:
             return None
-        pairs.append(f"{re.escape(json.dumps(key, ensure_ascii=False))}: {expression}")
-    return r"\{" + ", ".join(pairs) + r"\}"
+        keywords = schema.keys() - _PLAIN
+        if keywords == {"$ref"}:
+            return self.of(self._resolve(schema["$ref"]), depth - 1)
+        name = schema.get("type")
+        if keywords <= {"enum", "const"} and keywords:
+            values = [schema["const"]] if "const" in schema else schema["enum"]
+            return "(" + "|".join(re.escape(json.dumps(value, ensure_ascii=False)) for value in values) + ")"
+        if keywords == {"anyOf"} and isinstance(schema["anyOf"], list):
+            cases = [self.of(case, depth - 1) for case in schema["anyOf"]]
+            return None if None in cases else f"({'|'.join(case for case in cases if case is not None)})"
+        if not isinstance(name, str):
+            return None
+        if name in _TYPES and not keywords:
+            return _TYPES[name]
+        if name == "array" and keywords <= {"items", "uniqueItems"} and not schema.get("uniqueItems"):
+            item = self.of(schema.get("items", True), depth - 1)
+            return None if item is None else _list(item)
+        if name == "object" and keywords <= {"properties", "required", "additionalProperties"}:
+            return self._object(schema, depth)
+        return None
+
+    def _object(self, schema: dict[str, Any], depth: int) -> str | None:
+        """Every listed property, in order; without any, those that ``additionalProperties`` speaks of."""
+        properties = schema.get("properties", {})
+        if not isinstance(properties, dict):
+            return None
+        if not properties:
+            value = self.of(schema.get("additionalProperties", True), depth - 1)
+            return None if value is None else _some(f"{_STRING}: {value}")
+        if not set(schema.get("required", ())) <= set(properties):
+            return None
+        pairs = []
+        for key, value in properties.items():
+            expression = self.of(value, depth - 1)
+            if expression is None:
+                return None
+            pairs.append(f"{re.escape(json.dumps(key, ensure_ascii=False))}: {expression}")
+        return r"\{" + ", ".join(pairs) + r"\}"

@@ -39,9 +39,8 @@ def _ipv6() -> str:
     cases = [f"({_GROUP}:){{7}}{_GROUP}"]
     for before in range(8):
         left = f"({_GROUP}:){{{before}}}" if before else ":"
-        after = 7 - before - 1
-        right = f":({_GROUP}(:{_GROUP}){{0,{after - 1}}})?" if after else ":"
-        cases.append(left + right)
+        after = 7 - before
+        cases.append(f"{left}:({_GROUP}(:{_GROUP}){{0,{after - 1}}})?" if after else f"{left}:")
     return f"({'|'.join(cases)})"
 
 

@@ -17,7 +17,7 @@ from blade_llm.sampling.guided.json_schema.steps import Steps
 
 CLOSED: Final = "x-blade-closed"
 """Keyword of a root: whether its objects take no keys that they do not list, at every level."""
-_COMBINING: Final = ("allOf", "anyOf", "oneOf")
+COMBINING: Final = ("allOf", "anyOf", "oneOf")
 _OWN: Final = ("properties", "patternProperties", "required")
 _LENGTHS: Final = ("minLength", "maxLength")
 _PLAIN: Final = frozenset({"type", "title", "description", "default", "examples", "$comment"})
@@ -52,7 +52,7 @@ class Keys:
         self.alternatives |= "anyOf" in schema or "oneOf" in schema
         if "$ref" in schema:
             self.add(resolve(schema["$ref"]), resolve, steps, seen)
-        for keyword in _COMBINING:
+        for keyword in COMBINING:
             for part in schema.get(keyword, ()):
                 self.add(part, resolve, steps, seen)
 
@@ -66,7 +66,7 @@ def listed_keys(schema: dict[str, Any], resolve: Resolve, steps: Steps) -> Keys:
 
 def is_composed(schema: dict[str, Any]) -> bool:
     """Whether several schemas describe one value together. A lone ``$ref`` or ``anyOf`` only leads to others."""
-    combining = [keyword for keyword in ("$ref", *_COMBINING) if keyword in schema]
+    combining = [keyword for keyword in ("$ref", *COMBINING) if keyword in schema]
     alone = len(combining) == 1 and (combining[0] != "allOf" or len(schema["allOf"]) == 1)
     return bool(combining) and not (alone and not any(keyword in schema for keyword in _OWN))
 

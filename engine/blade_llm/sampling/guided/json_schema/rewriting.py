@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from blade_llm.sampling.guided.errors import GrammarSpecError
+from blade_llm.sampling.guided.json_schema.cases import told_apart
 from blade_llm.sampling.guided.json_schema.contents import content_pattern
 from blade_llm.sampling.guided.json_schema.formats import EXACT, INTEGER, NATIVE
 from blade_llm.sampling.guided.json_schema.objects import (
@@ -82,13 +83,8 @@ class _Rewriting:
         if schema.get("nullable") is True:  # OpenAPI 3.0
             alone = {key: value for key, value in schema.items() if key != "nullable"}
             return {"anyOf": [self._schema(alone, part=part), {"type": "null"}]}
-        if (
-            schema.get("uniqueItems") is True
-            and (lists := unique_lists(schema, self._resolve, self._steps)) is not None
-        ):
-            schema = {**rest(schema), "enum": lists}
-            if not lists:
-                raise GrammarSpecError("uniqueItems: there are fewer different items than minItems")
+        if schema.get("uniqueItems") is True:
+            schema = self._unique(schema)
         if "propertyNames" in schema:
             schema = with_named_properties(schema, self._resolve, "#")
         composed = is_composed(schema)
@@ -106,11 +102,8 @@ class _Rewriting:
             made["$ref"] = self._reference(schema["$ref"], inside)
         for keyword in _PARTS:
             if keyword in schema:
-                # a discriminator tells the cases apart, so that only one can be meant
-                written = (
-                    "anyOf" if keyword == "oneOf" and "discriminator" in schema and "anyOf" not in schema else keyword
-                )
-                made[written] = [self._schema(value, part=inside) for value in schema[keyword]]
+                only_one = keyword == "oneOf" and "anyOf" not in schema and self._only_one(schema, inside)
+                made["anyOf" if only_one else keyword] = [self._schema(value, part=inside) for value in schema[keyword]]
         further = self._texts(schema, made)
         if schema.get("unevaluatedItems") is False and "items" not in schema:
             made["items"] = False
@@ -119,6 +112,11 @@ class _Rewriting:
         if further:
             made["allOf"] = [*made.get("allOf", []), *further]
         return made
+
+    def _only_one(self, schema: dict[str, Any], part: bool) -> bool:
+        """Whether only one of the cases can be meant, as a discriminator says."""
+        closed = self._closed and not part
+        return "discriminator" in schema or told_apart(schema["oneOf"], self._resolve, self._steps, closed=closed)
 
     def _unique(self, schema: dict[str, Any]) -> dict[str, Any]:
         lists = unique_lists(schema, self._resolve, self._steps)
@@ -145,11 +143,10 @@ class _Rewriting:
         made["additionalProperties"] = False
         return []
 
-    @staticmethod
-    def _texts(schema: dict[str, Any], made: dict[str, Any]) -> list[dict[str, Any]]:
+    def _texts(self, schema: dict[str, Any], made: dict[str, Any]) -> list[dict[str, Any]]:
         """What ``format`` and the like say of strings, beside the pattern in ``made``."""
         patterns = without_look_aheads(schema["pattern"]) if "pattern" in schema else []
-        if (content := content_pattern(schema)) is not None:
+        if (content := content_pattern(schema, self._resolve, self._steps)) is not None:
             patterns.append(content)
         if patterns:
             made["pattern"] = patterns[0]

@@ -37,7 +37,7 @@ def unique_lists(schema: dict[str, Any], resolve: Callable[[str], Any], steps: S
     """All lists that follow ``schema``, whose ``uniqueItems`` is true; None: too many to write out."""
     if schema.get("type") != "array" or "items" not in schema or "prefixItems" in schema:
         return None
-    found = _values(schema["items"], resolve, steps)
+    found = few_values(schema["items"], resolve, steps)
     values = None if found is None else list({json.dumps(value, sort_keys=True): value for value in found}.values())
     if values is None or len(values) > _MOST:
         return None
@@ -47,7 +47,7 @@ def unique_lists(schema: dict[str, Any], resolve: Callable[[str], Any], steps: S
     return [list(chosen) for length in range(least, most + 1) for chosen in choose(values, length)]
 
 
-def _values(schema: Any, resolve: Callable[[str], Any], steps: Steps, depth: int = _DEPTH) -> list[Any] | None:
+def few_values(schema: Any, resolve: Callable[[str], Any], steps: Steps, depth: int = _DEPTH) -> list[Any] | None:
     """The values that follow ``schema``; None: not few, or not known."""
     if not isinstance(schema, dict) or depth == 0:
         return None
@@ -59,9 +59,9 @@ def _values(schema: Any, resolve: Callable[[str], Any], steps: Steps, depth: int
         few = {"null": [None], "boolean": [False, True]}
         return [value for name in names for value in few[name]] if set(names) <= few.keys() else None
     if keywords == {"$ref"}:
-        return _values(resolve(schema["$ref"]), resolve, steps, depth - 1)
+        return few_values(resolve(schema["$ref"]), resolve, steps, depth - 1)
     if keywords == {"anyOf"}:
-        cases = [_values(case, resolve, steps, depth - 1) for case in schema["anyOf"][: _MOST + 1]]
+        cases = [few_values(case, resolve, steps, depth - 1) for case in schema["anyOf"][: _MOST + 1]]
         return None if None in cases else [value for case in cases if case for value in case]
     if keywords in ({"const"}, {"enum"}):
         values = [schema["const"]] if "const" in schema else schema["enum"]
