@@ -304,6 +304,7 @@ def _model_source(flags: Mapping[str, Any], folder: Path, config: ModelConfig) -
         aliases=frozenset({flags["model"], str(folder)}),
         adapters=flags["enable_lora"],
         runtime_adapters=flags["enable_lora"] and flags["allow_runtime_lora_updating"],
+        open_schemas=flags["open_schemas"],
         **text_fields(flags),
     )
 

@@ -58,6 +58,7 @@ class ServedModel:
     adapters: bool = False
     """Requests may name LoRA adapters."""
     runtime_adapters: bool = False
+    open_schemas: bool = False
     """Clients may load and unload them."""
 
 
@@ -84,6 +85,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     """A name of :data:`~blade_llm.text.reasoning.REASONING_PARSERS`, or ``none``; None: what the template shows."""
     adapters: bool = False
     runtime_adapters: bool = False
+    open_schemas: bool = False
 
 
 def load_served_model(source: ModelSource) -> ServedModel:
@@ -109,6 +111,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
         aliases=source.aliases,
         adapters=source.adapters,
         runtime_adapters=source.runtime_adapters,
+        open_schemas=source.open_schemas,
         default_chat_template_kwargs=source.default_chat_template_kwargs,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
         task=source.task,

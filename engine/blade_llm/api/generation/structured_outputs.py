@@ -13,6 +13,7 @@ import msgspec
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import BusyError, GrammarSpecError
+from blade_llm.sampling.guided.text import with_closed_objects
 from blade_llm.sampling.guided.validation import Validator
 
 ANY_OBJECT = GrammarSpec("json", '{"type": "object"}')
@@ -106,6 +107,8 @@ async def validated_structure(fields: StructureFields, validator: Validator) -> 
     if requested is None:
         return None, ""
     structure, name = requested
+    if validator.closes_objects:
+        structure = with_closed_objects(structure)
     await check_structure(structure, validator, name)
     return structure, _field(name)
 

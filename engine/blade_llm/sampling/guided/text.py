@@ -14,6 +14,7 @@ import msgspec
 
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import GrammarSpecError
+from blade_llm.sampling.guided.json_schema.objects import CLOSED
 from blade_llm.sampling.guided.json_schema.rewriting import rewritten
 from blade_llm.sampling.guided.lark import with_json_options
 from blade_llm.sampling.guided.prepare import json_options
@@ -34,6 +35,18 @@ def grammar_text(spec: GrammarSpec) -> str:
             return _lark("start: " + " | ".join(map(literal, choices(spec))))
         case "grammar":
             return _lark(with_json_options(spec.value, _for_lark))
+
+
+def with_closed_objects(spec: GrammarSpec) -> GrammarSpec:
+    """``spec`` whose objects take no keys that they do not list, if it is a JSON Schema that does not say which.
+
+    The text is not read: that is for the threads that compile it. A later keyword of the same name counts.
+    """
+    before, brace, rest = spec.value.partition("{")
+    if spec.kind != "json" or not brace or before.strip():
+        return spec
+    comma = "" if rest.lstrip().startswith("}") else ", "
+    return GrammarSpec("json", f'{{"{CLOSED}": true{comma}{rest}')
 
 
 def choices(spec: GrammarSpec) -> list[str]:

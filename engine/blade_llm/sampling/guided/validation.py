@@ -45,6 +45,9 @@ def validate(spec: GrammarSpec) -> None:
 class Validator:
     """:func:`validate` for an event loop: in threads, with a time limit and a cache."""
 
+    closes_objects: bool = True
+    """Objects of requests' schemas take no keys that they do not list, unless a schema says otherwise."""
+
     def __init__(self, seconds: float = limits.COMPILE_SECONDS) -> None:
         self._seconds = seconds
         self._threads = DaemonThreads(_THREADS, "validate")

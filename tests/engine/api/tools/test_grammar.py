@@ -144,6 +144,7 @@ def test_guided_arguments_are_those_the_schema_names(parameters: dict[str, Any] 
         "type": "object",
         **(parameters or {"properties": {}}),
         "additionalProperties": 0,
+        "x-blade-closed": True,
     }
     assert free.schema(function) == {"type": "object"}
 
