@@ -181,7 +181,7 @@ class _Walk:
             raise GrammarSpecError(f"{path}: keyword {keyword!r} is not supported; {_REFUSED[keyword]}")
         elif keyword == "unevaluatedItems" and value is False and any(part in schema for part in ("$ref", *_COMBINING)):
             raise GrammarSpecError(
-                f"{path}: keyword {keyword!r} is supported only beside prefixItems; write items: false"
+                f"{path}: keyword {keyword!r} is not supported here; write items: false into each case"
             )
         elif keyword not in _VALUES and keyword not in ANNOTATIONS and not is_annotation(keyword):
             raise GrammarSpecError(f"{path}: keyword {keyword!r} is not supported; did you mean {_meant(keyword)!r}?")

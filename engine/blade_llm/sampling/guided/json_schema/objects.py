@@ -29,6 +29,7 @@ class Keys:
     """The keys that a schema and what it combines list.
 
     Attributes:
+        listed: one of them lists keys, be it none.
         others: one of them says itself what other keys there are.
         alternatives: not all of them hold at once.
     """
@@ -36,6 +37,7 @@ class Keys:
     names: dict[str, None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
     least: int = 0
+    listed: bool = False
     others: bool = False
     alternatives: bool = False
 
@@ -44,6 +46,7 @@ class Keys:
             return
         seen.add(id(schema))
         steps.take(1 + len(schema.get("properties", ())) + len(schema.get("required", ())))
+        self.listed |= "properties" in schema or "patternProperties" in schema
         self.names |= dict.fromkeys(schema.get("properties", ()))
         self.names |= dict.fromkeys(schema.get("required", ()))
         self.patterns |= dict.fromkeys(schema.get("patternProperties", ()))
@@ -73,7 +76,7 @@ def is_composed(schema: dict[str, Any]) -> bool:
 
 def closing(keys: Keys) -> dict[str, Any] | None:
     """A schema of objects with ``keys`` and no others; None where that cannot be meant."""
-    if keys.others or not (keys.names or keys.patterns) or (keys.least > len(keys.names) and not keys.patterns):
+    if keys.others or not keys.listed or (keys.least > len(keys.names) and not keys.patterns):
         return None
     made: dict[str, Any] = {"properties": dict.fromkeys(keys.names, True), "additionalProperties": False}
     return made | ({"patternProperties": dict.fromkeys(keys.patterns, True)} if keys.patterns else {})
