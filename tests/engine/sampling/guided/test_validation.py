@@ -69,7 +69,7 @@ def test_unsupported_keywords_are_refused_with_their_place(keyword: str, value: 
         ({"x-blade-closed": 1}, "#/x-blade-closed: must be true or false"),
         (
             {"properties": {"a": {"propertyNames": {"enum": ["b"], "maxLength": 3}}}},
-            "#/properties/a/propertyNames: keyword 'propertyNames' is supported with",
+            "#/properties/a/propertyNames: keyword 'propertyNames' is not supported but with",
         ),
         (
             {"properties": {"b": True}, "propertyNames": {"pattern": "^a"}},

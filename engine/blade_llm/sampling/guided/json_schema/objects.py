@@ -105,8 +105,8 @@ def with_named_properties(schema: dict[str, Any], resolve: Resolve, place: objec
     pattern = _pattern(names, keywords)
     if pattern is None or properties or "patternProperties" in schema:
         raise GrammarSpecError(
-            f"{place}: keyword 'propertyNames' is supported with enum, const, one of pattern, format or lengths, and "
-            "without properties and patternProperties beside it; leave it out"
+            f"{place}: keyword 'propertyNames' is not supported but with enum, const, one of pattern, format or "
+            "lengths, and without properties and patternProperties beside it; leave it out"
         )
     if pattern == "":
         return made
