@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.unheld import note_unheld
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import BusyError, GrammarSpecError
 from blade_llm.sampling.guided.text import with_closed_objects
@@ -119,7 +120,7 @@ async def check_structure(structure: GrammarSpec, validator: Validator, name: st
     503 when all validators are busy.
     """
     try:
-        await validator.validate(structure)
+        note_unheld(await validator.validate(structure))
     except GrammarSpecError as error:
         raise bad_request(f"{name}: {error}", _field(name)) from None
     except BusyError as error:

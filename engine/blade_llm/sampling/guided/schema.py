@@ -15,6 +15,7 @@ from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.json_schema.objects import CLOSED, listed_keys, with_named_properties
 from blade_llm.sampling.guided.json_schema.steps import Steps
+from blade_llm.sampling.guided.json_schema.unique import unique_lists
 from blade_llm.sampling.guided.lengths import TextLengths
 from blade_llm.sampling.guided.numbers import NumberBounds
 from blade_llm.sampling.guided.recursion import check_ends
@@ -73,16 +74,20 @@ def _meant(keyword: str) -> str | None:
     return named[near[0]] if near else None
 
 
-def check_schema(schema: Any, lengths: TextLengths | None = None) -> None:
-    """Raise :class:`GrammarSpecError` for a schema that cannot be followed to the letter.
+def check_schema(schema: Any, lengths: TextLengths | None = None) -> tuple[str, ...]:
+    """Raise :class:`GrammarSpecError` for a schema with a constraint that cannot be followed.
+
+    Returns the places, as JSON pointers, of each ``uniqueItems`` that outputs are not held to.
 
     Args:
         lengths: of the schemas checked before that outputs may have to follow as well.
     """
     _check_size(schema)
     references = References(schema)
-    _Walk(schema, references, lengths or TextLengths()).run()
+    walk = _Walk(schema, references, lengths or TextLengths())
+    walk.run()
     check_ends(schema, lambda reference: references.resolve(reference, "#"))
+    return tuple(walk.unheld)
 
 
 def _check_size(schema: Any) -> None:
@@ -117,6 +122,8 @@ class _Walk:
         self._seen: set[int] = set()
         self._bounds = NumberBounds()
         self._steps = Steps()
+        self.unheld: list[str] = []
+        self._lists: list[tuple[dict[str, Any], Place]] = []
         self._objects: list[tuple[dict[str, Any], Place]] = []
         """Those whose keys are checked when every schema has the right form."""
         self._waiting: list[tuple[Any, Place]] = [(root, Place("#"))]
@@ -134,6 +141,8 @@ class _Walk:
                 for keyword, value in schema.items():
                     self._keyword(schema, keyword, value, path / keyword)
                 _check_counts(schema, path)
+                if schema.get("uniqueItems") is True:
+                    self._lists.append((schema, path))
                 if "propertyNames" in schema or schema.get("unevaluatedProperties") is False:
                     self._objects.append((schema, path))
                 self._bounds.add(schema, path, [child for child, _ in self._waiting[before:]])
@@ -142,6 +151,10 @@ class _Walk:
         self._lengths.check()
         for schema, path in self._objects:
             self._check_keys(schema, path)
+        self.unheld += [f"{path}/uniqueItems" for schema, path in self._lists if self._has_many(schema, path)]
+
+    def _has_many(self, schema: dict[str, Any], path: Place) -> bool:
+        return unique_lists(schema, lambda reference: self._references.resolve(reference, path), self._steps) is None
 
     def _check_keys(self, schema: dict[str, Any], path: Place) -> None:
         def resolve(reference: str) -> Any:

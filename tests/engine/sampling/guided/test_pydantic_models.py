@@ -12,8 +12,7 @@ from engine_support.pydantic_models import MODELS, STRICTER_THAN_THEIR_SCHEMA
 from engine_support.short_walks import short_walk
 
 from blade_llm.sampling.grammar_spec import GrammarSpec
-from blade_llm.sampling.guided.json_schema.unique import unheld_places
-from blade_llm.sampling.guided.references import References
+from blade_llm.sampling.guided.schema import check_schema
 from blade_llm.sampling.guided.validation import validate
 
 WALKS = 2
@@ -32,7 +31,7 @@ def _closed(schema: dict[str, Any]) -> GrammarSpec:
 
 def _held(schema: dict[str, Any]) -> dict[str, Any]:
     """``schema`` without each ``uniqueItems`` that outputs are documented not to be held to."""
-    unheld = frozenset(unheld_places(schema, lambda reference: References(schema).resolve(reference, "#")))
+    unheld = frozenset(check_schema(schema))
 
     def without(value: Any, place: str) -> Any:
         if isinstance(value, list):

@@ -1,13 +1,13 @@
 """``uniqueItems`` where the items have few values: the lists are written out, and no value is in one twice.
 
 A grammar cannot compare an item with those before it, so elsewhere nothing holds the rule
-(:func:`unheld_places` names these places).
+(:func:`~blade_llm.sampling.guided.schema.check_schema` names these places).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations, permutations
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ _MOST: Final = 7
 """Values, in the order of the schema then: 128 lists."""
 _DEPTH: Final = 8
 _LONGEST: Final = 64
-"""Values of one ``enum``, some of them perhaps not of the type."""
+"""Values of one ``enum``, some of them perhaps not of the type, and cases of an ``anyOf``."""
 _PLAIN: Final = frozenset({"type", "title", "description", "default", "examples", "deprecated"})
 _LISTS: Final = frozenset({"type", "items", "minItems", "maxItems", "uniqueItems"})
 """Keywords that the written out lists mean as well."""
@@ -56,12 +56,12 @@ def few_values(schema: Any, resolve: Callable[[str], Any], steps: Steps, depth: 
     names = schema.get("type", list(_OF_TYPE))
     names = names if isinstance(names, list) else [names]
     if not keywords:
-        few = {"null": [None], "boolean": [False, True]}
+        few: dict[Any, list[Any]] = {"null": [None], "boolean": [False, True]}
         return [value for name in names for value in few[name]] if set(names) <= few.keys() else None
     if keywords == {"$ref"}:
         return few_values(resolve(schema["$ref"]), resolve, steps, depth - 1)
-    if keywords == {"anyOf"}:
-        cases = [few_values(case, resolve, steps, depth - 1) for case in schema["anyOf"][: _MOST + 1]]
+    if keywords == {"anyOf"} and len(schema["anyOf"]) <= _LONGEST:
+        cases = [few_values(case, resolve, steps, depth - 1) for case in schema["anyOf"]]
         return None if None in cases else [value for case in cases if case for value in case]
     if keywords in ({"const"}, {"enum"}):
         values = [schema["const"]] if "const" in schema else schema["enum"]
@@ -74,16 +74,3 @@ def few_values(schema: Any, resolve: Callable[[str], Any], steps: Steps, depth: 
 def rest(schema: dict[str, Any]) -> dict[str, Any]:
     """What ``schema`` says beside what its written out lists mean."""
     return {key: value for key, value in schema.items() if key not in _LISTS}
-
-
-def unheld_places(schema: Any, resolve: Callable[[str], Any]) -> Iterator[str]:
-    """JSON pointers of each ``uniqueItems`` that outputs are not held to."""
-    stack, steps = [(schema, "#")], Steps()
-    while stack:
-        value, place = stack.pop()
-        if isinstance(value, dict):
-            if value.get("uniqueItems") is True and unique_lists(value, resolve, steps) is None:
-                yield f"{place}/uniqueItems"
-            stack += [(item, f"{place}/{key.replace('~', '~0').replace('/', '~1')}") for key, item in value.items()]
-        elif isinstance(value, list):
-            stack += [(item, f"{place}/{index}") for index, item in enumerate(value)]
