@@ -37,3 +37,5 @@ same output. Its presence marks the stream as resumable."""
 KV_BLOCKS: Final = "x-blade-kv-blocks"
 """Router → engine, ``1``: report the prompt's KV blocks. Engine → router: ``STRIDE:BASE64``, the first 8 bytes of the
 digest of every STRIDE-th full block of the prompt, concatenated."""
+UNHELD: Final = "x-blade-unheld"
+"""Engine → client: places (JSON pointers) of constraints in a request's schemas that outputs are not held to."""

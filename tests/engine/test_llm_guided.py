@@ -37,7 +37,7 @@ def test_outputs_follow_their_grammar_specs(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (GrammarSpec("json", '{"uniqueItems": true}'), "uniqueItems"),
+        (GrammarSpec("json", '{"contains": {}}'), "contains"),
         (GrammarSpec("regex", "(a"), "unclosed group"),
         (GrammarSpec("choice", "[]"), "at least one alternative"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, time
 from functools import lru_cache
@@ -65,6 +65,7 @@ class Driver:
         self.vocabulary: llguidance.LLTokenizer = load_vocabulary(folder, self.vocab_size, EOS)
         self.grammars = CachingGrammarCompiler(lambda: self.vocabulary, self.vocab_size)
         self._mask = np.empty(mask_words(self.vocab_size), np.int32)
+        self._first: dict[int, bytes] = {}
 
     def start(self, spec: GrammarSpec) -> MatcherGrammar:
         grammar = self.grammars.compile(spec).result(30)
@@ -105,6 +106,12 @@ class Driver:
     def text(self, token_ids: list[int], *, whole: bool = True) -> str:
         found: bytes = self.vocabulary.decode_bytes(token_ids)
         return found.decode() if whole else found.decode(errors="ignore")
+
+    def begins(self, token_id: int, with_one_of: Collection[int]) -> bool:
+        """Whether the bytes of a token begin with one of these."""
+        if token_id not in self._first:
+            self._first[token_id] = self.vocabulary.decode_bytes([token_id])[:1]
+        return bool(self._first[token_id]) and self._first[token_id][0] in with_one_of
 
     def takes(self, spec: GrammarSpec, text: str) -> bool:
         """Whether ``text`` is an output."""

@@ -309,6 +309,7 @@ def _model_source(flags: Mapping[str, Any], folder: Path, config: ModelConfig) -
         adapters=flags["enable_lora"],
         runtime_adapters=flags["enable_lora"] and flags["allow_runtime_lora_updating"],
         tokenizer_info=flags["enable_tokenizer_info_endpoint"],
+        open_schemas=flags["open_schemas"],
         **text_fields(flags),
     )
 

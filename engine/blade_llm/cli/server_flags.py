@@ -310,6 +310,12 @@ _LORA = (
         kind=boolean,
         default=False,
     ),
+    Flag(
+        name="open_schemas",
+        help="let objects of JSON Schemas that say nothing of additionalProperties have more keys than they list",
+        kind=boolean,
+        default=False,
+    ),
 )
 _DISTRIBUTED = (
     _off("enable_llumnix", "run under Llumnix"),

@@ -15,6 +15,7 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import install_error_handlers
 from blade_llm.api.common.request_id import RequestIdMiddleware
 from blade_llm.api.common.tasks import is_served, refuse
+from blade_llm.api.common.unheld import with_unheld_header
 from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.kv_blocks import with_blocks_header
 from blade_llm.api.responses import route as responses
@@ -59,6 +60,8 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
 
 
 def _endpoint(context: ServerContext, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    handler = with_unheld_header(handler)
+
     async def endpoint(request: Request) -> Response:
         with recorded(strict=context.strict_fields) as unknown:
             response = await handler(context, request)

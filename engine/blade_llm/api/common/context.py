@@ -52,6 +52,7 @@ class ServerContext:
     metrics: ServerMetrics = field(init=False)
 
     def __post_init__(self) -> None:
+        self.structures.closes_objects = not self.model.open_schemas
         counters = self.shared_stats.counters
         self.metrics = ServerMetrics(
             lambda: self.state, counters[self.process_index], counters, self.model.names[0], self.metric_aliases

@@ -59,6 +59,8 @@ class ServedModel:
     """Requests may name LoRA adapters."""
     runtime_adapters: bool = False
     """Clients may load and unload them."""
+    open_schemas: bool = False
+    """Objects of a schema may have properties that it does not name."""
     tokenizer_info: bool = False
     """Clients may read the tokenizer's configuration and the chat template."""
 
@@ -87,6 +89,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     adapters: bool = False
     runtime_adapters: bool = False
     tokenizer_info: bool = False
+    open_schemas: bool = False
 
 
 def load_served_model(source: ModelSource) -> ServedModel:
@@ -113,6 +116,7 @@ def load_served_model(source: ModelSource) -> ServedModel:
         adapters=source.adapters,
         runtime_adapters=source.runtime_adapters,
         tokenizer_info=source.tokenizer_info,
+        open_schemas=source.open_schemas,
         default_chat_template_kwargs=source.default_chat_template_kwargs,
         sampling_defaults=_sampling_defaults(folder / "generation_config.json"),
         task=source.task,

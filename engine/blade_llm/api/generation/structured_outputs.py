@@ -14,9 +14,11 @@ from typing import Any, Literal
 import msgspec
 
 from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.unheld import note_unheld
 from blade_llm.api.generation.ebnf import EbnfError, is_ebnf, lark_of_ebnf
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import BusyError, GrammarSpecError
+from blade_llm.sampling.guided.text import with_closed_objects
 from blade_llm.sampling.guided.validation import Validator
 
 ANY_OBJECT = GrammarSpec("json", '{"type": "object"}')
@@ -147,6 +149,8 @@ async def validated_structure(
     if requested is None:
         return None, ""
     structure, name = requested
+    if validator.closes_objects:
+        structure = with_closed_objects(structure)
     await check_structure(structure, validator, name)
     return structure, _field(name)
 
@@ -157,7 +161,7 @@ async def check_structure(structure: GrammarSpec, validator: Validator, name: st
     503 when all validators are busy.
     """
     try:
-        await validator.validate(structure)
+        note_unheld(await validator.validate(structure))
     except GrammarSpecError as error:
         raise bad_request(f"{name}: {error}", _field(name)) from None
     except BusyError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import msgspec
@@ -82,6 +83,8 @@ async def guided(
     """
     if parsing is None:
         return sampling
+    if use is not None and not validator.closes_objects:
+        use = dataclasses.replace(use, closed=False)
     calls = use is not None and parsing.calls is not None and (use.guided or sampling.grammar_spec is not None)
     if use is not None and calls:
         for index, function in enumerate(use.functions):

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.tools.requests import FunctionDefinition, NamedToolChoice, ToolChoice
+from blade_llm.sampling.guided.json_schema.objects import CLOSED
 
 MAX_TOOLS: Final = 128
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -32,6 +33,8 @@ class ToolUse:
     """The one to call, in mode ``named``."""
     parallel: bool = True
     """An output may hold several calls."""
+    closed: bool = True
+    """Objects of arguments take no keys that they do not list."""
 
     @property
     def allowed(self) -> list[FunctionDefinition]:
@@ -56,7 +59,8 @@ class ToolUse:
         """What guided arguments of ``function`` have to follow."""
         if self.mode == "auto" and not function.strict:
             return {"type": "object"}
-        return _closed({"type": "object", **(function.parameters or _NO_PARAMETERS)})
+        schema = {"type": "object", **(function.parameters or _NO_PARAMETERS)}
+        return _closed({CLOSED: True, **schema}) if self.closed and schema.get(CLOSED) is not False else schema
 
 
 def read_tools(

@@ -14,8 +14,11 @@ from blade_llm.sampling.guided.schema import check_schema
 from blade_llm.sampling.guided.text import choices, schema_of
 
 
-def check_text(spec: GrammarSpec) -> None:
-    """Raise :class:`GrammarSpecError` for limits that are exceeded, unsupported keywords, and endless recursion."""
+def check_text(spec: GrammarSpec) -> tuple[str, ...]:
+    """Raise :class:`GrammarSpecError` for limits that are exceeded, unsupported keywords, and endless recursion.
+
+    Returns the places in a JSON Schema that outputs are not held to.
+    """
     kind, text = spec.kind, spec.value
     if len(text) > limits.MAX_CHARACTERS[kind]:
         raise GrammarSpecError(f"has {len(text)} characters; the limit is {limits.MAX_CHARACTERS[kind]}")
@@ -25,7 +28,7 @@ def check_text(spec: GrammarSpec) -> None:
         raise GrammarSpecError("contains a lone surrogate, which is no character") from None
     match kind:
         case "json":
-            check_schema(schema_of(text))
+            return check_schema(schema_of(text))
         case "choice":
             choices(spec)
         case "grammar":
@@ -33,3 +36,4 @@ def check_text(spec: GrammarSpec) -> None:
             for schema in embedded_schemas(text):
                 check_schema(schema, lengths)
             check_recursion(text)
+    return ()

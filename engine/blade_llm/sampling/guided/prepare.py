@@ -1,8 +1,8 @@
-"""Rewrites a JSON Schema for llguidance, so that the outputs validate.
+"""How llguidance is to write the outputs of a JSON Schema.
 
-Its dates and times take days and seconds that do not exist, so patterns stand for them. An object's further keys are
-"any string but the listed ones" as text: spelled with ``\\u`` escapes a listed key passes for a further one, with any
-value. So outputs have no such escapes, except where a schema needs characters that need them.
+An object's further keys are "any string but the listed ones" as text: spelled with ``\\u`` escapes a listed key passes
+for a further one, with any value. So outputs have no such escapes, except where a schema needs characters that need
+them.
 """
 
 from __future__ import annotations
@@ -28,32 +28,11 @@ _NAMES_LONG: Final = re.compile(r"\\x[01]|\\x7[fF]|\\u00[01]|\\u007[fF]|\\[av]|\
 """In a pattern."""
 _EXCLUDING: Final = re.compile(r"\[\^(\\.|[^\]\\])*\]")
 
-_YEAR: Final = r"([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
-_LEAP_YEAR: Final = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
-_DAY: Final = r"((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
-_DATE: Final = f"({_YEAR}-{_DAY}|{_LEAP_YEAR}-02-29)"
-_HOUR: Final = r"([01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME: Final = rf"{_HOUR}:[0-5][0-9](\.[0-9]{{1,9}})?(Z|[+-]{_HOUR})"
-EXACT_FORMATS: Final[dict[str, dict[str, Any]]] = {
-    "date": {"pattern": f"^{_DATE}$"},
-    "time": {"pattern": f"^{_TIME}$"},
-    "date-time": {"pattern": f"^{_DATE}T{_TIME}$"},
-    "int32": {"minimum": -(2**31), "maximum": 2**31 - 1},
-    "int64": {"minimum": -(2**63) + 1024, "maximum": 2**63 - 1},  # llguidance keeps bounds as floats
-}
-"""Format → keywords that mean it."""
 _DATA: Final = ("const", "enum")
-_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")
-
-
-def prepared(schema: dict[str, Any]) -> dict[str, Any]:
-    """``schema``, checked before, with keywords that llguidance follows exactly. The original is not changed."""
-    made: dict[str, Any] = _exact(schema, names=False)
-    return made
 
 
 def json_options(schema: dict[str, Any]) -> dict[str, Any]:
-    """llguidance's options for ``schema``.
+    """llguidance's options for ``schema``, rewritten before.
 
     Raises :class:`GrammarSpecError` where a value needs an escape that would let keys escape their schemas.
     """
@@ -66,25 +45,6 @@ def json_options(schema: dict[str, Any]) -> dict[str, Any]:
             )
         escapes = _LONG_ESCAPES
     return {**_OPTIONS, "json_allowed_escapes": escapes}
-
-
-def _exact(value: Any, *, names: bool) -> Any:
-    """``names``: the keys are names and not keywords."""
-    if isinstance(value, list):
-        return [_exact(item, names=False) for item in value]
-    if not isinstance(value, dict):
-        return value
-    made = {
-        key: item if key in _DATA and not names else _exact(item, names=not names and key in _MAPS)
-        for key, item in value.items()
-        if names or key != "uniqueItems"  # was false
-    }
-    name = None if names else made.get("format")
-    if isinstance(name, str) and name in EXACT_FORMATS:
-        del made["format"]
-        parts = made.get("allOf", [])
-        made["allOf"] = [*(parts if isinstance(parts, list) else []), EXACT_FORMATS[name]]
-    return made
 
 
 def _is_open(schema: dict[str, Any]) -> bool:

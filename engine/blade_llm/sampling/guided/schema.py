@@ -1,56 +1,93 @@
-"""Checks that outputs can be held to a JSON Schema: llguidance ignores what it does not know; here it is refused.
+"""Checks that outputs can be held to a JSON Schema: a constraint that cannot be followed is refused, never ignored.
 
-Every schema that can be reached from the root is read as draft 2020-12. A keyword is supported, an annotation (which
-changes no output), or an error that names its place as a JSON pointer.
+Every schema that can be reached from the root is read as draft 2020-12. A keyword is supported, a constraint that is
+not, which is an error that names its place as a JSON pointer, or an annotation, as all names are that no draft knows.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.errors import GrammarSpecError
+from blade_llm.sampling.guided.json_schema.objects import CLOSED, listed_keys, with_named_properties
+from blade_llm.sampling.guided.json_schema.steps import Steps
+from blade_llm.sampling.guided.json_schema.unique import unique_lists
 from blade_llm.sampling.guided.lengths import TextLengths
 from blade_llm.sampling.guided.numbers import NumberBounds
 from blade_llm.sampling.guided.recursion import check_ends
 from blade_llm.sampling.guided.references import Place, References
 
-FORMATS: Final = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
-)  # fmt: skip
-INTEGER_FORMATS: Final = ("int32", "int64")
 ANNOTATIONS: Final = frozenset(
     {
         "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "$comment",
-        "discriminator",
+        "discriminator", "externalDocs", "xml", "propertyOrdering", "enumDescriptions", "markdownDescription",
     }
 )  # fmt: skip
-"""Keywords that change no output."""
+"""Names of keywords that change no output. There are others: see :func:`is_annotation`."""
 _TYPES: Final = ("null", "boolean", "object", "array", "number", "integer", "string")
 _DRAFTS: Final = ("draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema")
 _EXACT: Final = 2**53
-_HINTS: Final = {
-    "additionalItems": "write the first items as prefixItems and the others as items (draft 2020-12)",
-    "nullable": 'write "type": ["string", "null"] or the like',
-    "id": "write $id",
+_REFUSED: Final = {
+    "not": "say what is allowed",
+    "if": "write anyOf with the cases",
+    "then": "write anyOf with the cases",
+    "else": "write anyOf with the cases",
+    "contains": "leave it out",
+    "minContains": "leave it out",
+    "maxContains": "leave it out",
     "dependencies": "write anyOf with the cases",
     "dependentRequired": "write anyOf with the cases",
-    "components": "write $defs",
+    "dependentSchemas": "write anyOf with the cases",
+    "additionalItems": "write the first items as prefixItems and the others as items (draft 2020-12)",
+    "$dynamicRef": "write $ref",
+    "$recursiveRef": "write $ref",
+    "disallow": "say what is allowed",
+    "extends": "write allOf",
+    "divisibleBy": "write multipleOf",
+    "x-guidance": "leave it out",
 }
+"""Constraints that outputs cannot be held to → what to do instead."""
+_MISSPELT: Final = 0.88
+"""How similar a name is to a keyword that is meant."""
 
 
-def check_schema(schema: Any, lengths: TextLengths | None = None) -> None:
-    """Raise :class:`GrammarSpecError` for a schema that cannot be followed to the letter.
+def is_annotation(keyword: str) -> bool:
+    """Whether a keyword changes no output: no draft of JSON Schema has it as a constraint, nor is it one misspelt."""
+    if keyword in ANNOTATIONS:
+        return True
+    if keyword in _VALUES or keyword in _REFUSED:
+        return False
+    return keyword.startswith("x-") or _meant(keyword) is None
+
+
+@lru_cache(maxsize=1024)
+def _meant(keyword: str) -> str | None:
+    if len(keyword) > 32:
+        return None
+    lower = keyword.lower()
+    named = {name.lower(): name for name in (*_VALUES, *_REFUSED) if len(name) > 3}
+    near = difflib.get_close_matches(lower, named, 1, _MISSPELT)
+    return named[near[0]] if near else None
+
+
+def check_schema(schema: Any, lengths: TextLengths | None = None) -> tuple[str, ...]:
+    """Raise :class:`GrammarSpecError` for a schema with a constraint that cannot be followed.
+
+    Returns the places, as JSON pointers, of each ``uniqueItems`` that outputs are not held to.
 
     Args:
         lengths: of the schemas checked before that outputs may have to follow as well.
     """
     _check_size(schema)
     references = References(schema)
-    _Walk(schema, references, lengths or TextLengths()).run()
+    walk = _Walk(schema, references, lengths or TextLengths())
+    walk.run()
     check_ends(schema, lambda reference: references.resolve(reference, "#"))
+    return tuple(walk.unheld)
 
 
 def _check_size(schema: Any) -> None:
@@ -84,6 +121,11 @@ class _Walk:
         self._lengths = lengths
         self._seen: set[int] = set()
         self._bounds = NumberBounds()
+        self._steps = Steps()
+        self.unheld: list[str] = []
+        self._lists: list[tuple[dict[str, Any], Place]] = []
+        self._objects: list[tuple[dict[str, Any], Place]] = []
+        """Those whose keys are checked when every schema has the right form."""
         self._waiting: list[tuple[Any, Place]] = [(root, Place("#"))]
 
     def run(self) -> None:
@@ -99,10 +141,32 @@ class _Walk:
                 for keyword, value in schema.items():
                     self._keyword(schema, keyword, value, path / keyword)
                 _check_counts(schema, path)
+                if schema.get("uniqueItems") is True:
+                    self._lists.append((schema, path))
+                if "propertyNames" in schema or schema.get("unevaluatedProperties") is False:
+                    self._objects.append((schema, path))
                 self._bounds.add(schema, path, [child for child, _ in self._waiting[before:]])
                 self._lengths.add(schema)
         self._bounds.check()
         self._lengths.check()
+        for schema, path in self._objects:
+            self._check_keys(schema, path)
+        self.unheld += [f"{path}/uniqueItems" for schema, path in self._lists if self._has_many(schema, path)]
+
+    def _has_many(self, schema: dict[str, Any], path: Place) -> bool:
+        return unique_lists(schema, lambda reference: self._references.resolve(reference, path), self._steps) is None
+
+    def _check_keys(self, schema: dict[str, Any], path: Place) -> None:
+        def resolve(reference: str) -> Any:
+            return self._references.resolve(reference, path)
+
+        if "propertyNames" in schema:
+            with_named_properties(schema, resolve, path / "propertyNames")
+        if schema.get("unevaluatedProperties") is False and listed_keys(schema, resolve, self._steps).alternatives:
+            raise GrammarSpecError(
+                f"{path}/unevaluatedProperties: keyword 'unevaluatedProperties' is not supported together with anyOf "
+                "or oneOf; write additionalProperties into each case"
+            )
 
     def _keyword(self, schema: dict[str, Any], keyword: str, value: Any, path: Place) -> None:
         if keyword in _VALUES:
@@ -114,11 +178,6 @@ class _Walk:
         if keyword == "$schema":
             if not any(draft in value for draft in _DRAFTS):
                 raise GrammarSpecError(f"{path}: only drafts 6, 7, 2019-09 and 2020-12 are supported")
-        elif keyword == "format":
-            if value not in FORMATS and not (value in INTEGER_FORMATS and schema.get("type") == "integer"):
-                raise GrammarSpecError(
-                    f"{path}: format {value!r} is not supported; known: {', '.join(sorted(FORMATS))}"
-                )
         elif keyword == "$ref":
             self._waiting.append((self._references.resolve(value, path), Place(value)))
         elif keyword in ("enum", "const"):
@@ -131,16 +190,14 @@ class _Walk:
             self._waiting += [(item, path / str(index)) for index, item in enumerate(value)]
         elif keyword in _MAPS:
             self._waiting += [(item, path / name) for name, item in value.items()]
-        elif keyword not in _VALUES and keyword not in ANNOTATIONS and (keyword, value) != ("uniqueItems", False):
-            _refuse(keyword, path)
-
-
-def _refuse(keyword: str, path: Place) -> None:
-    if keyword.startswith("x-") and keyword != "x-guidance":
-        return
-    near = difflib.get_close_matches(keyword, _VALUES, 1, 0.8)
-    hint = _HINTS.get(keyword) or (f"did you mean {near[0]!r}?" if near else "leave it out")
-    raise GrammarSpecError(f"{path}: keyword {keyword!r} is not supported; {hint}")
+        elif keyword in _REFUSED:
+            raise GrammarSpecError(f"{path}: keyword {keyword!r} is not supported; {_REFUSED[keyword]}")
+        elif keyword == "unevaluatedItems" and value is False and any(part in schema for part in ("$ref", *_COMBINING)):
+            raise GrammarSpecError(
+                f"{path}: keyword {keyword!r} is not supported here; write items: false into each case"
+            )
+        elif keyword not in _VALUES and keyword not in ANNOTATIONS and not is_annotation(keyword):
+            raise GrammarSpecError(f"{path}: keyword {keyword!r} is not supported; did you mean {_meant(keyword)!r}?")
 
 
 def _check_counts(schema: dict[str, Any], path: Place) -> None:
@@ -176,6 +233,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -201,13 +262,15 @@ def _is_map(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-_ONE: Final = ("items", "additionalProperties")
-_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ONE: Final = ("items", "additionalProperties", "propertyNames")
+_COMBINING: Final = ("anyOf", "oneOf", "allOf")
+_LISTS: Final = (*_COMBINING, "prefixItems")
 _MAPS: Final = ("properties", "patternProperties")
 _COUNT: Final = ("a whole number from 0 to 2^31", _is_count)
 _NUMBER: Final = ("a number", _is_number)
 _TEXT: Final = ("a string", _is_text)
 _SCHEMA: Final = ("one schema (lists of items are written as prefixItems)", _is_schema)
+_FLAG: Final = ("true or false", _is_flag)
 _SCHEMAS: Final = ("a list of at least one schema", _is_schemas)
 _MAP: Final = ("an object", _is_map)
 _VALUES: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
@@ -215,7 +278,8 @@ _VALUES: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     "type": (f"one of {', '.join(_TYPES)}, or a list of them", _is_type),
     "enum": ("a list of at least one value", _is_schemas), "const": ("", lambda _: True),
     "anyOf": _SCHEMAS, "oneOf": _SCHEMAS, "allOf": _SCHEMAS,
-    "properties": _MAP, "patternProperties": _MAP, "additionalProperties": _SCHEMA,
+    "properties": _MAP, "patternProperties": _MAP, "additionalProperties": _SCHEMA, "propertyNames": _SCHEMA,
+    "unevaluatedProperties": _FLAG, "unevaluatedItems": _FLAG, "uniqueItems": _FLAG, "nullable": _FLAG, CLOSED: _FLAG,
     "required": ("a list of strings", _is_texts), "minProperties": _COUNT, "maxProperties": _COUNT,
     "items": _SCHEMA, "prefixItems": _SCHEMAS, "minItems": _COUNT, "maxItems": _COUNT,
     "pattern": _TEXT, "format": _TEXT, "minLength": _COUNT, "maxLength": _COUNT,

@@ -14,8 +14,10 @@ import msgspec
 
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import GrammarSpecError
+from blade_llm.sampling.guided.json_schema.objects import CLOSED
+from blade_llm.sampling.guided.json_schema.rewriting import rewritten
 from blade_llm.sampling.guided.lark import with_json_options
-from blade_llm.sampling.guided.prepare import json_options, prepared
+from blade_llm.sampling.guided.prepare import json_options
 
 _ASCII_CLASSES: Final = "dws"
 """``\\d``, ``\\w`` and ``\\s`` mean ASCII: an address of full-width digits is no address."""
@@ -33,6 +35,18 @@ def grammar_text(spec: GrammarSpec) -> str:
             return _lark("start: " + " | ".join(map(literal, choices(spec))))
         case "grammar":
             return _lark(with_json_options(spec.value, _for_lark))
+
+
+def with_closed_objects(spec: GrammarSpec) -> GrammarSpec:
+    """``spec`` whose objects take no keys that they do not list, if it is a JSON Schema that does not say which.
+
+    The text is not read: that is for the threads that compile it. A later keyword of the same name counts.
+    """
+    before, brace, rest = spec.value.partition("{")
+    if spec.kind != "json" or not brace or before.strip():
+        return spec
+    comma = "" if rest.lstrip().startswith("}") else ", "
+    return GrammarSpec("json", f'{{"{CLOSED}": true{comma}{rest}')
 
 
 def choices(spec: GrammarSpec) -> list[str]:
@@ -68,16 +82,17 @@ def _json(text: str) -> str:
     if not isinstance(schema, dict):
         raise GrammarSpecError("a JSON Schema must be an object")
     # every schema is read as draft 2020-12: other drafts' keywords that differ are refused (schema.py)
-    read = {key: value for key, value in schema.items() if key != "$schema"}
+    made = rewritten(schema)
     grammar: str = llguidance.LLMatcher.grammar_from_json_schema(
-        json.dumps(prepared(read)),
-        overrides=json_options(read),  # type: ignore[arg-type]
+        json.dumps(made),
+        overrides=json_options(made),  # type: ignore[arg-type]
     )
     return grammar
 
 
 def _for_lark(schema: dict[str, Any]) -> dict[str, Any]:
-    return {**prepared(schema), "x-guidance": json_options(schema)}
+    made = rewritten(schema)
+    return {**made, "x-guidance": json_options(made)}
 
 
 def _lark(text: str) -> str:

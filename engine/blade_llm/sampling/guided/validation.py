@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -31,49 +32,63 @@ _MAX_CACHED_CHARACTERS: Final = 4 * 2**20
 _BYTES: Final = 256
 
 
-def validate(spec: GrammarSpec) -> None:
-    """Raise :class:`GrammarSpecError` for a grammar spec that cannot be followed. Blocks while it compiles."""
-    check_text(spec)
+def validate(spec: GrammarSpec) -> tuple[str, ...]:
+    """Raise :class:`GrammarSpecError` for a grammar spec that cannot be followed. Blocks while it compiles.
+
+    Returns the places in a JSON Schema, as JSON pointers, that outputs are not held to.
+    """
+    unheld = check_text(spec)
     grammar = grammar_text(spec)
     if spec.kind == "grammar":
         failed, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=limits.parser_limits())
         if not failed and any("no tokenizer" in message for message in messages):
-            return  # names special tokens, which only the engine knows
+            return unheld  # names special tokens, which only the engine knows
     _compile(grammar)
+    return unheld
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    problem: str | None
+    unheld: tuple[str, ...] = ()
 
 
 class Validator:
     """:func:`validate` for an event loop: in threads, with a time limit and a cache."""
+
+    closes_objects: bool = True
+    """Objects of requests' schemas take no keys that they do not list, unless a schema says otherwise."""
 
     def __init__(self, seconds: float = limits.COMPILE_SECONDS) -> None:
         self._seconds = seconds
         self._threads = DaemonThreads(_THREADS, "validate")
         self._free = asyncio.Semaphore(_THREADS)
         """Free threads: the time limit of a spec begins when one takes it up."""
-        self._running: dict[GrammarSpec, asyncio.Future[str | None]] = {}
+        self._running: dict[GrammarSpec, asyncio.Future[_Finding]] = {}
         """Also those that took too long: a second request for one waits for the same thread."""
-        self._cached: OrderedDict[GrammarSpec, str | None] = OrderedDict()
-        """The error of a spec, or None; least recently used first."""
+        self._cached: OrderedDict[GrammarSpec, _Finding] = OrderedDict()
+        """Least recently used first."""
         self._characters = 0
 
-    async def validate(self, spec: GrammarSpec) -> None:
-        """Raise :class:`GrammarSpecError` for a grammar spec that cannot be followed.
+    async def validate(self, spec: GrammarSpec) -> tuple[str, ...]:
+        """Raise :class:`GrammarSpecError` for a grammar spec that cannot be followed; else as :func:`validate`.
 
         Raises :class:`BusyError` when no thread becomes free to find out.
         """
         if spec in self._cached:
             self._cached.move_to_end(spec)
-            problem = self._cached[spec]
+            found = self._cached[spec]
         else:
-            problem = await self._find(spec)
-        if problem is not None:
-            raise GrammarSpecError(problem)
+            found = await self._find(spec)
+        if found.problem is not None:
+            raise GrammarSpecError(found.problem)
+        return found.unheld
 
     def close(self) -> None:
         """Validate nothing more. Nobody waits for threads that are at work."""
         self._threads.close()
 
-    async def _find(self, spec: GrammarSpec) -> str | None:
+    async def _find(self, spec: GrammarSpec) -> _Finding:
         if spec not in self._running:
             try:
                 async with asyncio.timeout(self._seconds):
@@ -93,32 +108,31 @@ class Validator:
         )
 
     def _begin(self, spec: GrammarSpec) -> None:
-        found = asyncio.wrap_future(self._threads.submit(_problem, spec))
+        found = asyncio.wrap_future(self._threads.submit(_validated, spec))
         self._running[spec] = found
         found.add_done_callback(lambda found: self._end(spec, found))
 
-    def _end(self, spec: GrammarSpec, found: asyncio.Future[str | None]) -> None:
+    def _end(self, spec: GrammarSpec, found: asyncio.Future[_Finding]) -> None:
         self._free.release()
         del self._running[spec]
         if not found.cancelled() and found.exception() is None:
             self._store(spec, found.result())
 
-    def _store(self, spec: GrammarSpec, problem: str | None) -> None:
+    def _store(self, spec: GrammarSpec, found: _Finding) -> None:
         if spec in self._cached or len(spec.value) > _MAX_CACHED_CHARACTERS // 8:
             return
-        self._cached[spec] = problem
+        self._cached[spec] = found
         self._characters += len(spec.value)
         while len(self._cached) > _MAX_CACHED or self._characters > _MAX_CACHED_CHARACTERS:
             oldest, _ = self._cached.popitem(last=False)
             self._characters -= len(oldest.value)
 
 
-def _problem(spec: GrammarSpec) -> str | None:
+def _validated(spec: GrammarSpec) -> _Finding:
     try:
-        validate(spec)
+        return _Finding(None, validate(spec))
     except BaseException as error:
-        return str(as_grammar_spec_error(error))
-    return None
+        return _Finding(str(as_grammar_spec_error(error)))
 
 
 def _compile(grammar: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from blade_llm.sampling.guided.json_schema.objects import CLOSED
 from blade_llm.sampling.guided.schema import ANNOTATIONS
 from blade_llm.text.tool_parsers.argument_schemas import resolved
 
@@ -116,4 +117,5 @@ def embedded(schema: Any, root: dict[str, Any], place: str) -> Any:
         if key not in needed.setdefault(where, {}):
             needed[where][key] = root[where][key]
             waiting.append(root[where][key])
-    return {**schema, **needed} if needed else schema
+    closed = {CLOSED: True} if root.get(CLOSED) is True and isinstance(schema, dict) else {}
+    return {**closed, **schema, **needed} if needed or closed else schema

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from blade_llm.api.tools.grammar.arguments import ArgumentsError, embedded, read_arguments
 from blade_llm.api.tools.grammar.rules import Rules, either, escaped, json_value
+from blade_llm.sampling.guided.json_schema.objects import CLOSED
 from blade_llm.sampling.guided.schema import ANNOTATIONS
 from blade_llm.sampling.guided.text import literal
 from blade_llm.text.tool_parsers.argument_schemas import resolved
@@ -149,7 +150,9 @@ class _Values:
         return self._rules.rule(f"part_{self._index}_{self._num_parts}", expression)
 
     def _object(self, said: dict[str, Any]) -> str:
-        properties, others = said.get("properties", {}), said.get("additionalProperties", True)
+        properties = said.get("properties", {})
+        closed = self._root.get(CLOSED) is True and "properties" in said
+        others = said.get("additionalProperties", not closed)
         name = f"object_{self._index}_{self._num_objects}"
         self._num_objects += 1
         required = frozenset(said.get("required", ()))

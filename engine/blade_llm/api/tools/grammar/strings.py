@@ -8,7 +8,8 @@ import llguidance
 
 from blade_llm.api.tools.grammar.arguments import ArgumentsError
 from blade_llm.api.tools.grammar.rules import ANYTHING, escaped
-from blade_llm.sampling.guided.prepare import EXACT_FORMATS
+from blade_llm.sampling.guided.json_schema.formats import EXACT
+from blade_llm.sampling.guided.json_schema.patterns import without_look_aheads
 from blade_llm.text.tool_parsers.argument_schemas import Steps, TooManySteps, resolved
 
 _MOST_CASES: Final = 32
@@ -26,7 +27,6 @@ _FORMATS: Final = {
     "uri": rf"[a-z][a-z0-9+.-]*:\/\/{_HOST}(:[1-9][0-9]{{0,3}})?(\/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-F]{{2}})*)*"
     r"(\?([A-Za-z0-9._~!$&'()*+,;=:@\/?-]|%[0-9A-F]{2})*)?",
     "uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
-    "duration": r"P([0-9]{1,9}Y([0-9]{1,9}M([0-9]{1,9}D)?)?|[0-9]{1,9}W|[0-9]{1,9}D(T[0-9]{1,9}H)?|T[0-9]{1,9}[HMS])",
 }
 """Never more than what the format allows, sometimes less."""
 _Cases = list[tuple[str, ...]]
@@ -90,11 +90,11 @@ def _expressions(schema: dict[str, Any], place: str) -> list[str]:
             raise ArgumentsError(f"{place}: minLength {least} is more than maxLength {most}, so no string follows it")
         found.append(rf"(.|\n){{{least},{'' if most is None else most}}}")
     if "pattern" in schema:
-        found.append(_searched(schema["pattern"], f"{place}/pattern"))
+        found += [_searched(part, f"{place}/pattern") for part in without_look_aheads(schema["pattern"])]
     if "format" in schema:
-        name = schema["format"]
-        exact = EXACT_FORMATS.get(name, {}).get("pattern")
-        found.append(_FORMATS[name] if exact is None else exact.removeprefix("^").removesuffix("$"))
+        exact = EXACT.get(schema["format"], {}).get("pattern")
+        text = _FORMATS.get(schema["format"]) if exact is None else exact.removeprefix("^").removesuffix("$")
+        found += [] if text is None else [text]
     return found
 
 
