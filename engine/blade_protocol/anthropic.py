@@ -12,6 +12,9 @@ from blade_protocol import paths
 
 REQUEST_ID: Final = "request-id"
 """Anthropic's name of the header with the request's id."""
+BILLING_HEADER: Final = "x-anthropic-billing-header"
+"""What the first block of a coding agent's system prompt begins with. It differs in every request, and would leave
+nothing of the prefix cache, so it is no part of the prompt."""
 _BELOW_MESSAGES: Final = f"{paths.MESSAGES}/"
 _TYPES: Final[Mapping[int, str]] = {
     401: "authentication_error",

@@ -248,6 +248,7 @@ class HttpConnection:
             keep_alive=request.keep_alive,
             bodiless=request.method == b"HEAD",
             extra=server.cors.headers(request) if server.cors is not None else None,
+            path=request.path,
         )
         self._ahead = 0
         failed = False
@@ -286,7 +287,7 @@ class HttpConnection:
     def _refuse(self, refusal: Refused) -> None:
         """Respond to a malformed request, and let the client read that."""
         self._server.refused(refusal)
-        Client(self._flow, keep_alive=False).refuse(refusal)
+        Client(self._flow, keep_alive=False, path=refusal.path).refuse(refusal)
         transport = self._flow.transport
         if transport.is_closing():
             return  # writing found that the client is gone

@@ -131,6 +131,8 @@ class RequestReader:
     def refuse(self, refusal: Refused) -> None:
         """Queue an error response, and read nothing any more."""
         last = self.waiting[-1] if self.waiting else None
+        if self.stage is not IDLE:
+            refusal.path = self._target.partition(b"?")[0]
         self.stop()
         self._refusal = None
         refusal.__traceback__ = None  # its frames refer to this reader: a cycle

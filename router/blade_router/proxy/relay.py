@@ -17,6 +17,7 @@ from blade_router.statistics.revisions import Attempt
 MAX_BUFFERED = 8 << 20
 """Bytes of a unary response that are buffered so that it can be retried elsewhere; a longer one is streamed."""
 EVENT_END = b"\n\n"
+_MESSAGE_START = b"event: message_start\n"
 
 
 class BufferedResponse:
@@ -37,7 +38,11 @@ class BufferedResponse:
 
     def usage(self) -> Usage | None:
         """What a complete response says it used."""
-        return usage_of(self.body) if self.events is None else usage_of_stream(self.body[-TAIL:])
+        body = self.body
+        if self.events is None:
+            return usage_of(body)
+        begun = usage_of_stream(body[:TAIL]) if body.startswith(_MESSAGE_START) else None
+        return usage_of_stream(body[-TAIL:], begun)
 
 
 def begin(response: BufferedResponse, added: Headers, request: ClientRequest, client: Client) -> Awaitable[None]:
@@ -58,6 +63,8 @@ def begin(response: BufferedResponse, added: Headers, request: ClientRequest, cl
         request.answer.keep(response.body)
     if response.events is not None:
         request.events = response.body.count(EVENT_END)
+        if response.body.startswith(_MESSAGE_START):
+            request.begun_usage = usage_of_stream(response.body)
     return started
 
 
@@ -141,7 +148,7 @@ async def forward(
         return EngineShutdown("the engine shut down in the middle of it")
     if events is not None:
         chunk += events.end()
-        request.usage = usage_of_stream(events.last)
+        request.usage = usage_of_stream(events.last, request.begun_usage)
     await client.finish(chunk)
     return None
 

@@ -1,7 +1,7 @@
 """The headers of an engine's response that reach its client."""
 
 from blade_router.http.errors import Headers, Refused
-from blade_router.request.request import HOP_BY_HOP, REQUEST_ID, ROUTER_PREFIX
+from blade_router.request.request import ANTHROPIC_REQUEST_ID, HOP_BY_HOP, REQUEST_ID, ROUTER_PREFIX
 
 CORS = frozenset(
     b"access-control-" + name
@@ -15,7 +15,7 @@ ELSEWHERE = frozenset((b"location", b"content-location", b"refresh", b"alt-svc")
 """Headers that send a client to an address of the engine's choice: past the router, its keys and its limits."""
 REDIRECTS = frozenset((300, 301, 302, 303, 305, 307, 308))
 
-_NOT_FORWARDED = HOP_BY_HOP | CORS | ELSEWHERE | {REQUEST_ID}
+_NOT_FORWARDED = HOP_BY_HOP | CORS | ELSEWHERE | {REQUEST_ID, ANTHROPIC_REQUEST_ID}
 _MEASURED = _NOT_FORWARDED | {b"content-length"}
 
 

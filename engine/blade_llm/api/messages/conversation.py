@@ -6,13 +6,10 @@ one role that follow each other are one.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from blade_llm.api.common.errors import ApiError, bad_request
-
-BILLING_HEADER: Final = "x-anthropic-billing-header"
-"""What the first block of a coding agent's system prompt begins with: it differs in every request, and would leave
-nothing of the prefix cache."""
+from blade_protocol.anthropic import BILLING_HEADER
 
 
 def messages_of(messages: list[Any], system: str | list[Any] | None) -> list[dict[str, Any]]:
