@@ -33,7 +33,7 @@ def as_chat(request: PromptFields, raw: Mapping[str, Any]) -> ChatRequest:
 
     Raises :class:`ApiError` 400.
     """
-    chat: dict[str, Any] = {name: value for name, value in raw.items() if name in AS_IN_CHAT}
+    chat: dict[str, Any] = {name: raw[name] for name in raw.keys() & AS_IN_CHAT & set(request.__struct_fields__)}
     chat["messages"] = messages_of(request.messages, request.system)
     if chat["messages"][-1]["role"] == "assistant":
         chat["continue_final_message"] = True

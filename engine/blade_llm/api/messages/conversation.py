@@ -15,7 +15,7 @@ from blade_protocol.anthropic import BILLING_HEADER
 def messages_of(messages: list[Any], system: str | list[Any] | None) -> list[dict[str, Any]]:
     """Chat messages for a request's ``messages`` and ``system``. Raises :class:`ApiError` 400 (which block)."""
     conversation = _Conversation()
-    if text := _system(system, "system"):
+    if system is not None and (text := _system(system, "system")):
         conversation.messages.append({"role": "system", "content": text})
     for index, message in enumerate(messages):
         conversation.add(message, f"messages[{index}]")
@@ -94,8 +94,6 @@ class _Conversation:
 
 
 def _system(content: Any, where: str) -> str:
-    if content is None:
-        return ""
     texts: list[str] = []
     for block, place in _blocks(content, where):
         if block.get("type") != "text":

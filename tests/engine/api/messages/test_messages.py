@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -98,7 +97,8 @@ def test_the_order_of_events(server: ServerProcess) -> None:
     assert once == [
         ("message_start", None),
         *(("content_block_start", None), ("ping", None)),
-        *(block("thinking_delta", "signature_delta")[1:] + [stop]),
+        *block("thinking_delta", "signature_delta")[1:],
+        stop,
         *block("text_delta"),
         stop,
         *block("input_json_delta"),
