@@ -33,7 +33,8 @@ def as_chat(request: PromptFields, raw: Mapping[str, Any]) -> ChatRequest:
 
     Raises :class:`ApiError` 400.
     """
-    chat: dict[str, Any] = {name: raw[name] for name in raw.keys() & AS_IN_CHAT & set(request.__struct_fields__)}
+    same = AS_IN_CHAT.intersection(request.__struct_fields__)
+    chat: dict[str, Any] = {name: value for name, value in raw.items() if name in same}
     chat["messages"] = messages_of(request.messages, request.system)
     if chat["messages"][-1]["role"] == "assistant":
         chat["continue_final_message"] = True
