@@ -15,6 +15,8 @@ REQUEST_ID: Final = "request-id"
 BILLING_HEADER: Final = "x-anthropic-billing-header"
 """What the first block of a coding agent's system prompt begins with. It differs in every request, and would leave
 nothing of the prefix cache, so it is no part of the prompt."""
+NO_THREADS: Final = "thread_unsupported_request"
+"""Code of an error after which the client's tool runner sends whole conversations."""
 _BELOW_MESSAGES: Final = f"{paths.MESSAGES}/"
 _TYPES: Final[Mapping[int, str]] = {
     401: "authentication_error",
@@ -29,18 +31,20 @@ _TYPES: Final[Mapping[int, str]] = {
 }
 
 
-class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MessageErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: str
     """``invalid_request_error``, ``not_found_error``, ``overloaded_error`` …"""
     message: str
     code: str | None = None
     """The code that the other routes have, which Anthropic's API has not."""
+    details: Mapping[str, str] | None = None
+    """``error_code``, where clients act on it."""
 
 
-class ErrorEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="error"):
+class MessageError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="error"):
     """A response other than 200, or the last event of a stream that fails."""
 
-    error: ErrorDetail
+    error: MessageErrorDetail
     request_id: str | None = None
 
 
@@ -51,8 +55,9 @@ def error_type(status: int) -> str:
 
 def error_body(status: int, message: str, code: str | None = None, request_id: str | None = None) -> bytes:
     """``{"type": "error", "error": {"type": …, "message": …}, "request_id": …}``"""
-    detail = ErrorDetail(type=error_type(status), message=message, code=code)
-    return msgspec.json.encode(ErrorEvent(error=detail, request_id=request_id))
+    details = {"error_code": code} if code == NO_THREADS else None
+    detail = MessageErrorDetail(type=error_type(status), message=message, code=code, details=details)
+    return msgspec.json.encode(MessageError(error=detail, request_id=request_id))
 
 
 def error_event(body: bytes) -> bytes:

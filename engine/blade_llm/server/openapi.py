@@ -50,7 +50,7 @@ def describe(routes: Iterable[Route], context: ServerContext) -> dict[str, Any]:
     routes = list(routes)
     bodies = [route.body for route in routes if route.body is not None]
     responses = [route.response for route in routes if route.response is not None]
-    described_types = [*bodies, *responses, ErrorBody, anthropic.ErrorEvent]
+    described_types = [*bodies, *responses, ErrorBody, anthropic.MessageError]
     _, components = msgspec.json.schema_components(described_types, ref_template=_SCHEMAS + "{name}")
     for body in bodies:
         components[body.__name__] = _request(components[body.__name__], body, context)
@@ -77,7 +77,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": (route.handler.__doc__ or "").partition("\n")[0],
         "responses": {"200": {"description": "The response", "content": content}},
     }
-    shape = anthropic.ErrorEvent if anthropic.speaks_anthropic(route.path) else ErrorBody
+    shape = anthropic.MessageError if anthropic.speaks_anthropic(route.path) else ErrorBody
     error = {"application/json": {"schema": _reference(shape)}}
     for status in sorted({*route.errors, *(_BODY_ERRORS if route.body else ())}):
         operation["responses"][str(status)] = {"description": _ERRORS[status], "content": error}

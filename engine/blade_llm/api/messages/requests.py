@@ -10,6 +10,7 @@ import msgspec
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import Refusal, parse
 from blade_llm.api.generation.requests import MAX_TEXT, SamplingFields
+from blade_protocol.anthropic import NO_THREADS
 
 _MAX_SEQUENCES: Final = 16
 Messages = Annotated[list[Any], msgspec.Meta(min_length=1)]
@@ -157,6 +158,8 @@ _Request = TypeVar("_Request", MessagesRequest, CountTokensRequest)
 
 def parse_request(raw: dict[str, Any], kind: type[_Request]) -> _Request:
     """``raw`` as a request. Raises :class:`ApiError` 400 that names the field."""
+    if raw.get("thread") is not None:
+        raise bad_request(f"'thread' is not taken: {REFUSED['thread'].reason}", "thread", NO_THREADS)
     ignored = IGNORED_BY_COUNT if kind is CountTokensRequest else IGNORED
     request = parse(raw, kind, ignored=ignored, refused=REFUSED)
     if isinstance(request, MessagesRequest):

@@ -221,7 +221,7 @@ def _error(response: httpx.Response, status: int, kind: str) -> str:
     body = response.json()
     assert (body["type"], body["error"]["type"]) == ("error", kind)
     assert body["request_id"] == response.headers["request-id"] == response.headers["x-request-id"]
-    assert set(body["error"]) <= {"type", "message", "code"}
+    assert set(body["error"]) <= {"type", "message", "code", "details"}
     return str(body["error"]["message"])
 
 
