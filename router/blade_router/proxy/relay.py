@@ -41,8 +41,14 @@ class BufferedResponse:
         body = self.body
         if self.events is None:
             return usage_of(body)
-        begun = usage_of_stream(body[:TAIL]) if body.startswith(_MESSAGE_START) else None
-        return usage_of_stream(body[-TAIL:], begun)
+        return usage_of_stream(body[-TAIL:], _begun_usage(body))
+
+
+def _begun_usage(events: bytes) -> Usage | None:
+    """What the first event of a message says of its prompt; None for other streams."""
+    if not events.startswith(_MESSAGE_START):
+        return None
+    return usage_of_stream(events[: events.find(EVENT_END)])
 
 
 def begin(response: BufferedResponse, added: Headers, request: ClientRequest, client: Client) -> Awaitable[None]:
@@ -63,8 +69,7 @@ def begin(response: BufferedResponse, added: Headers, request: ClientRequest, cl
         request.answer.keep(response.body)
     if response.events is not None:
         request.events = response.body.count(EVENT_END)
-        if response.body.startswith(_MESSAGE_START):
-            request.begun_usage = usage_of_stream(response.body)
+        request.begun_usage = _begun_usage(response.body)
     return started
 
 
