@@ -15,16 +15,19 @@ from blade_protocol.anthropic import BILLING_HEADER
 def messages_of(messages: list[Any], system: str | list[Any] | None) -> list[dict[str, Any]]:
     """Chat messages for a request's ``messages`` and ``system``. Raises :class:`ApiError` 400 (which block)."""
     conversation = _Conversation()
-    if system is not None and (text := _system(system, "system")):
-        conversation.messages.append({"role": "system", "content": text})
+    if system is not None and any(texts := _system(system, "system")):
+        conversation.messages.append({"role": "system", "content": texts})
     for index, message in enumerate(messages):
         conversation.add(message, f"messages[{index}]")
     return conversation.ended()
 
 
 class _Conversation:
+    """Texts stay apart until the end: to join them one by one would copy the first one each time."""
+
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
+        """``content`` and ``reasoning_content`` are lists of texts."""
 
     def add(self, message: Any, where: str) -> None:
         if not isinstance(message, dict):
@@ -35,8 +38,8 @@ class _Conversation:
             case "assistant":
                 self._assistant(_blocks(message.get("content"), f"{where}.content"))
             case "system":
-                text = _system(message.get("content"), f"{where}.content")
-                self.messages.append({"role": "system", "content": text})
+                texts = _system(message.get("content"), f"{where}.content")
+                self.messages.append({"role": "system", "content": texts})
             case _:
                 raise bad_request(f"{where}.role must be user or assistant", "messages")
 
@@ -48,10 +51,14 @@ class _Conversation:
                 raise bad_request(
                     "messages end with a tool_use; send its tool_result in a message after it", "messages"
                 )
-            if not last["content"]:
+            if not any(last["content"]):
                 self.messages.pop()
         if not self.messages:
             raise bad_request("messages hold no content", "messages")
+        for message in self.messages:
+            message["content"] = _joined(message["content"])
+            if "reasoning_content" in message:
+                message["reasoning_content"] = _joined(message["reasoning_content"])
         return self.messages
 
     def _user(self, blocks: list[tuple[dict[str, Any], str]]) -> None:
@@ -65,26 +72,24 @@ class _Conversation:
                     self.messages.append(_result(block, where))
                 case kind:
                     raise _unsupported(kind, where, "text and tool_result")
-        text = _joined(texts)
         last = self.messages[-1] if self.messages else {}
         if last.get("role") == "user":
-            last["content"] = _joined([last["content"], text])
-        elif text or last.get("role") != "tool":
-            self.messages.append({"role": "user", "content": text})
+            last["content"] += texts
+        elif any(texts) or last.get("role") != "tool":
+            self.messages.append({"role": "user", "content": texts})
 
     def _assistant(self, blocks: list[tuple[dict[str, Any], str]]) -> None:
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or last.get("tool_calls"):
-            last = {"role": "assistant", "content": ""}
+            last = {"role": "assistant", "content": []}
             self.messages.append(last)
         for block, where in blocks:
             match block.get("type"):
                 case "text":
-                    last["content"] = _joined([last["content"], _string(block, "text", where)])
+                    last["content"].append(_string(block, "text", where))
                 case "thinking":
-                    thought = _joined([last.get("reasoning_content", ""), _string(block, "thinking", where)])
-                    if thought:
-                        last["reasoning_content"] = thought
+                    if thought := _string(block, "thinking", where):
+                        last.setdefault("reasoning_content", []).append(thought)
                 case "redacted_thinking":
                     pass  # encrypted: nobody here can read it
                 case "tool_use":
@@ -93,7 +98,7 @@ class _Conversation:
                     raise _unsupported(kind, where, "text, thinking and tool_use")
 
 
-def _system(content: Any, where: str) -> str:
+def _system(content: Any, where: str) -> list[str]:
     texts: list[str] = []
     for block, place in _blocks(content, where):
         if block.get("type") != "text":
@@ -101,7 +106,7 @@ def _system(content: Any, where: str) -> str:
         text = _string(block, "text", place)
         if not text.startswith(BILLING_HEADER):
             texts.append(text)
-    return _joined(texts)
+    return texts
 
 
 def _result(block: dict[str, Any], where: str) -> dict[str, Any]:
@@ -114,7 +119,7 @@ def _result(block: dict[str, Any], where: str) -> dict[str, Any]:
         texts.append(_string(part, "text", place))
     if block.get("is_error"):
         texts = [": ".join(filter(None, ("Error", _joined(texts))))]
-    return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", where), "content": _joined(texts)}
+    return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", where), "content": texts}
 
 
 def _call(block: dict[str, Any], where: str) -> dict[str, Any]:

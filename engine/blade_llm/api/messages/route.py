@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -33,6 +34,8 @@ from blade_llm.text.output_parser import OutputParsing
 
 _COUNTED: Final = 4
 """Contexts' worth of text that is counted at most; of a longer prompt it is known that it does not fit."""
+_MANY_BLOCKS: Final = 4_000
+"""Blocks from which translating them would hold up other requests' tokens."""
 _IGNORED: Final = "x-blade-ignored"
 
 
@@ -41,7 +44,7 @@ async def create(context: ServerContext, request: Request) -> Response:
     context.require_service()
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw, MessagesRequest)
-    chat = seeded(as_chat(fields, raw), request)
+    chat = seeded(await _as_chat(fields, raw), request)
     model = context.resolve_model(chat.model)
     prompt = await _prompt(context, chat)
     room = prompt.sampling.max_tokens
@@ -82,11 +85,22 @@ async def count_tokens(context: ServerContext, request: Request) -> Response:
     """Number of tokens that a message's prompt has, without generating anything."""
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw, CountTokensRequest)
-    chat = as_chat(fields, raw)
+    chat = await _as_chat(fields, raw)
     context.resolve_model(chat.model)
     with with_message_field_names():
         body = {"input_tokens": await _count(context, chat)}
     return _with_ignored(Response(encode(body), media_type="application/json"), fields)
+
+
+async def _as_chat(fields: PromptFields, raw: dict[str, Any]) -> ChatRequest:
+    """The chat request. Raises :class:`ApiError` 400."""
+    blocks = 0
+    for message in fields.messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        blocks += len(content) if isinstance(content, list) else 1
+    if blocks > _MANY_BLOCKS:
+        return await asyncio.to_thread(as_chat, fields, raw)
+    return as_chat(fields, raw)
 
 
 async def _prompt(context: ServerContext, chat: ChatRequest) -> Prompt:

@@ -231,3 +231,10 @@ def test_fields_of_agents_and_of_samplers() -> None:
         seed=3,
     )
     assert (chat.stop, chat.temperature, chat.top_p, chat.top_k, chat.seed) == (["\n\nHuman:"], 0.5, 0.9, 40, 3)
+
+
+def test_many_small_blocks_are_joined_once() -> None:
+    """A hundred thousand of them beside a long one: joined one by one they would be copied for minutes."""
+    blocks = [text("x" * 1_000_000), *(text("y") for _ in range(100_000))]
+    (message,) = messages_of([user("z"), *([user(blocks)] + [user("w")] * 1_000)], None)
+    assert message["content"] == "\n".join(["z", "x" * 1_000_000, *["y"] * 100_000, *["w"] * 1_000])

@@ -292,3 +292,14 @@ def test_what_clients_of_anthropic_send(server: ServerProcess) -> None:
     }
     response = httpx.post(f"{server.url}/v1/messages?beta=true", json=body, headers=headers)
     assert (response.status_code, response.headers["request-id"], response.json()["id"]) == (200, "r-1", "msg_r-1")
+
+
+def test_very_many_blocks(server: ServerProcess) -> None:
+    few = [{"type": "text", "text": "cold"}]
+    many = [{"type": "text", "text": ""}] * 5_000 + few
+    counts = [
+        post(server, "/v1/messages/count_tokens", messages=[user(content)]).json()["input_tokens"]
+        for content in (few, many)
+    ]
+    assert counts[0] == counts[1]
+    assert message(server, False, many)["content"][0]["text"] == "It is cold."
