@@ -21,6 +21,7 @@ from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.tasks import is_served
 from blade_llm.api.completions import completions
 from blade_llm.api.generation.resumable import RESUMED
+from blade_llm.api.messages import route as messages
 from blade_llm.api.responses import route as responses
 from blade_protocol import paths
 from blade_protocol.resume import ResumeRequest
@@ -29,6 +30,7 @@ _ROUTES: Final[dict[str, Callable[[ServerContext, Request], Awaitable[Response]]
     paths.CHAT_COMPLETIONS: chat_completions,
     paths.COMPLETIONS: completions,
     paths.RESPONSES: responses.create,
+    paths.MESSAGES: messages.create,
 }
 _decode = msgspec.json.Decoder(ResumeRequest).decode
 

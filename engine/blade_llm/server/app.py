@@ -18,6 +18,7 @@ from blade_llm.api.common.tasks import is_served, refuse
 from blade_llm.api.common.unheld import with_unheld_header
 from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.kv_blocks import with_blocks_header
+from blade_llm.api.messages.errors import MessageErrorsMiddleware
 from blade_llm.api.responses import route as responses
 from blade_llm.engine.version import package_version
 from blade_llm.server import operations
@@ -38,6 +39,7 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
     app = FastAPI(title="BladeLLM", version=package_version(), redoc_url=None, redirect_slashes=False)
     install_error_handlers(app)
     app.add_middleware(AccessControl, rules=rules, token=rules.read_token())
+    app.add_middleware(MessageErrorsMiddleware)
     app.add_middleware(RequestIdMiddleware)
     app.add_middleware(PlainPaths, comments=context.comments)  # the last one added is the first to run
     served = [route for route in ROUTES if is_served(route.path, context.model.task)]

@@ -16,11 +16,14 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.embeddings import MAX_INPUTS, EmbeddingRequest
 from blade_llm.api.generation.prompt_tokens import MAX_CHOICES
 from blade_llm.api.generation.requests import SamplingFields
+from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest
+from blade_llm.api.messages.schemas import FIELDS as MESSAGE_FIELDS
 from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.api.responses.schemas import FIELDS as RESPONSE_FIELDS
 from blade_llm.engine.version import package_version
 from blade_llm.server.field_support import ignored_by, refused_by
 from blade_llm.server.routes import Route
+from blade_protocol import anthropic
 from blade_protocol.openai import ErrorBody
 
 _SCHEMAS: Final = "#/components/schemas/"
@@ -46,7 +49,8 @@ def describe(routes: Iterable[Route], context: ServerContext) -> dict[str, Any]:
     routes = list(routes)
     bodies = [route.body for route in routes if route.body is not None]
     responses = [route.response for route in routes if route.response is not None]
-    _, components = msgspec.json.schema_components([*bodies, *responses, ErrorBody], ref_template=_SCHEMAS + "{name}")
+    described_types = [*bodies, *responses, ErrorBody, anthropic.MessageError]
+    _, components = msgspec.json.schema_components(described_types, ref_template=_SCHEMAS + "{name}")
     for body in bodies:
         components[body.__name__] = _request(components[body.__name__], body, context)
     described: dict[str, dict[str, Any]] = {}
@@ -72,7 +76,8 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": (route.handler.__doc__ or "").partition("\n")[0],
         "responses": {"200": {"description": "The response", "content": content}},
     }
-    error = {"application/json": {"schema": _reference(ErrorBody)}}
+    shape = anthropic.MessageError if anthropic.speaks_anthropic(route.path) else ErrorBody
+    error = {"application/json": {"schema": _reference(shape)}}
     for status in sorted({*route.errors, *(_BODY_ERRORS if route.body else ())}):
         operation["responses"][str(status)] = {"description": _ERRORS[status], "content": error}
     if route.body is not None:
@@ -143,6 +148,8 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
         found["truncate_prompt_tokens"] = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
     if body is ResponsesRequest:
         found |= RESPONSE_FIELDS
+    if body in (MessagesRequest, CountTokensRequest):
+        found |= MESSAGE_FIELDS
     if body is EmbeddingRequest:
         found["input"] = prompts(MAX_INPUTS)
     found["tokens"] = {"type": "array", "items": token_id}

@@ -14,6 +14,9 @@ from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common import response_types as types
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.generation.requests import CompletionRequest
+from blade_llm.api.messages import route as messages
+from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest
+from blade_llm.api.messages.types import MessageObject, TokenCount
 from blade_llm.api.responses import route as responses
 from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.api.responses.types import ResponseObject
@@ -39,6 +42,8 @@ ROUTES: Final = (
     Route("POST", paths.CHAT_COMPLETIONS, chat.chat_completions, types.ChatCompletion, ChatRequest, streams=True),
     Route("POST", paths.COMPLETIONS, completions.completions, types.Completion, CompletionRequest, streams=True),
     Route("POST", paths.RESPONSES, responses.create, ResponseObject, ResponsesRequest, streams=True),
+    Route("POST", paths.MESSAGES, messages.create, MessageObject, MessagesRequest, streams=True),
+    Route("POST", paths.COUNT_TOKENS, messages.count_tokens, TokenCount, CountTokensRequest),
     Route("POST", paths.EMBEDDINGS, embeddings.embeddings, types.EmbeddingList, embeddings.EmbeddingRequest),
     Route("POST", paths.SCORE, scoring.score, types.ScoreList, scoring.ScoreRequest),
     Route("POST", paths.SCORE_BARE, scoring.score, types.ScoreList, scoring.ScoreRequest),

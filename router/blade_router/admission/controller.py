@@ -7,6 +7,7 @@ checked. What a request has reserved is given back when it ends, whatever ends i
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from blade_protocol.paths import MESSAGES
 from blade_protocol.routing import Limits, RouterConfig
 from blade_router.admission.interface import Admission
 from blade_router.admission.keys import KEY_HEADERS, Key, Keyring
@@ -237,7 +238,8 @@ class AdmissionController:
         salt = key.cache_salt if self.keyring.required and not self._config.share_prefix_cache else ""
         split = self.splits.get(request.fields.model or "") if self.splits else None
         adapter = "" if split is None else split.choose(request, counted=counted)
-        prepare(request, target, key.priority, ordered=ordered, salt=salt, adapter=adapter)
+        salted = bool(salt) and request.path == MESSAGES and self.catalog.orders(target.service)
+        prepare(request, target, key.priority, ordered=ordered, salt=salt, salts_messages=salted, adapter=adapter)
 
     def _target(self, request: ClientRequest, key: Key) -> Target | None:
         """The target of the request; None when engines have to be queried.

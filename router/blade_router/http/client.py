@@ -9,9 +9,13 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Final, Protocol
 
+from blade_protocol.anthropic import REQUEST_ID, speaks_anthropic
+from blade_protocol.paths import MESSAGES
 from blade_router.http import response_head
 from blade_router.http.errors import ClientGone, Headers, Refused, header_of
 
+_MESSAGES: Final = MESSAGES.encode()
+_REQUEST_ID: Final = REQUEST_ID.encode()
 COPY_LIMIT: Final = 64 * 1024
 """Bytes up to which copying a body costs less than sending it in parts."""
 COMMENT: Final = b"keep-alive"
@@ -95,9 +99,11 @@ class Client:
         keep_alive: the client would like to send another request after this one.
         bodiless: a HEAD request, which gets everything but the body.
         extra: headers for every response (CORS).
+        path: the request's, which decides the shape of errors.
     """
 
     __slots__ = (
+        "_anthropic",
         "_bodiless",
         "_chunked",
         "_error_event",
@@ -117,6 +123,7 @@ class Client:
         "complete",
         "gone",
         "keep_alive",
+        "request_id",
         "sent",
         "status",
     )
@@ -129,6 +136,7 @@ class Client:
         keep_alive: bool = True,
         bodiless: bool = False,
         extra: Headers | None = None,
+        path: bytes = b"",
     ) -> None:
         self.keep_alive = keep_alive
         self.status = 0
@@ -144,6 +152,9 @@ class Client:
         self._http11 = http11
         self._bodiless = bodiless
         self._extra = extra
+        self._anthropic = path.startswith(_MESSAGES) and speaks_anthropic(path.decode("latin-1"))
+        self.request_id = b""
+        """Where it is known: part of an error in Anthropic's shape."""
         self._chunked = False
         self._head = b""
         self._heartbeating = False
@@ -316,8 +327,15 @@ class Client:
         Raises:
             ClientGone: the client has disconnected.
         """
-        body = refusal.body
-        self.start(refusal.status, [*refusal.headers, (b"content-length", b"%d" % len(body))])
+        headers = refusal.headers
+        if self._anthropic:
+            body = refusal.message_body(self.request_id.decode("latin-1") or None)
+            if self.request_id:
+                headers.append((_REQUEST_ID, self.request_id))
+        else:
+            body = refusal.body
+        headers.append((b"content-length", b"%d" % len(body)))
+        self.start(refusal.status, headers)
         return self.finish(body)
 
     def heartbeat(self, comment: bytes, headers: Headers | None = None) -> Awaitable[None]:

@@ -251,6 +251,7 @@ class HttpConnection:
             keep_alive=request.keep_alive,
             bodiless=request.method == b"HEAD",
             extra=server.cors.headers(request) if server.cors is not None else None,
+            path=request.path,
         )
         self._ahead = 0
         failed = False
@@ -291,7 +292,7 @@ class HttpConnection:
         self._server.refused(refusal)
         cors = self._server.cors
         extra = cors.headers_for(self._reader.refused_origin) if cors is not None else None
-        Client(self._flow, keep_alive=False, extra=extra).refuse(refusal)
+        Client(self._flow, keep_alive=False, extra=extra, path=refusal.path).refuse(refusal)
         transport = self._flow.transport
         if transport.is_closing():
             return  # writing found that the client is gone

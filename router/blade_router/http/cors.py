@@ -2,13 +2,19 @@
 
 from collections.abc import Collection
 
+from blade_protocol import anthropic
 from blade_protocol import headers as names
 from blade_router.http.client import Client
 from blade_router.http.errors import Headers
 from blade_router.http.head import RawRequest
 
 _PREFLIGHT_SECONDS = b"600"
-_EXPOSED = ", ".join((names.REQUEST_ID, names.ENDPOINT, names.ROUTE_REASON, names.IGNORED, "retry-after")).encode()
+_EXPOSED = ", ".join(
+    (
+        *(names.REQUEST_ID, names.ENDPOINT, names.ROUTE_REASON, names.IGNORED, names.UNHELD),
+        *("retry-after", anthropic.REQUEST_ID),
+    )
+).encode()
 
 
 class Cors:

@@ -1,4 +1,5 @@
-"""Errors the router responds with itself, in the shape OpenAI clients expect.
+"""Errors the router responds with itself, in the shape OpenAI clients expect; on the paths of Anthropic's API, in that
+which its clients expect.
 
 Everything else a client reads comes from an engine, byte for byte.
 """
@@ -7,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from blade_protocol import anthropic
 from blade_protocol.openai import ErrorBody, ErrorDetail
 
 Headers = list[tuple[bytes, bytes]]
@@ -54,10 +56,16 @@ class Refused(Exception):
         self.kind = kind
         self.param = param
         self._headers = headers
+        self.path = b""
+        """The request's, where it is refused before it is complete."""
 
     @property
     def body(self) -> bytes:
         return error_body(self.status, str(self), self.code, self.kind, self.param)
+
+    def message_body(self, request_id: str | None) -> bytes:
+        """The body in Anthropic's shape."""
+        return anthropic.error_body(self.status, str(self), self.code, request_id)
 
     @property
     def headers(self) -> Headers:

@@ -135,6 +135,7 @@ class RequestReader:
         last = self.waiting[-1] if self.waiting else None
         if self.stage is not IDLE:
             self.refused_origin = header_of(self._headers, b"origin")
+            refusal.path = self._target.partition(b"?")[0]
         self.stop()
         self._refusal = None
         refusal.__traceback__ = None  # its frames refer to this reader: a cycle

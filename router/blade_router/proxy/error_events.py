@@ -4,12 +4,11 @@ from typing import Any
 
 import msgspec
 
-from blade_protocol import paths
+from blade_protocol import anthropic, paths
 from blade_router.request.request import ClientRequest
-from blade_router.request.routes import MESSAGES
 from blade_router.resume.numbered_events import ErrorEvent
 
-_STREAMS = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES, MESSAGES))
+_STREAMS = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES, paths.MESSAGES))
 
 _encode = msgspec.json.Encoder().encode
 
@@ -27,12 +26,12 @@ def error_event(path: str, body: bytes) -> bytes:
         code, message = str(error.get("code") or error.get("type") or "server_error"), str(error.get("message") or "")
         event = ErrorEvent(code=code, message=message or body.decode("utf-8", "replace"), sequence_number=0)
         return b"event: error\ndata: %b\n\n" % _encode(event)
-    if path == MESSAGES:
-        if error := _error(body):
-            kind = error.get("type")
+    if path == paths.MESSAGES:
+        if b'"type":"error"' not in body and (error := _error(body)):  # of an engine that is not ours
+            kind = str(error.get("type"))
             shown = {"type": "api_error" if kind == "server_error" else kind, "message": error.get("message")}
             body = _encode({"type": "error", "error": shown})
-        return b"event: error\ndata: %b\n\n" % body
+        return anthropic.error_event(body)
     return b"data: %b\n\n" % body
 
 

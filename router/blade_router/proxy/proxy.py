@@ -37,7 +37,13 @@ from blade_router.proxy.shadow import Shadows
 from blade_router.proxy.unavailable import unavailable
 from blade_router.request.output_size import samples
 from blade_router.request.read_usage import usage_of_stream
-from blade_router.request.request import NO_COMMENTS, REQUEST_ID, ClientRequest, read_request
+from blade_router.request.request import (
+    ANTHROPIC_REQUEST_ID,
+    NO_COMMENTS,
+    REQUEST_ID,
+    ClientRequest,
+    read_request,
+)
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -47,6 +53,7 @@ CLIENT_GONE = 499
 BROKEN = 502
 """The same of responses that began well and broke off."""
 
+_MESSAGES = frozenset((paths.MESSAGES, paths.COUNT_TOKENS))
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
@@ -130,6 +137,7 @@ class Proxy:
         key = ""
         try:
             request = await read_request(raw)
+            client.request_id = request.id
             if wants_stream(request):
                 client.expect_stream([(REQUEST_ID, request.id)], partial(error_event, request.path))
             raw.body = b""  # beside what it is rewritten to it would take the same memory again
@@ -391,7 +399,7 @@ class Proxy:
             logger.warning("the response of %s broke off after it had begun: %s", endpoint.name, str(lost))
             if events is not None and not events.split and events.over:
                 endpoint.health.record_failure(str(lost), lost)
-                request.usage = usage_of_stream(events.last)
+                request.usage = usage_of_stream(events.last, request.begun_usage)
                 await client.finish()
                 return response.status
             resumed = None
@@ -431,8 +439,11 @@ class Proxy:
         endpoint = choice.endpoint
         request.endpoint = endpoint.name
         request.route, request.route_words = choice, words
+        ids = [(REQUEST_ID, request.id)]
+        if request.path in _MESSAGES:
+            ids.append((ANTHROPIC_REQUEST_ID, request.id))
         if self._shows_routes(request):
             reason = request.route_reason.encode("ascii")
-            return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.name_header), (_REASON, reason)]
+            return [*ids, (_ENDPOINT, endpoint.name_header), (_REASON, reason)]
         # How much of a prompt is cached tells of other clients' prompts, and load of how many there are.
-        return [(REQUEST_ID, request.id), (_ENDPOINT, endpoint.public_name), (_REASON, choice.word)]
+        return [*ids, (_ENDPOINT, endpoint.public_name), (_REASON, choice.word)]

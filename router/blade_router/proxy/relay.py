@@ -18,6 +18,7 @@ from blade_router.statistics.revisions import Attempt
 MAX_BUFFERED = 8 << 20
 """Bytes of a unary response that are buffered so that it can be retried elsewhere; a longer one is streamed."""
 EVENT_END = b"\n\n"
+_MESSAGE_START = b"event: message_start\n"
 
 
 class BufferedResponse:
@@ -38,7 +39,17 @@ class BufferedResponse:
 
     def usage(self) -> Usage | None:
         """What a complete response says it used."""
-        return usage_of(self.body) if self.events is None else usage_of_stream(self.body[-TAIL:])
+        body = self.body
+        if self.events is None:
+            return usage_of(body)
+        return usage_of_stream(body[-TAIL:], _begun_usage(body))
+
+
+def _begun_usage(events: bytes) -> Usage | None:
+    """What the first event of a message says of its prompt; None for other streams."""
+    if not events.startswith(_MESSAGE_START):
+        return None
+    return usage_of_stream(events[: events.find(EVENT_END)])
 
 
 def begin(response: BufferedResponse, added: Headers, request: ClientRequest, client: Client) -> Awaitable[None]:
@@ -60,6 +71,7 @@ def begin(response: BufferedResponse, added: Headers, request: ClientRequest, cl
         request.answer.keep(response.body)
     if response.events is not None:
         request.events = response.body.count(EVENT_END) - num_comments(response.body)
+        request.begun_usage = _begun_usage(response.body)
     return started
 
 
@@ -143,7 +155,7 @@ async def forward(
         return EngineShutdown("the engine shut down in the middle of it")
     if events is not None:
         chunk += events.end()
-        request.usage = usage_of_stream(events.last)
+        request.usage = usage_of_stream(events.last, request.begun_usage)
     await client.finish(chunk)
     return None
 

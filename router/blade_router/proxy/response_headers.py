@@ -2,7 +2,7 @@
 
 from blade_protocol import headers as names
 from blade_router.http.errors import Headers, Refused
-from blade_router.request.request import HOP_BY_HOP, REQUEST_ID, ROUTER_PREFIX
+from blade_router.request.request import ANTHROPIC_REQUEST_ID, HOP_BY_HOP, REQUEST_ID, ROUTER_PREFIX
 
 CORS = frozenset(
     b"access-control-" + name
@@ -16,9 +16,9 @@ ELSEWHERE = frozenset((b"location", b"content-location", b"refresh", b"alt-svc")
 """Headers that send a client to an address of the engine's choice: past the router, its keys and its limits."""
 REDIRECTS = frozenset((300, 301, 302, 303, 305, 307, 308))
 
-_IGNORED = names.IGNORED.encode()
-"""The one header of ours that engines have for clients."""
-_NOT_FORWARDED = HOP_BY_HOP | CORS | ELSEWHERE | {REQUEST_ID}
+_FOR_CLIENTS = frozenset((names.IGNORED.encode(), names.UNHELD.encode()))
+"""Headers of ours that engines have for clients."""
+_NOT_FORWARDED = HOP_BY_HOP | CORS | ELSEWHERE | {REQUEST_ID, ANTHROPIC_REQUEST_ID}
 _MEASURED = _NOT_FORWARDED | {b"content-length"}
 
 
@@ -32,7 +32,7 @@ def forwardable(upstream: Headers, length: int | None) -> Headers:
     headers = [
         header
         for header in upstream
-        if header[0] not in dropped and (header[0] == _IGNORED or not header[0].startswith(ROUTER_PREFIX))
+        if header[0] not in dropped and (header[0] in _FOR_CLIENTS or not header[0].startswith(ROUTER_PREFIX))
     ]
     for connection in [value for name, value in upstream if name == b"connection"]:
         named = {token.strip() for token in connection.lower().split(b",")}

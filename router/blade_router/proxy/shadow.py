@@ -23,7 +23,7 @@ MAX_BODY: Final = 256 << 10
 """Bytes of a request's body: a larger one is not copied."""
 MAX_RUNNING: Final = 16
 """Copies under way in a process."""
-COPIED: Final = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS))
+COPIED: Final = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.MESSAGES))
 """What changes nothing in an engine, and answers in a text."""
 
 

@@ -45,8 +45,21 @@ class _Choice(msgspec.Struct, frozen=True):
     message: _Message | None = None
 
 
+class _Block(msgspec.Struct, frozen=True):
+    """Of a message of ``/v1/messages``, or what one of its events adds to it. Ids and signatures say nothing."""
+
+    text: str | None = None
+    thinking: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+    partial_json: str | None = None
+
+
 class _Body(msgspec.Struct, frozen=True):
     choices: list[_Choice] = []
+    content: list[_Block] = []
+    content_block: _Block | None = None
+    delta: _Block | None = None
 
 
 _decode_sampling = msgspec.json.Decoder(_Sampling).decode
@@ -96,7 +109,14 @@ def _text_of(data: bytes) -> str | None:
         body = _decode_body(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return "".join(map(_text, body.choices))
+    blocks = [*body.content, *(each for each in (body.content_block, body.delta) if each is not None)]
+    return "".join((*map(_text, body.choices), *map(_text_of_block, blocks)))
+
+
+def _text_of_block(block: _Block) -> str:
+    arguments = bytes(block.input).decode()
+    found = (block.thinking, block.text, block.name, block.partial_json, "" if arguments == "{}" else arguments)
+    return "".join(each for each in found if each)
 
 
 def _text(choice: _Choice) -> str:

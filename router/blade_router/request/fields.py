@@ -27,6 +27,8 @@ class RoutingFields(msgspec.Struct, frozen=True):
     chat: list[Message] | None = None
     """The messages, read in the same go as the other fields: those of a small body in which each has a text."""
     tools: msgspec.Raw = ABSENT
+    system: msgspec.Raw = ABSENT
+    """Of ``/v1/messages``: what stands before the messages."""
     prompt: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT

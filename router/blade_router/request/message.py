@@ -18,3 +18,9 @@ class Part(msgspec.Struct, frozen=True):
     """One part of a message's content."""
 
     text: msgspec.Raw = ABSENT
+    thinking: msgspec.Raw = ABSENT
+    name: msgspec.Raw = ABSENT
+    input: msgspec.Raw = ABSENT
+    """Of a block that calls a tool."""
+    content: msgspec.Raw = ABSENT
+    """Of a block with a tool's result."""

@@ -19,21 +19,22 @@ from blade_router.request.fields import RoutingFields, given, not_json, raw_fiel
 from blade_router.request.output_size import outputs, token_limit
 from blade_router.request.request import ClientRequest
 from blade_router.request.rewrite import insert_text, set_fields
-from blade_router.request.routes import MESSAGES, SCORING, check_kinds
+from blade_router.request.routes import SCORING, check_kinds
 
-WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE, *SCORING))
+WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE, paths.COUNT_TOKENS, *SCORING))
 """Paths where nothing is generated, as far as is known."""
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _LENGTHS = {
     paths.CHAT_COMPLETIONS: ("max_completion_tokens", "max_tokens"),
     paths.COMPLETIONS: ("max_tokens",),
     paths.RESPONSES: ("max_output_tokens",),
+    paths.MESSAGES: ("max_tokens",),
 }
 """The names of the output length's limit in each API. Every engine knows the last one."""
 _BELOW_RESPONSES = paths.RESPONSES + "/"
 
 SALTED = frozenset(
-    (*_LENGTHS, paths.EMBEDDINGS, *SCORING, "/v1/classify"),
+    (paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES, paths.EMBEDDINGS, *SCORING, "/v1/classify"),
 )
 """Paths whose bodies may have a ``cache_salt``: so BladeLLM, vLLM and SGLang call it."""
 
@@ -154,6 +155,7 @@ def prepare(
     *,
     ordered: bool = True,
     salt: str = "",
+    salts_messages: bool = False,
     adapter: str = "",
 ) -> None:
     """Apply its model's bounds and defaults to a request.
@@ -163,6 +165,7 @@ def prepare(
         ordered: engines read a priority, and take 0 where there is none.
         adapter: which one of those that share the requested name; empty: the name is no such one.
         salt: keeps the prefix cache of this client apart from others', whatever salt it sends; empty: it is shared.
+        salts_messages: engines read a salt in bodies of ``/v1/messages`` as well, as BladeLLM's do.
 
     Raises:
         Refused: 400, it requests more tokens than the model's bound; 403, its prompt cannot be kept apart.
@@ -197,14 +200,14 @@ def prepare(
                 defaults = _bounded(defaults, model.max_tokens)
     if adapter and fields.model != adapter:
         changes["model"] = adapter
-    if salt and request.path in SALTED:
+    if salt and (request.path in SALTED or (salts_messages and request.path == paths.MESSAGES)):
         own_salt = fields.cache_salt
         if own_salt is not msgspec.UNSET:
             changes["cache_salt"] = hashlib.sha256(f"{salt} {own_salt or ''}".encode()).hexdigest()[:32]
             salt = ""
-    elif salt and request.path == MESSAGES:
+    elif salt and request.path == paths.MESSAGES:
         message = (
-            f"{MESSAGES} cannot be used with an API key, as engines cannot keep its prompts apart in their "
+            f"{paths.MESSAGES} cannot be used with an API key, as engines cannot keep its prompts apart in their "
             "caches; use /v1/chat/completions, or have the prefix cache shared (share_prefix_cache)"
         )
         raise Refused(403, message, code="prefix_cache_not_shared", kind="permission_error")

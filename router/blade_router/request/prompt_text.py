@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from blade_protocol.anthropic import BILLING_HEADER
 from blade_router.request.abridge import MAX_TEXT, Abridged, abridge_at_once
 from blade_router.request.block_hashes import BLOCK as BLOCK
 from blade_router.request.block_hashes import hash_blocks
@@ -31,6 +32,7 @@ _SEPARATOR = b"\n"
 _LARGE_LIST = READ_AT_ONCE
 """Bytes of a list from which on no more than its first ``MAX_PARTS`` elements become objects."""
 _LARGE_PART = 1024
+_BILLING = b'"%b' % BILLING_HEADER.encode()
 _MESSAGE_BYTES = 26
 """Bytes of a message beside role and content: names, brackets, commas."""
 
@@ -60,7 +62,7 @@ class Prompt:
 
     def __init__(self, fields: RoutingFields, abridged: Abridged | None = None) -> None:
         chat = fields.chat
-        text = _plain_text(chat) if chat is not None and not fields.tools else None
+        text = _plain_text(chat) if chat is not None and not fields.tools and not fields.system else None
         full = False
         if text is None:
             pieces = _Pieces()
@@ -119,6 +121,8 @@ class _Pieces:
     def add_prompt(self, fields: RoutingFields) -> None:
         if fields.tools:
             self._add(fields.tools)
+        if given(fields.system):
+            self._add_content(fields.system)
         chat = fields.chat
         if chat is not None:
             self._add_chat(chat)
@@ -184,24 +188,37 @@ class _Pieces:
 
     def _add_read(self, message: Message) -> None:
         self._add(message.role)
-        content = message.content
-        if content:
-            if _is_list(content):
-                for part in self._some(content):
-                    self._add_part(part)
-            else:
-                self._add(content)
+        if message.content:
+            self._add_content(message.content)
         if message.tool_calls:
             self._add(message.tool_calls)
 
-    def _add_part(self, part: msgspec.Raw) -> None:
-        """A text counts like a message's whole content; anything else, like an image, by its digest."""
+    def _add_content(self, content: msgspec.Raw, *, nested: bool = False) -> None:
+        if _is_list(content):
+            for part in self._some(content):
+                self._add_part(part, nested)
+        elif not _is_billing(content):
+            self._add(content)
+
+    def _add_part(self, part: msgspec.Raw, nested: bool) -> None:
+        """A text counts like a message's whole content, and so do a tool's call and its result, whose
+        ``cache_control`` comes and goes; anything else, like an image, by its digest."""
         try:
-            text = _part(part).text
+            found = _part(part)
         except msgspec.ValidationError:
-            text = part
+            self._add(part)
+            return
+        text = found.text or found.thinking
         if text:
-            self._add(text)
+            if not _is_billing(text):
+                self._add(text)
+            return
+        if found.input or (found.content and not nested):
+            for piece in (found.name, found.input):
+                if piece:
+                    self._add(piece)
+            if found.content:
+                self._add_content(found.content, nested=True)
             return
         content = bytes(part)
         if len(content) > _LARGE_PART:
@@ -230,10 +247,15 @@ def expected_size(fields: RoutingFields) -> int:
 
 def _raw_size(fields: RoutingFields) -> int:
     """Bytes of the JSON that the text is taken from."""
-    size = len(fields.tools) + len(fields.messages) + len(fields.prompt) + len(fields.input)
+    size = len(fields.tools) + len(fields.system) + len(fields.messages) + len(fields.prompt) + len(fields.input)
     for message in fields.chat or ():
         size += len(message.role) + len(message.content) + len(message.tool_calls) + _MESSAGE_BYTES
     return size
+
+
+def _is_billing(text: msgspec.Raw) -> bool:
+    """It is the block that a coding agent changes with every request, and engines leave out."""
+    return bytes(memoryview(text)[: len(_BILLING)]) == _BILLING
 
 
 def _is_list(raw: msgspec.Raw) -> bool:

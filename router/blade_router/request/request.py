@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Collection
 from typing import Protocol
 
+from blade_protocol import anthropic
 from blade_protocol import headers as names
 from blade_router.http.body_budget import LARGE_BODY, BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
@@ -41,6 +42,7 @@ HOP_BY_HOP = frozenset(
 )
 """Headers about one connection (RFC 9110 section 7.6.1)."""
 REQUEST_ID = names.REQUEST_ID.encode()
+ANTHROPIC_REQUEST_ID = anthropic.REQUEST_ID.encode()
 _INTERNAL_TOKEN = names.INTERNAL_TOKEN.encode()
 NO_COMMENTS = names.COMMENTS.encode() + b": 0\r\n"
 """Line for a BladeLLM engine: the router keeps its client's stream alive itself."""
@@ -70,8 +72,19 @@ class ClientRequest:
     """
 
     __slots__ = (
-        *("_end", "_prompt", "_start", "abridged", "added_bytes", "added_headers", "answer", "attempts", "body"),
-        *("charge", "endpoint", "events", "fields", "first_byte_at", "headers", "id", "internal_token", "method"),
+        *("_end", "_prompt", "_start", "abridged", "added_bytes", "added_headers", "answer", "attempts", "begun_usage"),
+        *(
+            "body",
+            "charge",
+            "endpoint",
+            "events",
+            "fields",
+            "first_byte_at",
+            "headers",
+            "id",
+            "internal_token",
+            "method",
+        ),
         *("path", "route", "route_words", "status", "streamed", "usage"),
     )
 
@@ -111,6 +124,8 @@ class ClientRequest:
         """How that one was chosen."""
         self.route_words = ""
         """What came before: earlier tries."""
+        self.begun_usage: Usage | None = None
+        """What the first event of its stream says of that, where it does."""
         self.usage: Usage | None = None
         """Tokens its response says it used; known when it has ended."""
         self.attempts = 0

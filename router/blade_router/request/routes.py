@@ -17,12 +17,13 @@ Routes = dict[str, frozenset[str]]
 """Path → its methods."""
 _READ: Final = frozenset(("GET",))
 _POST: Final = frozenset(("POST",))
-MESSAGES: Final = "/v1/messages"
 
 EVERYWHERE: Final[Routes] = {
     paths.CHAT_COMPLETIONS: _POST,
     paths.COMPLETIONS: _POST,
     paths.RESPONSES: _POST,
+    paths.MESSAGES: _POST,
+    paths.COUNT_TOKENS: _POST,
     paths.EMBEDDINGS: _POST,
     paths.TOKENIZE: _POST,
     paths.DETOKENIZE: _POST,
@@ -35,7 +36,7 @@ SCORING: Final[Routes] = dict.fromkeys(
     (paths.SCORE, paths.SCORE_BARE, paths.RERANK, paths.RERANK_BARE, paths.RERANK_V2), _POST
 )
 _TOKENIZER: Final[Routes] = {paths.TOKENIZER_INFO: _READ}
-_MORE: Final = dict.fromkeys((paths.SCORE, paths.RERANK, "/v1/classify", MESSAGES, MESSAGES + "/count_tokens"), _POST)
+_MORE: Final = dict.fromkeys((paths.SCORE, paths.RERANK, "/v1/classify"), _POST)
 BY_KIND: Final[dict[EngineKind, Routes]] = {
     "blade": EVERYWHERE | SCORING | _TOKENIZER,
     "vllm": EVERYWHERE | SCORING | _TOKENIZER | _MORE,

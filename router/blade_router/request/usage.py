@@ -8,7 +8,7 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """Both APIs' names: chat and completions, responses."""
+    """The names of all APIs: chat and completions, responses, messages."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -16,6 +16,9 @@ class _Usage(msgspec.Struct):
     output_tokens: int = 0
     prompt_tokens_details: _Details | None = None
     input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    """These two are no part of ``input_tokens``."""
 
 
 class _Response(msgspec.Struct):
@@ -25,6 +28,7 @@ class _Response(msgspec.Struct):
 class _Body(msgspec.Struct):
     usage: _Usage | None = None
     response: _Response | None = None
+    message: _Response | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from blade_router.http.errors import Headers
 from blade_router.request.output_size import samples
 from blade_router.request.request import REQUEST_ID, ClientRequest
 
-_PATHS = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES))
+_PATHS = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES, paths.MESSAGES))
 _IDS = b"%b: 1\r\n" % names.STREAM_IDS.encode()
 _IDS_AND_SEED = b"%b%b: %%d\r\n" % (_IDS, names.SEED.encode())
 _CREATED = names.CREATED.encode()

@@ -4,22 +4,24 @@ The router forwards whole events only. That keeps every byte a client has receiv
 stream can still end in a proper error event, or be continued by another replica. For that an engine writes the token
 ids of what it has sent into the stream, as comments (:mod:`blade_protocol.resume`); they are kept here, and taken out.
 
-Two kinds of streams pass: chat and text completions, whose events have no names and which end in ``[DONE]``; and
-``/v1/responses``, whose events are named and numbered and whose last one says how the response ended.
+Three kinds of streams pass: chat and text completions, whose events have no names and which end in ``[DONE]``;
+``/v1/responses``, whose events are named and numbered and whose last one says how the response ended; and
+``/v1/messages``, whose events are named and whose last one is ``message_stop``.
 """
 
 from typing import Final
 
 import msgspec
 
-from blade_protocol import headers
+from blade_protocol import anthropic, headers
 from blade_protocol.resume import LOST
 from blade_router.http.errors import Headers, error_body
 from blade_router.resume.comments import num_comments
 from blade_router.resume.numbered_events import ErrorEvent, Numbered
 
 _DONE = b"data: [DONE]"
-_LAST_NAMES = (b"response.completed", b"response.incomplete", b"response.failed", b"error")
+_LAST_NAMES = (b"response.completed", b"response.incomplete", b"response.failed", b"message_stop", b"error")
+_OF_MESSAGES = (b"message_", b"content_block_", b"ping")
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n")
 _IDS_BEGIN: Final = b"\n\n: "
 _NEWLINE: Final = 10
@@ -95,6 +97,8 @@ class EventStream:
         message, code = f"the engine was lost in the middle of the answer ({why}); try again", "engine_lost"
         if not name:
             return b"data: " + error_body(500, message, code) + b"\n\n"
+        if name.startswith(_OF_MESSAGES):
+            return anthropic.error_event(anthropic.error_body(500, message, code))
         event = ErrorEvent(code=code, message=message, sequence_number=_number(data) + 1)
         return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
 

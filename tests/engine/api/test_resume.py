@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from engine_support.anthropic_events import message_of
 from engine_support.cut_streams import Cut, cut, groups_of, merged_stream, post_resume, responded
 from engine_support.fake_engine import write_script
 from engine_support.server_process import ServerProcess, running_server
@@ -20,6 +21,7 @@ from engine_support.tool_models import QWEN3, write_tool_model
 from blade_protocol import headers
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+ANTHROPIC = "/v1/messages"
 MESSAGES: Any = [{"role": "user", "content": "Weather?"}]
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "\u5317\u4eac \u2600"}}\n</tool_call>'
@@ -100,6 +102,34 @@ def test_responses(server: ServerProcess, model: Path, script: str) -> None:
     assert whole[1]["status"] == "completed"
     for data in resumed_everywhere(server, stream):
         assert responded(data) == whole
+
+
+@pytest.mark.parametrize(
+    ("script", "fields"),
+    [
+        (PLAIN, {}),
+        (f"<think>\nHm.\n</think>\n\nLet me see.\n{CALL}", {"thinking": {"type": "adaptive"}}),
+        (f"<think>\nHm.\n</think>\n\n{CALL}\n{CALL}", {}),
+        ("one two END three", {"stop_sequences": ["END"]}),
+        (PLAIN, {"max_tokens": 12}),
+    ],
+    ids=["plain", "thinking", "hidden-thinking", "stop-sequence", "length"],
+)
+def test_messages(server: ServerProcess, model: Path, script: str, fields: dict[str, Any]) -> None:
+    write_script(model, ("Weather?", script))
+    tool = {"name": "get_weather", "input_schema": {"type": "object"}}
+    stream = cut(server, ANTHROPIC, messages=MESSAGES, tools=[tool], **{"max_tokens": 200, **fields})
+    whole = _message(stream.data)
+    for data in resumed_everywhere(server, stream):
+        assert _message(data) == whole
+
+
+def _message(data: bytes) -> dict[str, Any]:
+    """The message; how much of its prompt was cached is each engine's own."""
+    message = message_of(data.decode())
+    usage = message["usage"]
+    message["usage"] = (usage["input_tokens"] + usage["cache_read_input_tokens"], usage["output_tokens"])
+    return message
 
 
 def test_the_ids_are_those_of_the_text(server: ServerProcess, model: Path) -> None:

@@ -19,6 +19,7 @@ CLIENTS = Path(os.environ.get("CLIENTS_PYTHON", EXAMPLES.parent / ".venv-clients
 PROGRAMS = {
     "openai_tools": ("openai", ["with_chat", "with_responses", "calls lookup("]),
     "openai_structured": ("openai", ["chat, pydantic    name=", "responses         name=", "guided_regex"]),
+    "anthropic_agent": ("anthropic", ["sorted", "calls lookup(", "tokens in the prompt", "stop_reason=end_turn"]),
     "langchain_chat": (
         "langchain_openai",
         [

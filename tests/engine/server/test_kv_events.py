@@ -118,7 +118,11 @@ def _response(text: str) -> tuple[str, dict[str, Any]]:
     return "/v1/responses", {"input": text, "max_output_tokens": 2}
 
 
-@pytest.mark.parametrize("kind", [_chat, _completion, _response])
+def _message(text: str) -> tuple[str, dict[str, Any]]:
+    return "/v1/messages", {"messages": [{"role": "user", "content": text}], "max_tokens": 2}
+
+
+@pytest.mark.parametrize("kind", [_chat, _completion, _response, _message])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_response_names_the_blocks_that_the_engine_stores(server: ServerProcess, kind: Any, stream: bool) -> None:
     path, body = kind(f"{kind.__name__} {stream}: {TEXT}")

@@ -33,7 +33,10 @@ CHECKS: Any = [
     response_schema_conformance,
     negative_data_rejection,
 ]
-BODIES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize")
+BODIES = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/embeddings", "/tokenize", "/detokenize"),
+)
 PLAIN = ("/v1/models", "/health", "/ready", "/live", "/metrics", "/metric", "/version")
 SECONDS = 60.0
 

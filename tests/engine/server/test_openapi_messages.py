@@ -1,5 +1,5 @@
-"""The OpenAPI document and the code agree on what a message is, and an item of a response's input: each takes just what
-the other takes."""
+"""The OpenAPI document and the code agree on what a message is, in either API, and an item of a response's input: each
+takes just what the other takes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from jsonschema import Draft202012Validator
 
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.conversation import checked_message
+from blade_llm.api.messages.conversation import messages_of as messages_of_blocks
+from blade_llm.api.messages.schemas import MESSAGE as BLOCK_MESSAGE
 from blade_llm.api.responses.conversation import TEXT_PARTS, messages_of
 from blade_llm.api.responses.schemas import ITEM
 from blade_llm.server.openapi import MESSAGE
 
 IS_MESSAGE = Draft202012Validator(MESSAGE).is_valid
+IS_BLOCK_MESSAGE = Draft202012Validator(BLOCK_MESSAGE).is_valid
 IS_ITEM = Draft202012Validator(ITEM).is_valid
 LEAVES: list[Any] = [None, "", "x", "text", 0, 1.5, True, [], {}, ["x"]]
 leaves = st.sampled_from(LEAVES)
@@ -53,6 +56,33 @@ items = objects(
     name=st.just("f"),
     arguments=st.just("{}"),
 )
+
+
+texts = st.one_of(
+    st.just("c"), st.lists(objects(type=st.sampled_from(["text", "image"]), text=st.just("t")), max_size=2)
+)
+blocks = objects(
+    type=st.sampled_from(["text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image"]),
+    text=st.just("t"),
+    thinking=st.just("h"),
+    id=st.just("toolu_1"),
+    name=st.just("f"),
+    input=st.just({"a": 1}),
+    tool_use_id=st.just("toolu_1"),
+    content=texts,
+    is_error=st.booleans(),
+)
+block_messages = objects(
+    role=st.sampled_from(["user", "assistant", "system", "tool"]),
+    content=st.one_of(st.just("c"), st.lists(st.one_of(blocks, leaves), max_size=2)),
+)
+
+
+@settings(max_examples=1_000)
+@given(block_messages)
+def test_the_document_and_the_code_take_the_same_blocks(message: dict[str, Any]) -> None:
+    after = {"role": "user", "content": "so that it is not the last one"}
+    assert is_taken(lambda: messages_of_blocks([message, after], None)) == IS_BLOCK_MESSAGE(message)
 
 
 @settings(max_examples=600)

@@ -47,6 +47,28 @@ def stream(*choices: dict[str, Any], end: str = "\n\n") -> Answer:
     return answer("".join([": a comment\n\n", *events, f"data: [DONE]{end}"]).encode(), True)
 
 
+def message(*, stream: bool) -> Answer:
+    """Of Anthropic's API."""
+    blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+        ({"type": "thinking", "thinking": ""}, [{"thinking": "hm"}, {"signature": "s"}]),
+        ({"type": "text", "text": ""}, [{"text": "It"}, {"text": " is"}]),
+        (
+            {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}},
+            [{"partial_json": '{"x"'}, {"partial_json": ":1}"}],
+        ),
+    ]
+    if not stream:
+        whole = [{"thinking": "hm", "signature": "s"}, {"text": "It is"}, {"id": "t", "name": "f", "input": {"x": 1}}]
+        return answer(
+            json.dumps({"content": whole}, separators=(",", ":")).encode().replace(b'"x": 1', b'"x":1'), False
+        )
+    events: list[dict[str, Any]] = [{"message": {"content": []}}, {"type": "ping"}]
+    for block, deltas in blocks:
+        events += [{"content_block": block}, *({"delta": delta} for delta in deltas), {"type": "content_block_stop"}]
+    events += [{"delta": {"stop_reason": "tool_use"}}, {"type": "message_stop"}]
+    return answer("".join([f"event: x\ndata: {json.dumps(each)}\n\n" for each in events]).encode(), True)
+
+
 def call(id: str, name: str | None, arguments: str) -> dict[str, Any]:
     return {"delta": {"tool_calls": [{"id": id, "index": 0, "function": {"name": name, "arguments": arguments}}]}}
 
@@ -63,6 +85,8 @@ def call(id: str, name: str | None, arguments: str) -> dict[str, Any]:
         ),
         (stream({"text": "a"}, {"text": "b"}, end="\r\n\r\n"), "ab"),
         (stream(call("c1", "f", ""), call("c1", None, '{"x":1}')), 'f{"x":1}'),
+        (message(stream=False), 'hmIt isf{"x":1}'),
+        (message(stream=True), 'hmIt isf{"x":1}'),
         (answer(b"data: {\n\n", True), None),
         (answer(b"<html>", False), None),
     ],

@@ -168,3 +168,84 @@ def test_messages_read_with_the_other_fields_give_the_same_text(messages: list[A
     assert prompt(small).text == prompt(large).text
     assert parse_fields(json.dumps(small).encode()).has_messages
     assert parse_fields(json.dumps(large).encode()).has_messages
+
+
+def message_of(role: str, *blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"role": role, "content": list(blocks)}
+
+
+def text(content: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": content, **more}
+
+
+TOOLS = [{"name": "read", "input_schema": {"type": "object", "description": LONG}}]
+CACHED = {"cache_control": {"type": "ephemeral"}}
+CALL = message_of("assistant", {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"path": LONG}})
+
+
+def result(content: Any, **more: Any) -> dict[str, Any]:
+    return message_of("user", {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **more})
+
+
+def test_a_coding_agents_conversation_shares_all_that_came_before() -> None:
+    """Each request has another first block of the system prompt, and its marks for the cache elsewhere."""
+
+    def system(number: int) -> list[dict[str, Any]]:
+        return [text(f"x-anthropic-billing-header: cch={number};"), text(LONG, **CACHED)]
+
+    first = prompt(chat(user([text(LONG, **CACHED)]), system=system(1), tools=TOOLS))
+    second = prompt(chat(user([text(LONG)]), CALL, result(LONG, **CACHED), system=system(2), tools=TOOLS))
+    third = prompt(
+        chat(
+            user([text(LONG)]),
+            CALL,
+            result([text(LONG)]),
+            message_of("assistant", text("Done.")),
+            user([text("more", **CACHED)]),
+            system=system(3),
+            tools=TOOLS,
+        )
+    )
+    assert shared(first, second) == len(first.chain) > 3 * len(LONG) // BLOCK - 2
+    assert shared(second, third) == len(second.chain) > 5 * len(LONG) // BLOCK - 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        chat(user(LONG), system="b" + LONG),
+        chat(user(LONG), system=[text("b" + LONG)]),
+        chat(user(LONG)),
+        chat(user(LONG), system="a" + LONG, tools=TOOLS),
+    ],
+    ids=["text", "blocks", "none", "tools"],
+)
+def test_other_systems_share_nothing(other: dict[str, Any]) -> None:
+    assert shared(prompt(chat(user(LONG), system="a" + LONG)), prompt(other)) == 0
+
+
+def test_a_system_prompt_counts_as_text_or_as_blocks() -> None:
+    assert prompt(chat(user(LONG), system=LONG)).text == prompt(chat(user(LONG), system=[text(LONG)])).text
+    assert prompt(chat(user(LONG), system=LONG)).size > prompt(chat(user(LONG))).size + len(LONG)
+
+
+def test_calls_and_results_differ_by_what_is_in_them() -> None:
+    def of(last: dict[str, Any]) -> Prompt:
+        return prompt(chat(user("x" * BLOCK), last))
+
+    call = {"type": "tool_use", "id": "1", "name": "read", "input": {"path": "a"}}
+    texts = {
+        of(each).text
+        for each in (
+            message_of("assistant", call),
+            message_of("assistant", {**call, "input": {"path": "b"}}),
+            message_of("assistant", {**call, "name": "write"}),
+            message_of("assistant", {"type": "thinking", "thinking": "a", "signature": "s"}),
+            result("a"),
+            result([text("b")]),
+            result([{"type": "tool_result", "content": [{"type": "tool_result", "content": "deep"}]}]),
+            result([{"type": "image", "source": {"data": "a"}}]),
+            result([{"type": "image", "source": {"data": "b"}}]),
+        )
+    }
+    assert len(texts) == 9

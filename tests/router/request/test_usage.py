@@ -1,4 +1,4 @@
-"""Token usage as responses report it, in both APIs' shapes, and what is none."""
+"""Token usage as responses report it, in the shapes of all APIs, and what is none."""
 
 import pytest
 
@@ -15,6 +15,12 @@ from blade_router.request.usage import Usage
             Usage(7, 3, 4),
         ),
         (b'{"response": {"usage": {"input_tokens": 7, "output_tokens": 3}}}', Usage(7, 3)),
+        (
+            b'{"usage": {"input_tokens": 7, "cache_read_input_tokens": 4, "cache_creation_input_tokens": 2,'
+            b' "output_tokens": 3}}',
+            Usage(13, 3, 4),
+        ),
+        (b'{"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}}', Usage(7, 1)),
         (b'{"usage": {"prompt_tokens": 7}}', Usage(7, 0)),
         (b'{"usage": {"prompt_tokens": 7, "completion_tokens": -3}}', Usage(7, 0)),
         (b'{"usage": {"prompt_tokens": 7, "completion_tokens": 9999999999999999}}', Usage(7, MAX_TOKENS)),

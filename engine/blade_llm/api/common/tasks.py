@@ -15,7 +15,7 @@ from blade_llm.api.common.errors import ApiError
 from blade_llm.config import Task
 from blade_protocol import paths
 
-_GENERATING: Final = (paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES)
+_GENERATING: Final = (paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES, paths.MESSAGES)
 
 _SCORING: Final = (paths.SCORE, paths.SCORE_BARE, paths.RERANK, paths.RERANK_BARE, paths.RERANK_V2)
 _SERVES: Final[dict[Task, str]] = {

@@ -1,0 +1,78 @@
+"""A request as the chat request that means the same, and that one's complaints in this one's words."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from blade_llm.api.chat_request import ChatRequest
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.common.fields import parse
+from blade_llm.api.messages.conversation import messages_of
+from blade_llm.api.messages.requests import AS_IN_CHAT, MessagesRequest, PromptFields, json_format, thinks
+from blade_llm.api.messages.tools import chat_tools
+
+_NAMES: Final[Mapping[str, str]] = {
+    "response_format.json_schema": "output_config.format",
+    "response_format": "output_config.format",
+    "max_completion_tokens": "max_tokens",
+    "reasoning_effort": "output_config.effort",
+    "function.parameters": "input_schema",
+    "stop": "stop_sequences",
+}
+"""A chat's name → ours."""
+_ANY_NAME: Final = re.compile(r"\b(response_format\.json_schema|response_format|function\.parameters)\b")
+_THINKING: Final = {"enable_thinking": True, "thinking": True}
+"""What the templates of Qwen3 and GLM, and of DeepSeek-V3.1 and Granite, call it."""
+
+
+def as_chat(request: PromptFields, raw: Mapping[str, Any]) -> ChatRequest:
+    """The chat request, without a limit of its output. ``raw``: the body ``request`` was made of.
+
+    Raises :class:`ApiError` 400.
+    """
+    same = AS_IN_CHAT.intersection(request.__struct_fields__)
+    chat: dict[str, Any] = {name: value for name, value in raw.items() if name in same}
+    chat["messages"] = messages_of(request.messages, request.system)
+    if chat["messages"][-1]["role"] == "assistant":
+        chat["continue_final_message"] = True
+    if isinstance(request, MessagesRequest) and request.stop_sequences:
+        chat["stop"] = request.stop_sequences
+    if (form := json_format(request)) is not None:
+        json_schema = {"name": "output", "schema": form.schema, "strict": True}
+        chat["response_format"] = {"type": "json_schema", "json_schema": json_schema}
+    with with_message_field_names():
+        return parse(chat | _thinking(request) | chat_tools(request), ChatRequest)
+
+
+def _thinking(request: PromptFields) -> dict[str, Any]:
+    if not thinks(request):
+        return {"reasoning_effort": "none"}
+    assert request.thinking is not None
+    found: dict[str, Any] = {}
+    if request.thinking.type == "enabled":
+        found["chat_template_kwargs"] = {**_THINKING, **request.chat_template_kwargs}
+    if request.output_config is not None and request.output_config.effort is not None:
+        found["reasoning_effort"] = request.output_config.effort
+    return found
+
+
+@contextlib.contextmanager
+def with_message_field_names() -> Iterator[None]:
+    """Errors raised inside name the fields of a message's request."""
+    try:
+        yield
+    except ApiError as error:
+        detail = error.detail
+        message = _ANY_NAME.sub(lambda found: _NAMES[found[1]], detail.message)
+        param = None if detail.param is None else _NAMES.get(detail.param, detail.param)
+        raise ApiError(
+            error.status, message, kind=detail.type, param=param, code=detail.code, headers=error.headers
+        ) from None
+
+
+def message_field_names(field_names: Mapping[str, str]) -> dict[str, str]:
+    """:attr:`~blade_llm.api.generation.prompt.Prompt.field_names` with the fields of a message's request."""
+    return {thing: _NAMES.get(name, name) for thing, name in field_names.items()}

@@ -1,0 +1,157 @@
+"""Handlers of ``/v1/messages`` and ``/v1/messages/count_tokens``."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from blade_llm.api.chat import chat_prompt
+from blade_llm.api.chat_request import ChatRequest
+from blade_llm.api.common.body import read_json
+from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.conversation import render
+from blade_llm.api.generation.generate import encode, submit
+from blade_llm.api.generation.prompt import Prompt
+from blade_llm.api.generation.prompt_tokens import encode_text
+from blade_llm.api.generation.result import GenerationResult
+from blade_llm.api.generation.resumable import resumable, seeded, streamed
+from blade_llm.api.generation.search import Search
+from blade_llm.api.generation.sse import run_unary
+from blade_llm.api.messages.as_chat import as_chat, message_field_names, with_message_field_names
+from blade_llm.api.messages.output import Envelope, Output
+from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest, PromptFields, parse_request, thinks
+from blade_llm.api.messages.stream import MessageEvents
+from blade_llm.api.messages.tools import left_out
+from blade_llm.api.tools.parsing import offered_tools
+from blade_llm.api.tools.serializer import CallIds
+from blade_llm.text.output_parser import OutputParsing
+
+_COUNTED: Final = 4
+"""Contexts' worth of text that is counted at most; of a longer prompt it is known that it does not fit."""
+_MANY_BLOCKS: Final = 4_000
+"""Blocks from which translating them would hold up other requests' tokens."""
+_IGNORED: Final = "x-blade-ignored"
+
+
+async def create(context: ServerContext, request: Request) -> Response:
+    """Serve one message. Raises :class:`ApiError`."""
+    context.require_service()
+    raw = await read_json(request, context.max_body_bytes)
+    fields = parse_request(raw, MessagesRequest)
+    chat = seeded(await _as_chat(fields, raw), request)
+    model = context.resolve_model(chat.model)
+    prompt = await _prompt(context, chat)
+    room = prompt.sampling.max_tokens
+    sampling = msgspec.structs.replace(prompt.sampling, max_tokens=min(fields.max_tokens, room))
+    if problem := sampling.problem():
+        name, advice = problem
+        raise bad_request(f"{name} {advice}", name)
+    prompt = replace(prompt, sampling=sampling, field_names=message_field_names(prompt.field_names))
+    stream = resumable(
+        request,
+        chat,
+        [prompt],
+        Search(),
+        model=model,
+        adapter=context.adapter_of(chat.model),
+        vocab_size=context.model.vocab_size,
+        stream=fields.stream,
+    )
+    result = submit(context, request, chat, [prompt], Search(), "messages", resumable=stream)
+    number = request.state.request_id
+    envelope = Envelope(f"msg_{number}", model)
+    output = Output(
+        (prompt.parsing or OutputParsing()).parser(),
+        thinking=fields.thinking if thinks(fields) else None,
+        call_ids=CallIds(None if stream is None else stream.key),
+        ends_context=fields.max_tokens > room,
+    )
+    if fields.stream:
+        response = await streamed(MessageEvents(context, result, envelope, output, number), result, stream)
+    else:
+        response = await run_unary(
+            result.generation, request.receive, _whole_message(context, result, envelope, output)
+        )
+    return _with_ignored(response, fields)
+
+
+async def count_tokens(context: ServerContext, request: Request) -> Response:
+    """Number of tokens that a message's prompt has, without generating anything."""
+    raw = await read_json(request, context.max_body_bytes)
+    fields = parse_request(raw, CountTokensRequest)
+    chat = await _as_chat(fields, raw)
+    context.resolve_model(chat.model)
+    with with_message_field_names():
+        body = {"input_tokens": await _count(context, chat)}
+    return _with_ignored(Response(encode(body), media_type="application/json"), fields)
+
+
+async def _as_chat(fields: PromptFields, raw: dict[str, Any]) -> ChatRequest:
+    """The chat request. Raises :class:`ApiError` 400."""
+    blocks = 0
+    for message in fields.messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        blocks += len(content) if isinstance(content, list) else 1
+    if blocks > _MANY_BLOCKS:
+        return await asyncio.to_thread(as_chat, fields, raw)
+    return as_chat(fields, raw)
+
+
+async def _prompt(context: ServerContext, chat: ChatRequest) -> Prompt:
+    """The prompt, whose output may have all that the context has room for. Raises :class:`ApiError` 400.
+
+    Clients compact a conversation when they read "prompt is too long: N tokens > M maximum", as Anthropic's API says.
+    """
+    with with_message_field_names():
+        try:
+            return await chat_prompt(context, chat, Search())
+        except ApiError as error:
+            if error.detail.code != "context_length_exceeded":
+                raise
+            message = error.detail.message
+            try:
+                size = f"{await _count(context, chat)} tokens > {context.max_model_len - 1} maximum"
+            except ApiError:
+                size = message
+            raise bad_request(f"prompt is too long: {size}", "messages", error.detail.code) from None
+
+
+async def _count(context: ServerContext, chat: ChatRequest) -> int:
+    """Tokens of the prompt. Raises :class:`ApiError` 400, also for one that is far longer than the context."""
+    tools = offered_tools(
+        context.model,
+        chat.tools,
+        chat.tool_choice,
+        parallel=chat.parallel_tool_calls,
+        own_template=chat.chat_template is not None,
+    )
+    text = await render(context, chat, tools)
+    limit = _COUNTED * context.max_model_len
+    return len(
+        await encode_text(context.model.tokenizer, text, add_special_tokens=False, limit=limit, param="messages")
+    )
+
+
+async def _whole_message(
+    context: ServerContext, result: GenerationResult, envelope: Envelope, output: Output
+) -> Response:
+    try:
+        while not result.finished:
+            for update in await result.next():
+                output.add(update)
+    finally:
+        context.metrics.observe(result)
+    return Response(encode(envelope.ended(output, result)), media_type="application/json")
+
+
+def _with_ignored(response: Response, fields: PromptFields) -> Response:
+    """``response`` with the names of the declared tools that nobody can run."""
+    if tools := left_out(fields):
+        response.headers.append(_IGNORED, ", ".join(f"tools.{kind}" for kind in tools))
+    return response
