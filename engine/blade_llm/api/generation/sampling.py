@@ -65,8 +65,9 @@ def sampling_params(
     if problem := params.problem():
         name, advice = problem
         if name == "logit_bias" and not params.beam_width:
-            faults = (f"{key}: {bias:g}" for key, bias in params.logit_bias.items() if key < 0 or abs(bias) > 100)
-            advice = f"{advice}, not {next(faults)}"
+            values = (f"{key}: {bias:g}" for key, bias in params.logit_bias.items() if key < 0 or abs(bias) > 100)
+            if value := next(values, ""):
+                advice = f"{advice}, not {value}"
         if name == "beam_width":
             name = search.width_field if structure is None else _beam_field(fields)
         raise bad_request(f"{name} {advice}", name)
