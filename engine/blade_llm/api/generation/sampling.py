@@ -66,7 +66,7 @@ def sampling_params(
         name, advice = problem
         if name == "logit_bias" and not params.beam_width:
             values = (f"{key}: {bias:g}" for key, bias in params.logit_bias.items() if key < 0 or abs(bias) > 100)
-            advice = f"{advice}, not {next(values, "such")}"
+            advice = f"{advice}, not {next(values, 'such')}"
         if name == "beam_width":
             name = search.width_field if structure is None else _beam_field(fields)
         raise bad_request(f"{name} {advice}", name)
