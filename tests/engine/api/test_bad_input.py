@@ -72,7 +72,7 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (CHAT, {"messages": HELLO, "logit_bias": {"1": 1, "23": "much"}}, "logit_bias", "(of the key '23')"),
         (CHAT, {"messages": HELLO, "logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "1024"),
         (CHAT, {"messages": HELLO, "bad_words": ["x"]}, "bad_words", "logit_bias"),
-        (CHAT, {"messages": HELLO, "echo": True}, "echo", "/v1/completions"),
+        (CHAT, {"messages": HELLO, "suffix": "x"}, "suffix", "/v1/completions"),
         (CHAT, {"messages": HELLO, "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream"),
         (CHAT, {}, "messages", "required"),
         (CHAT, {"messages": []}, "messages", "length >= 1"),

@@ -135,6 +135,14 @@ def test_a_long_document_is_cut_if_asked(scorer: Scorer) -> None:
     assert (query.status_code, query.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
+def test_unknown_fields_are_listed(scorer: Scorer) -> None:
+    documents = [{"text": "x", "id": 5}]
+    response = scorer.server.post("/v1/rerank", query="x", documents=documents, temperature=1)
+    assert response.headers["x-blade-ignored"] == "temperature, documents[].id"
+    response = scorer.server.post("/v1/score", text_1="x", text_2="y", dimensions=5)
+    assert response.headers["x-blade-ignored"] == "dimensions"
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
@@ -143,7 +151,7 @@ def test_a_long_document_is_cut_if_asked(scorer: Scorer) -> None:
         ("/v1/rerank", {"query": "x", "documents": []}, "documents"),
         ("/v1/rerank", {"query": "x", "documents": ["x"] * 2049}, "documents"),
         ("/v1/rerank", {"query": "x", "documents": ["x"], "top_n": -1}, "top_n"),
-        ("/v1/rerank", {"query": "x", "documents": ["x"], "temperature": 1}, "temperature"),
+        ("/v1/rerank", {"query": "x", "documents": ["x"], "use_activation": "maybe"}, "use_activation"),
         ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
         ("/v1/score", {"text_1": "a", "text_2": []}, "text_2"),
         ("/v1/score", {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),

@@ -283,3 +283,46 @@ def test_an_unusable_tokenizer(tmp_path: Path) -> None:
             assert response.status_code == 400, response.text
             assert response.json()["error"]["param"] == "text.format"
         assert server.post("/v1/completions", prompt=[1, 2], max_tokens=3).status_code == 200
+
+
+TAGGED = {
+    "type": "structural_tag",
+    "format": {"type": "tag", "begin": "<n>", "content": {"type": "regex", "pattern": "[0-9]{1,3}"}, "end": "</n>"},
+}
+OLD_TAG = {
+    "type": "structural_tag",
+    "structures": [{"begin": "<n>", "schema": {"type": "integer", "minimum": 0, "maximum": 9}, "end": "</n>"}],
+    "triggers": ["<n>"],
+    "at_least_one": True,
+}
+GBNF = 'root ::= item ("," item)*\nitem ::= [a-c]{2} | "(" root ")"'
+
+
+@pytest.mark.parametrize(
+    ("fields", "expression"),
+    [
+        ({"regex": "[a-c]{2,4}"}, r"[a-c]{2,4}"),
+        ({"json_schema": '{"enum": ["x", "y"]}'}, r'"[xy]"'),
+        ({"ebnf": GBNF, "temperature": 0}, r"[a-c(),]+"),
+        ({"guided_grammar": GBNF, "structured_outputs": {"grammar": GBNF}, "temperature": 0}, r"[a-c(),]+"),
+        ({"response_format": TAGGED}, r"<n>[0-9]{1,3}</n>"),
+        ({"structured_outputs": {"structural_tag": json.dumps(TAGGED)}}, r"<n>[0-9]{1,3}</n>"),
+        ({"structural_tag": OLD_TAG, "max_tokens": 60}, r"<n>\d</n>(.|\n)*"),
+    ],
+    ids=str,
+)
+def test_the_words_of_sglang_and_vllm(real: ServerProcess, fields: dict[str, Any], expression: str) -> None:
+    body = {"prompt": "hello", "max_tokens": 300, "temperature": 1, "seed": 1, **fields}
+    for path, prompt in (
+        ("/v1/completions", {}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}),
+    ):
+        sent = {key: value for key, value in {**body, **prompt}.items() if not (prompt and key == "prompt")}
+        response = real.post(path, **sent)
+        assert response.status_code == 200, response.text
+        (choice,) = response.json()["choices"]
+        text = choice["message"]["content"] if prompt else choice["text"]
+        if choice["finish_reason"] == "stop":
+            assert re.fullmatch(expression, text)
+        else:  # a model with random weights may go on for ever where it is free to
+            assert text.startswith("<n>") or set(text) <= set("abc(),")

@@ -26,7 +26,7 @@ BOTH: dict[str, Any] = {
     "min_p": 2,
     "logit_bias": {"100000": 1},
     "cache_salt": 5,
-    "temperatur": 1,
+    "bad_words": ["x"],
 }
 STRUCTURES: dict[str, Any] = {
     "guided_json": {"type": "nothing"},
@@ -155,9 +155,9 @@ def test_a_bad_item_is_named(server: ServerProcess, item: Any) -> None:
         ({"text": {"format": {"type": ["text"]}}}, "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": 1, "schema": {}}}}, "text.format"),
         ({"text": {"format": {}}, "response_format": {"type": "json_object"}}, "text"),
-        ({"text": {"colour": "red"}}, "text"),
+        ({"text": {"verbosity": "red"}}, "text"),
         ({"reasoning": {"effort": []}}, "reasoning"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream_options": {"include_obfuscation": "much"}}, "stream_options"),
         ({"metadata": {str(number): "x" for number in range(17)}}, "metadata"),
     ],
     ids=str,
