@@ -1,5 +1,6 @@
 """The headers of an engine's response that reach its client."""
 
+from blade_protocol import headers as names
 from blade_router.http.errors import Headers, Refused
 from blade_router.request.request import HOP_BY_HOP, REQUEST_ID, ROUTER_PREFIX
 
@@ -15,6 +16,8 @@ ELSEWHERE = frozenset((b"location", b"content-location", b"refresh", b"alt-svc")
 """Headers that send a client to an address of the engine's choice: past the router, its keys and its limits."""
 REDIRECTS = frozenset((300, 301, 302, 303, 305, 307, 308))
 
+_FOR_CLIENTS = frozenset((names.UNHELD.encode(),))
+"""Headers of ours that engines have for clients."""
 _NOT_FORWARDED = HOP_BY_HOP | CORS | ELSEWHERE | {REQUEST_ID}
 _MEASURED = _NOT_FORWARDED | {b"content-length"}
 
@@ -26,7 +29,11 @@ def forwardable(upstream: Headers, length: int | None) -> Headers:
     ``length`` is the size of the body where all of it is there, and replaces the one the engine sent.
     """
     dropped = _NOT_FORWARDED if length is None else _MEASURED
-    headers = [header for header in upstream if header[0] not in dropped and not header[0].startswith(ROUTER_PREFIX)]
+    headers = [
+        header
+        for header in upstream
+        if header[0] not in dropped and (header[0] in _FOR_CLIENTS or not header[0].startswith(ROUTER_PREFIX))
+    ]
     for connection in [value for name, value in upstream if name == b"connection"]:
         named = {token.strip() for token in connection.lower().split(b",")}
         headers = [header for header in headers if header[0] not in named]
