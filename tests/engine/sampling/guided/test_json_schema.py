@@ -233,7 +233,7 @@ def test_work_is_bounded() -> None:
     many = {"properties": {f"u{n}": unique for n in range(200)}, "$defs": cases}
     with pytest.raises(GrammarSpecError, match="too many parts"):
         validate(GrammarSpec("json", json.dumps(many)))
-    parts = {f"p{n}": {"properties": {f"k{n}_{m}": True for m in range(10)}} for n in range(100)}
+    parts: dict[str, Any] = {f"p{n}": {"properties": {f"k{n}_{m}": True for m in range(10)}} for n in range(100)}
     parts["all"] = {"allOf": [{"$ref": f"#/$defs/{name}"} for name in parts]}
     schema = {"properties": {f"o{n}": {"$ref": "#/$defs/all", "required": []} for n in range(200)}, "$defs": parts}
     with pytest.raises(GrammarSpecError, match="too many parts"):
