@@ -13,6 +13,7 @@ from engine_support.guided_driver import Driver
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.json_schema.patterns import without_look_aheads
+from blade_llm.sampling.guided.json_schema.rewriting import rewritten
 from blade_llm.sampling.guided.schema import check_schema, is_annotation
 from blade_llm.sampling.guided.text import with_closed_objects
 from blade_llm.sampling.guided.validation import validate
@@ -223,6 +224,14 @@ def test_closing_does_not_read_the_text(text: str) -> None:
     assert (made == text) is not text.strip().startswith("{")
     if text.strip().endswith("}"):
         assert json.loads(made) == {"x-blade-closed": True, **json.loads(text)}
+
+
+def test_a_long_chain_of_references_is_closed() -> None:
+    links = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"properties": {f"a{n}": True}}]} for n in range(2000)}
+    chain = {"properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**links, "d2000": {"type": "object"}}}
+    check_schema({**chain, "x-blade-closed": True})
+    made = rewritten({**chain, "x-blade-closed": True})
+    assert sum("additionalProperties" in str(found) for found in made["$defs"].values()) == 1
 
 
 def test_work_is_bounded() -> None:
