@@ -181,10 +181,10 @@ def test_one_of_cases_that_are_references(driver: Driver) -> None:
     def case(name: str) -> dict[str, Any]:
         return {"type": "object", "properties": {"kind": {"const": name}}, "required": ["kind"]}
 
-    told = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": case("a"), "b": case("b")}}
-    _check(driver, told, [{"kind": "a"}, {"kind": "b"}], [{"kind": "c"}])
+    told_apart = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": case("a"), "b": case("b")}}
+    _check(driver, told_apart, [{"kind": "a"}, {"kind": "b"}], [{"kind": "c"}])
     with pytest.raises(GrammarSpecError, match="oneOf"):
-        validate(GrammarSpec("json", json.dumps({**told, "$defs": {"a": case("a"), "b": case("a")}})))
+        validate(GrammarSpec("json", json.dumps({**told_apart, "$defs": {"a": case("a"), "b": case("a")}})))
 
 
 @pytest.mark.parametrize(
