@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,24 +15,19 @@ from pydantic import BaseModel
 
 def _openai(model: type[BaseModel]) -> Any:
     """Of ``chat.completions.parse(response_format=Model)``."""
-    from openai.lib._parsing._completions import type_to_response_format_param
-
-    found: Any = type_to_response_format_param(model)
+    found: Any = import_module("openai.lib._parsing._completions").type_to_response_format_param(model)
     return found["json_schema"]["schema"]
 
 
 def _instructor(model: type[BaseModel]) -> Any:
     """Of its mode ``TOOLS``; that of ``JSON_SCHEMA`` is the model's own."""
-    from instructor.processing.schema import generate_openai_schema
-
-    return generate_openai_schema(model)["parameters"]
+    return import_module("instructor.processing.schema").generate_openai_schema(model)["parameters"]
 
 
 def _pydantic_ai(model: type[BaseModel]) -> Any:
     """Of ``NativeOutput(Model)`` and of tools with an OpenAI model: strict where the schema allows it."""
-    from pydantic_ai.profiles.openai import OpenAIJsonSchemaTransformer
-
-    return OpenAIJsonSchemaTransformer(model.model_json_schema(), strict=None).walk()
+    profiles = import_module("pydantic_ai.profiles.openai")
+    return profiles.OpenAIJsonSchemaTransformer(model.model_json_schema(), strict=None).walk()
 
 
 MAKERS: dict[str, Callable[[type[BaseModel]], Any]] = {

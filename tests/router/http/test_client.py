@@ -137,6 +137,12 @@ def test_cors_is_not_the_engines_decision() -> None:
     assert forwardable(headers, None) == [(b"x-a", b"1")]
 
 
+def test_of_our_headers_those_for_clients_pass() -> None:
+    unheld = (b"x-blade-unheld", b"#/properties/tags/uniqueItems")
+    assert forwardable([unheld, (b"x-blade-endpoint", b"elsewhere")], None) == [unheld]
+    assert forwardable([unheld, (b"connection", b"x-blade-unheld")], None) == []
+
+
 async def test_cors_follows_the_configuration() -> None:
     origin = b"origin: https://chat.example.com"
     preflight = get(b"/v1/chat/completions", origin, b"access-control-request-method: POST", method=b"OPTIONS")

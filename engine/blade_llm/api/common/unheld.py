@@ -18,7 +18,7 @@ from blade_protocol import headers
 
 _MOST: Final = 8
 _LONGEST: Final = 128
-"""Characters of a place that is told; a longer one is cut."""
+"""Characters of a place; a longer one is cut."""
 _PLACES: ContextVar[dict[str, None] | None] = ContextVar("unheld_places", default=None)
 Handler = Callable[[ServerContext, Request], Awaitable[Response]]
 

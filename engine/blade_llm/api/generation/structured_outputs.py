@@ -61,6 +61,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     disable_any_whitespace: bool | None = None
     """Accepted: there is never any."""
     disable_additional_properties: bool | None = None
+    """True closes objects as is the default, also where the server opens them."""
     whitespace_pattern: str | None = None
 
 
@@ -149,7 +150,8 @@ async def validated_structure(
     if requested is None:
         return None, ""
     structure, name = requested
-    if validator.closes_objects:
+    outputs = fields.structured_outputs
+    if validator.closes_objects or (outputs is not None and outputs.disable_additional_properties):
         structure = with_closed_objects(structure)
     await check_structure(structure, validator, name)
     return structure, _field(name)
@@ -179,7 +181,6 @@ def _check_options(fields: StructureFields) -> None:
         return
     refused = {
         "whitespace_pattern": _WHITE_SPACE,
-        "disable_additional_properties": 'write "additionalProperties": false into the schema',
     }
     for name, reason in refused.items():
         if getattr(outputs, name) not in (None, False):

@@ -43,6 +43,7 @@ def test_objects_are_closed_unless_opened(server: ServerProcess, request: pytest
         assert (_texts(server, **each) == {closed}) is not opened
     assert _texts(server, guided_json={**SCHEMA, "x-blade-closed": True}) == {closed}
     assert _texts(server, guided_json={**SCHEMA, "x-blade-closed": False}) != {closed}
+    assert _texts(server, structured_outputs={"json": SCHEMA, "disable_additional_properties": True}) == {closed}
 
 
 def test_what_outputs_are_not_held_to_is_in_a_header(server: ServerProcess) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -160,6 +161,29 @@ def test_a_model_cannot_invent_arguments(engine: GrammarEngine) -> None:
         assert engine.allows(structure, call % arguments), arguments
     for arguments in ('{"a": 1, "x": 2}', '{"o": {"a": 1, "x": 2}}'):
         assert not engine.allows(structure, call % arguments), arguments
+
+
+@pytest.mark.parametrize(
+    ("form", "call"),
+    [
+        ("pythonic", "[f(o=%s)]"),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=o>\n%s\n</parameter>\n</function>\n</tool_call>"),
+        ("glm45", "<tool_call>f\n<arg_key>o</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>"),
+    ],
+)
+@pytest.mark.parametrize("closed", [True, False])
+def test_objects_within_arguments_are_closed(engine: GrammarEngine, form: str, call: str, closed: bool) -> None:
+    inner = {"type": "object", "properties": _A}
+    function = FunctionDefinition(
+        name="f", parameters={"type": "object", "properties": {"o": inner}, "required": ["o"]}
+    )
+    use = read_tools([function], "required")
+    assert use is not None
+    parsing = OutputParsing(calls=TOOL_PARSERS[form], names=frozenset({"f"}))
+    structure = output_structure(None, parsing, replace(use, closed=closed), engine.tokenizer)
+    assert structure is not None
+    assert engine.allows(structure, call % '{"a": 1}')
+    assert engine.allows(structure, call % '{"a": 1, "x": 2}') is not closed
 
 
 V3, V3_END, CALL, CALL_END, SEP = DEEPSEEK_MARKERS

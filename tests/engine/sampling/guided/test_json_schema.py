@@ -13,6 +13,7 @@ from engine_support.guided_driver import Driver
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.json_schema.patterns import without_look_aheads
+from blade_llm.sampling.guided.json_schema.rewriting import rewritten
 from blade_llm.sampling.guided.schema import check_schema, is_annotation
 from blade_llm.sampling.guided.text import with_closed_objects
 from blade_llm.sampling.guided.validation import validate
@@ -180,10 +181,10 @@ def test_one_of_cases_that_are_references(driver: Driver) -> None:
     def case(name: str) -> dict[str, Any]:
         return {"type": "object", "properties": {"kind": {"const": name}}, "required": ["kind"]}
 
-    told = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": case("a"), "b": case("b")}}
-    _check(driver, told, [{"kind": "a"}, {"kind": "b"}], [{"kind": "c"}])
+    told_apart = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": case("a"), "b": case("b")}}
+    _check(driver, told_apart, [{"kind": "a"}, {"kind": "b"}], [{"kind": "c"}])
     with pytest.raises(GrammarSpecError, match="oneOf"):
-        validate(GrammarSpec("json", json.dumps({**told, "$defs": {"a": case("a"), "b": case("a")}})))
+        validate(GrammarSpec("json", json.dumps({**told_apart, "$defs": {"a": case("a"), "b": case("a")}})))
 
 
 @pytest.mark.parametrize(
@@ -225,6 +226,14 @@ def test_closing_does_not_read_the_text(text: str) -> None:
         assert json.loads(made) == {"x-blade-closed": True, **json.loads(text)}
 
 
+def test_a_long_chain_of_references_is_closed() -> None:
+    links = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"properties": {f"a{n}": True}}]} for n in range(2000)}
+    chain = {"properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**links, "d2000": {"type": "object"}}}
+    check_schema({**chain, "x-blade-closed": True})
+    made = rewritten({**chain, "x-blade-closed": True})
+    assert sum("additionalProperties" in str(found) for found in made["$defs"].values()) == 1
+
+
 def test_work_is_bounded() -> None:
     """References that multiply, and objects of many parts that share them."""
     cases: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 7} for n in range(8)}
@@ -233,7 +242,7 @@ def test_work_is_bounded() -> None:
     many = {"properties": {f"u{n}": unique for n in range(200)}, "$defs": cases}
     with pytest.raises(GrammarSpecError, match="too many parts"):
         validate(GrammarSpec("json", json.dumps(many)))
-    parts = {f"p{n}": {"properties": {f"k{n}_{m}": True for m in range(10)}} for n in range(100)}
+    parts: dict[str, Any] = {f"p{n}": {"properties": {f"k{n}_{m}": True for m in range(10)}} for n in range(100)}
     parts["all"] = {"allOf": [{"$ref": f"#/$defs/{name}"} for name in parts]}
     schema = {"properties": {f"o{n}": {"$ref": "#/$defs/all", "required": []} for n in range(200)}, "$defs": parts}
     with pytest.raises(GrammarSpecError, match="too many parts"):

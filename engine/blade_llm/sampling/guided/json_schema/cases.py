@@ -30,7 +30,7 @@ class _Case:
     """None: it takes others."""
 
 
-def told_apart(cases: Sequence[Any], resolve: Resolve, steps: Steps, *, closed: bool) -> bool:
+def are_disjoint(cases: Sequence[Any], resolve: Resolve, steps: Steps, *, closed: bool) -> bool:
     """Whether no value matches two of ``cases``. ``closed``: objects take no keys that they do not list."""
     if len(cases) > _MOST:
         return False

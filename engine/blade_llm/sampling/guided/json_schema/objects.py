@@ -7,6 +7,7 @@ is closed as one object, with the keys that any of them lists.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -41,11 +42,23 @@ class Keys:
     others: bool = False
     alternatives: bool = False
 
-    def add(self, schema: Any, resolve: Resolve, steps: Steps, seen: set[int]) -> None:
-        if not isinstance(schema, dict) or id(schema) in seen:
-            return
-        seen.add(id(schema))
-        steps.take(1 + len(schema.get("properties", ())) + len(schema.get("required", ())))
+    def add(self, schema: dict[str, Any], resolve: Resolve, steps: Steps) -> None:
+        """Those of ``schema`` and of all that it combines."""
+        seen: set[int] = set()
+        waiting: deque[Any] = deque([schema])
+        while waiting:
+            part = waiting.popleft()
+            if not isinstance(part, dict) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            steps.take(1 + len(part.get("properties", ())) + len(part.get("required", ())))
+            self._add(part)
+            if "$ref" in part:
+                waiting.append(resolve(part["$ref"]))
+            for keyword in COMBINING:
+                waiting += part.get(keyword, ())
+
+    def _add(self, schema: dict[str, Any]) -> None:
         self.listed |= "properties" in schema or "patternProperties" in schema
         self.names |= dict.fromkeys(schema.get("properties", ()))
         self.names |= dict.fromkeys(schema.get("required", ()))
@@ -53,17 +66,12 @@ class Keys:
         self.least = max(self.least, schema.get("minProperties", 0))
         self.others |= schema.get("additionalProperties", False) is not False or "propertyNames" in schema
         self.alternatives |= "anyOf" in schema or "oneOf" in schema
-        if "$ref" in schema:
-            self.add(resolve(schema["$ref"]), resolve, steps, seen)
-        for keyword in COMBINING:
-            for part in schema.get(keyword, ()):
-                self.add(part, resolve, steps, seen)
 
 
 def listed_keys(schema: dict[str, Any], resolve: Resolve, steps: Steps) -> Keys:
     """The keys that ``schema`` lists, with those of all schemas that describe the same object."""
     found = Keys()
-    found.add(schema, resolve, steps, set())
+    found.add(schema, resolve, steps)
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from blade_llm.sampling.guided.errors import GrammarSpecError
-from blade_llm.sampling.guided.json_schema.cases import told_apart
+from blade_llm.sampling.guided.json_schema.cases import are_disjoint
 from blade_llm.sampling.guided.json_schema.contents import content_pattern
 from blade_llm.sampling.guided.json_schema.formats import EXACT, INTEGER, NATIVE
 from blade_llm.sampling.guided.json_schema.objects import (
@@ -116,7 +116,7 @@ class _Rewriting:
     def _only_one(self, schema: dict[str, Any], part: bool) -> bool:
         """Whether only one of the cases can be meant, as a discriminator says."""
         closed = self._closed and not part
-        return "discriminator" in schema or told_apart(schema["oneOf"], self._resolve, self._steps, closed=closed)
+        return "discriminator" in schema or are_disjoint(schema["oneOf"], self._resolve, self._steps, closed=closed)
 
     def _unique(self, schema: dict[str, Any]) -> dict[str, Any]:
         lists = unique_lists(schema, self._resolve, self._steps)
