@@ -33,9 +33,10 @@ def write_agent_model(folder: Path) -> Path:
 def python_with_client() -> str | None:
     """An interpreter that has Anthropic's client: that of ``make clients``, or this one."""
     for python in (str(CLIENTS), sys.executable):
-        if Path(python).exists() and not subprocess.run(
-            [python, "-c", "import anthropic"], capture_output=True, check=False
-        ).returncode:
+        if (
+            Path(python).exists()
+            and not subprocess.run([python, "-c", "import anthropic"], capture_output=True, check=False).returncode
+        ):
             return python
     return None
 
