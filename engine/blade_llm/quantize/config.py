@@ -10,13 +10,14 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.families.registry import CLASSIFIERS, EMBEDDING_ONLY
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.plan import Plan
+from blade_llm.quantize.tied_head import UNTIED
 
 CONFIG_NAME: Final = "config.json"
 _NAMES: Final = ("quantization_config", "compression_config")
 
 
 def quantization_config(options: QuantizeOptions, plan: Plan) -> dict[str, Any]:
-    """The ``quantization_config``: every linear layer but those to be ignored."""
+    """The ``quantization_config``: every linear layer but those to be ignored, and perhaps the embedding table."""
     strategy = "channel" if options.group_size is None else "group"
     weights: dict[str, Any] = {
         "num_bits": options.bits,
@@ -38,11 +39,14 @@ def quantization_config(options: QuantizeOptions, plan: Plan) -> dict[str, Any]:
         "output_activations": None,
         "format": options.format,
     }
+    groups = {"group_0": group}
+    if plan.table is not None:
+        groups["group_1"] = {**group, "targets": [plan.table], "input_activations": None}
     return {
         "quant_method": "compressed-tensors",
         "format": options.format,
         "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
+        "config_groups": groups,
         "ignore": list(plan.ignore),
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
@@ -69,7 +73,8 @@ def _activations(options: QuantizeOptions) -> dict[str, Any] | None:
 
 def new_config(source: Mapping[str, Any], options: QuantizeOptions, plan: Plan) -> bytes:
     """The new ``config.json``."""
-    fields = {**source, "quantization_config": quantization_config(options, plan)}
+    untied = {} if plan.untied is None else UNTIED
+    fields = {**source, **untied, "quantization_config": quantization_config(options, plan)}
     return json.dumps(fields, indent=2, ensure_ascii=False).encode() + b"\n"
 
 

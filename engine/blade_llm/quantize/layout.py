@@ -36,6 +36,8 @@ class Unit:
     module: str | None
     """The linear layer whose weight it is and that is quantised; None: copied as it is."""
     stored: tuple[StoredAs, ...]
+    again: bool = False
+    """The source has it under another name, where it is a unit, too."""
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +87,7 @@ def make_layout(
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` where the source has a tensor by a name that is needed.
     """
-    units = [_unit(info, plan.modules.get(name), options) for name, info in tensors.items()]
+    units = [_unit(info, plan.modules.get(name), options, again=name == plan.untied) for name, info in tensors.items()]
     names = [tensor.name for unit in units for tensor in unit.stored]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -95,16 +97,16 @@ def make_layout(
     return Layout(tuple(files))
 
 
-def _unit(info: TensorInfo, module: str | None, options: QuantizeOptions) -> Unit:
+def _unit(info: TensorInfo, module: str | None, options: QuantizeOptions, *, again: bool) -> Unit:
     if module is None:
-        return Unit(info, None, (StoredAs(info.name, info.dtype, info.shape),))
+        return Unit(info, None, (StoredAs(info.name, info.dtype, info.shape),), again)
     outputs, inputs = info.shape
     stored = [
         # Scales may have several types: they have the weight's own.
         StoredAs(each.name, info.dtype if info.dtype in each.types else each.types[0], each.shape)
         for each in options.form.stored(module, outputs, inputs)
     ]
-    return Unit(info, module, tuple(stored))
+    return Unit(info, module, tuple(stored), again)
 
 
 def _file(name: str, units: Sequence[Unit]) -> ShardFile:

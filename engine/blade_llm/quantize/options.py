@@ -48,6 +48,10 @@ class QuantizeOptions(msgspec.Struct, frozen=True):
     """Share of the mean of the Hessian's diagonal that GPTQ adds to the diagonal."""
     smoothing: float = 0.5
     """SmoothQuant's exponent: 0 leaves the difficulty in the activations, 1 moves all of it into the weights."""
+    head: bool = False
+    """The output matrix is quantised, too: to the nearest, whatever the algorithm."""
+    embedding: bool = False
+    """So is the embedding table, of which each token's row becomes floats when it is looked up."""
     max_perplexity_increase: float | None = None
     """The most that perplexity may grow, as a share of it: as many layers as it takes stay as they are. None: any."""
 

@@ -31,6 +31,7 @@ from blade_llm.quantize.output import OutputFolder
 from blade_llm.quantize.plan import Plan, make_plan
 from blade_llm.quantize.report import FORMAT, REPORT_NAME, CalibrationReport, Report, make_report
 from blade_llm.quantize.source import TensorReader
+from blade_llm.quantize.tied_head import untie
 from blade_llm.quantize.writer import write_weights
 from blade_llm.runner.startup.host_memory import map_large_allocations
 from blade_llm.spec.decoder import DecoderSpec
@@ -110,8 +111,16 @@ def prepare(
         raise ModelFilesError(f"{folder}: GGUF files are not quantised here; take the model's safetensors files")
     if problems := check_weights(reader.checkpoint, config):
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
+    untied: str | None = None
+    if config.decoder.tied and options.embedding and not options.head:
+        raise ModelFilesError(
+            f"{folder}: the embedding table is the output matrix, too; with --quant_embedding give --quant_lm_head, or "
+            "leave both out"
+        )
+    if config.decoder.tied and options.head:
+        config, untied = untie(folder, fields, reader)
     tensors = reader.checkpoint.tensors
-    plan = make_plan(config, tensors, options, _head(config, fields))
+    plan = make_plan(config, tensors, options, _head(config, fields), untied)
     layout = make_layout(tensors, plan, options, max_shard_bytes)
     samples = _samples(folder, config, options, texts) if options.calibrates else None
     fingerprint = _fingerprint(model, options, max_shard_bytes, fields, reader.checkpoint.files, samples)
@@ -288,8 +297,7 @@ def _leaving(job: Job, left: tuple[str, ...]) -> Job:
     """The job without the linear layers ``left``, by their modules."""
     if not left:
         return job
-    modules = {name: module for name, module in job.plan.modules.items() if module not in left}
-    plan = Plan(modules, tuple(sorted({*job.plan.ignore, *left})))
+    plan = job.plan.without(left)
     layout = make_layout(job.reader.checkpoint.tensors, plan, job.options, job.max_shard_bytes)
     return replace(job, plan=plan, layout=layout, left=left)
 

@@ -49,6 +49,8 @@ FLAGS: Final = (
     QuantizeFlag("block_size", "inputs that share a scale (default 64)", NUMBER),
     QuantizeFlag("asymmetric", "integers with a zero point for each scale", SWITCH),
     QuantizeFlag("ignore", "linear layers to leave as they are", "NAME", many=True),
+    QuantizeFlag("quant_lm_head", "quantise the output matrix, too", SWITCH),
+    QuantizeFlag("quant_embedding", "quantise the embedding table, too", SWITCH),
     QuantizeFlag("tensor_parallel_size", "ranks that the folder was split for", NUMBER, aliases=("-tp",)),
     QuantizeFlag("max_shard_size", "largest weight file (default 5GB)", SIZE),
     QuantizeFlag("calib_data", "texts to calibrate with", many=True),
