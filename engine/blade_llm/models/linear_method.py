@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import dtype as DType
 
 from blade_llm.kernels.linear import pack_quantized, why_floats
 from blade_llm.kernels.linear.affine import AffineLinear, StackedLinear
+from blade_llm.kernels.linear.clamped import ClampedLinear
 from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.linear.quantized import QuantizedWeight
@@ -81,6 +83,10 @@ class CheckpointWeights:
         return StackedLinear(parts)
 
     def _packed(self, weight: QuantizedWeight | Float8Weight, bias: Tensor | None, dtype: DType) -> PackedLinear:
+        activations = weight.activations
+        if activations is not None and activations.most is not None:
+            unbounded = replace(weight, activations=replace(activations, most=None))
+            return ClampedLinear(self._packed(unbounded, bias, dtype), activations.most)
         packed = pack_quantized(weight, bias, deterministic=self._options.deterministic, dtype=dtype)
         if isinstance(packed, AffineLinear | Float8Linear):
             self.as_floats[why_floats(weight, dtype)] += 1

@@ -56,6 +56,12 @@ def model_card(report: Report, original: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+_QUANTIZED: Final = {
+    "output matrix": "the output matrix is quantised as the linear layers are, to the nearest",
+    "embeddings": "embeddings have 8 bits, one scale a row",
+}
+
+
 def _others(report: Report) -> str:
     options = report.options
     tables = [name for name, gone in (("output matrix", options.head), ("embeddings", options.embedding)) if not gone]
@@ -66,8 +72,8 @@ def _others(report: Report) -> str:
         same, more = f"{', '.join([*tables, 'norms'])} and routers", ""
     left = 0 if report.calibration is None else len(report.calibration.left)
     some = f", and so are {left} linear layers, for the sake of perplexity" if left else ""
-    gone = [name for name in ("output matrix", "embeddings") if name not in tables]
-    nearest = f" {_sentence(' and '.join(gone))} are quantised, too, each weight to the nearest." if gone else ""
+    gone = [_QUANTIZED[name] for name in _QUANTIZED if name not in tables]
+    nearest = f" {_sentence('; '.join(gone))}." if gone else ""
     return f"{_sentence(same)} are as in the original{some}{more}.{nearest}"
 
 

@@ -38,6 +38,8 @@ class Plan:
     """The module of the embedding table, where that becomes smaller, too; it is one of :attr:`modules`."""
     untied: str | None = None
     """The output matrix's weight, where the source has it as the embedding table alone."""
+    head: str | None = None
+    """The module of the output matrix, where that becomes smaller, too; it is one of :attr:`modules`."""
 
     def without(self, left: Collection[str]) -> Plan:
         """The plan with the linear layers ``left``, by their modules, as they are."""
@@ -68,10 +70,10 @@ def make_plan(
         for part in each.parts
     }
     stored = {name.removesuffix(".weight") for name in tensors if name.endswith(".weight")}
-    heads = {part.module for part in found.linears[_HEAD_PLACE].parts} if options.head else set()
+    output = found.linears[_HEAD_PLACE].parts[0].module if options.head else None
     ignored = _ignored(options.ignore, linear, {*stored, head, _HEAD})
-    if named := heads & ignored:
-        raise ModelFilesError(f"--quant_lm_head and --ignore both name {min(named)}; leave it out of one of them")
+    if output in ignored:
+        raise ModelFilesError(f"--ignore leaves {output} as it is, and --quant_lm_head does not; leave out one of them")
     wanted = {module: part for module, part in inside.items() if module not in ignored}
     if not wanted:
         raise ModelFilesError("nothing is left to quantise; take something out of --ignore")
@@ -80,10 +82,9 @@ def make_plan(
             raise ModelFilesError(f"{module} {why}, which the compressed-tensors format does not have")
     modules = {part.weight.name: module for module, part in wanted.items()}
     table = found.tensors[EMBEDDING] if options.embedding else None
-    inputs = {module: part.inputs for module, part in inside.items()}
+    _require_groups(modules, inside, options.group_size)
     if table is not None:
-        modules[table.name], inputs[table.module] = table.module, table.shape[1]
-    _require_groups(modules, inputs, options.group_size)
+        modules[table.name] = table.module
     tables = {found.tensors[place].name for place in _TABLES if place in found.tensors}
     others = {
         name.removesuffix(".weight")
@@ -91,8 +92,8 @@ def make_plan(
         if name.endswith(".weight") and len(info.shape) == 2 and name not in modules and name not in tables
     }
     left = linear.keys() - set(modules.values())
-    output = set() if options.head else {head, _HEAD}
-    return Plan(modules, tuple(sorted({*others, *left, *output})), None if table is None else table.module, untied)
+    left |= set() if options.head else {head, _HEAD}
+    return Plan(modules, tuple(sorted(others | left)), None if table is None else table.module, untied, output)
 
 
 def _unfit(part: LinearPart) -> str | None:
@@ -128,12 +129,12 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return lambda module: expression.match(module) is not None
 
 
-def _require_groups(modules: Mapping[str, str], inputs_of: Mapping[str, int], group: int | None) -> None:
+def _require_groups(modules: Mapping[str, str], parts: Mapping[str, LinearPart], group: int | None) -> None:
     if group is None:
         return
-    wrong = [module for module in modules.values() if inputs_of[module] % group]
+    wrong = [module for module in modules.values() if parts[module].inputs % group]
     if wrong:
-        inputs = inputs_of[wrong[0]]
+        inputs = parts[wrong[0]].inputs
         more = f" and of {len(wrong) - 1} more layers" if len(wrong) > 1 else ""
         raise ModelFilesError(
             f"--block_size {group} does not divide the {inputs} inputs of {wrong[0]}{more}; nothing is padded: "

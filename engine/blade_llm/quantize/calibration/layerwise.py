@@ -155,13 +155,16 @@ def _outside(
 ) -> Outside:
     """What of the model is quantised outside of its layers: to the nearest, whatever the algorithm."""
 
-    def rounding(rows: Tensor) -> Tensor:
+    def of_table(rows: Tensor) -> Tensor:
+        return rounded(rows, options.for_table)
+
+    def of_head(rows: Tensor) -> Tensor:
         return rounded(rows, options)
 
     head = tensors.linears.get("head")
     quantizes_head = head is not None and any(part.name in modules for part in head.weights)
     quantizes_table = tensors.tensors[EMBEDDING].name in modules
-    return Outside(rounding if quantizes_table else None, rounding if quantizes_head else None, activations)
+    return Outside(of_table if quantizes_table else None, of_head if quantizes_head else None, activations)
 
 
 def _perplexity(loss: float, count: int) -> float:
