@@ -121,9 +121,7 @@ def _write_unit(
     try:
         compressed = compress(reader.tensor(name), options.for_table if unit.table else options)
     except ValueError as error:
-        raise ModelFilesError(
-            f"{name} cannot be quantised: {error}; {unit.instead} leaves it as it is"
-        ) from None
+        raise ModelFilesError(f"{name} cannot be quantised: {error}; {unit.instead} leaves it as it is") from None
     write_tensors(target, file, unit, compressed.tensors)
     return compressed.error
 

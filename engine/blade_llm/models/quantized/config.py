@@ -20,7 +20,6 @@ FormOf = Callable[[str], WeightForm | None]
 """The form of a module's weight in the checkpoint; None for the plain one."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Forms:
     """What a checkpoint says of its modules."""
