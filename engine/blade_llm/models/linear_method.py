@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
@@ -83,12 +82,8 @@ class CheckpointWeights:
         return StackedLinear(parts)
 
     def _packed(self, weight: QuantizedWeight | Float8Weight, bias: Tensor | None, dtype: DType) -> PackedLinear:
-        activations = weight.activations
-        if activations is not None and activations.most is not None:
-            unbounded = replace(weight, activations=replace(activations, most=None))
-            return ClampedLinear(self._packed(unbounded, bias, dtype), activations.most)
         packed = pack_quantized(weight, bias, deterministic=self._options.deterministic, dtype=dtype)
-        if isinstance(packed, AffineLinear | Float8Linear):
+        if isinstance(packed.inner if isinstance(packed, ClampedLinear) else packed, AffineLinear | Float8Linear):
             self.as_floats[why_floats(weight, dtype)] += 1
         return packed
 

@@ -1,4 +1,4 @@
-"""A linear layer whose inputs have a largest magnitude: kernels round them token by token, and know of no other bound."""
+"""A linear layer whose inputs have a largest magnitude, which the kernels that round them do not know of."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class ClampedLinear:
     """Larger inputs become the largest, in the type that they have: the scale that is made of them is then that of the
     bound, and they are its largest value (:attr:`~blade_llm.kernels.linear.activations.Activations.most`)."""
 
-    __slots__ = ("_inner", "_most", "nbytes")
+    __slots__ = ("_most", "inner", "nbytes")
 
     def __init__(self, inner: PackedLinear, most: float) -> None:
-        self._inner, self._most = inner, most
+        self.inner, self._most = inner, most
         self.nbytes = inner.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._inner(x.clamp(-self._most, self._most))
+        return self.inner(x.clamp(-self._most, self._most))

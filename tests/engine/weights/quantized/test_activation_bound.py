@@ -16,6 +16,7 @@ from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, load_reference, reference_greedy, reference_logits
 from torch import Tensor, nn
 
+from blade_llm.kernels.linear import pack_quantized
 from blade_llm.kernels.linear.activations import Activations
 from blade_llm.kernels.linear.clamped import ClampedLinear
 from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
@@ -104,7 +105,9 @@ def test_clamped_inputs_have_the_bound_for_their_scale(dtype: torch.dtype) -> No
     expected = bounded.rounded(x)
     assert torch.equal(expected[:4], rounded(x.float())[:4])
     assert expected.isfinite().all()
-    found = ClampedLinear(Float8Linear(weight, None), BOUND)(x)
+    packed = pack_quantized(replace(weight, activations=bounded), dtype=dtype)
+    assert isinstance(packed, ClampedLinear)
+    found = packed(x)
     torch.testing.assert_close(found, expected.to(dtype), rtol=0, atol=0)
     reference = Float8Linear(replace(weight, activations=bounded), None)(x)
     assert torch.equal(found, reference)
