@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             model=flags["model"],
             max_shard_bytes=flags["max_shard_size"],
             tensor_parallel_size=flags["tensor_parallel_size"],
+            split_output=flags["split_output"],
             texts=texts,
             states_in_files=flags["cpu_offload"],
         )

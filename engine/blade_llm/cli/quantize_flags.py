@@ -30,7 +30,13 @@ _MODEL: Final = (
         name="tensor_parallel_size",
         aliases=("-tp",),
         kind=positive,
-        help="ranks that the folder was split for, or that will serve the result, which is one whole checkpoint",
+        help="ranks that the folder was split for, or that will serve the result",
+    ),
+    Flag(
+        name="split_output",
+        kind=boolean,
+        default=False,
+        help="the result is a folder for each rank, as blade_llm_split makes them, instead of one whole checkpoint",
     ),
     Flag(
         name="max_shard_size",

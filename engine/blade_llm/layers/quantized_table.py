@@ -26,12 +26,12 @@ class QuantizedTable:
         if isinstance(weight, QuantizedWeight):
             stored = weight.integers[:, 0::2] | weight.integers[:, 1::2] << _HALF if self._halves else weight.integers
             self._weight = replace(weight, integers=weight.integers[:0], scales=weight.scales[:0], zeros=None)
-            self._tensors = [stored, weight.scales, *(() if weight.zeros is None else (weight.zeros,))]
+            tensors = [stored, weight.scales, *(() if weight.zeros is None else (weight.zeros,))]
         else:
             # As bytes: not every torch looks up rows of 8-bit floats.
             self._weight = replace(weight, values=weight.values[:0], scales=weight.scales[:0])
-            self._tensors = [weight.values.view(torch.uint8), weight.scales]
-        self._tensors = [tensor.contiguous() for tensor in self._tensors]
+            tensors = [weight.values.view(torch.uint8), weight.scales]
+        self._tensors: list[Tensor] = [tensor.contiguous() for tensor in tensors]
 
     @property
     def device(self) -> torch.device:

@@ -129,8 +129,8 @@ class QuantizedPart:
     @property
     def linear(self) -> LinearMap:
         """The linear layer with it as its weight."""
-        part = self.part
-        return LinearMap((LinearPart(part.module, *part.shape, rows=part.rows, form=self.form),))
+        part, (rows, columns) = self.part, self.part.shape
+        return LinearMap((LinearPart(part.module, rows, columns, part.rows, form=self.form),))
 
 
 @dataclass(frozen=True, slots=True)

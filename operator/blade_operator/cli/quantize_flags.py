@@ -52,6 +52,7 @@ FLAGS: Final = (
     QuantizeFlag("quant_lm_head", "quantise the output matrix, too", SWITCH),
     QuantizeFlag("quant_embedding", "quantise the embedding table, too", SWITCH),
     QuantizeFlag("tensor_parallel_size", "ranks that the folder was split for", NUMBER, aliases=("-tp",)),
+    QuantizeFlag("split_output", "the result is a folder for each rank", SWITCH),
     QuantizeFlag("max_shard_size", "largest weight file (default 5GB)", SIZE),
     QuantizeFlag("calib_data", "texts to calibrate with", many=True),
     QuantizeFlag("calib_data_file", "JSON lines to calibrate with: pvc://CLAIM/FILE, or a path in the pod", "FILE"),

@@ -65,7 +65,8 @@ def pack_quantized(
     activations = weight.activations
     if activations is not None and activations.most is not None:
         unbounded = replace(weight, activations=replace(activations, most=None))
-        return ClampedLinear(pack_quantized(unbounded, bias, deterministic=deterministic, dtype=dtype), activations.most)
+        inner = pack_quantized(unbounded, bias, deterministic=deterministic, dtype=dtype)
+        return ClampedLinear(inner, activations.most)
     on_gpu = weight.scales.device.type == "cuda"
     rows = _reference.rows_at_once(on_gpu=on_gpu) if deterministic else None
     if backend_of(weight.scales) == "triton" and not gpu.why_not(weight, dtype):
