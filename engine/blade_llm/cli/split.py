@@ -23,11 +23,12 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import expert_parallel_problem, tensor_parallel_problem
 from blade_llm.spec.shard import Shard
 from blade_llm.weights.checkpoint import Checkpoint, check_weights, open_checkpoint, open_rank
+from blade_llm.weights.prediction_head import prediction_head
 from blade_llm.weights.split.divide import make_split, require_ours, write_split
 from blade_llm.weights.split.join import write_joined
 from blade_llm.weights.split.manifest import digest, is_split, read_split, require_size
 from blade_llm.weights.split.output import JoinOutput, SplitOutput
-from blade_llm.weights.split.plan import plan_parts, prediction_head
+from blade_llm.weights.split.plan import plan_parts
 
 _FLAGS: Final = (
     Flag(

@@ -93,8 +93,8 @@ def prepare(
     """Read what ``folder`` holds and decide what becomes of it; only headers of weight files are read.
 
     ``model``: its name, for report and model card; ``tensor_parallel_size``: how many ranks it was split for, or are to
-    serve the result; ``split_output``: the result is divided for these; ``texts``: to calibrate with, where ``options`` need some. Raises :class:`ModelFilesError` for all
-    that cannot be quantised.
+    serve the result; ``split_output``: the result is divided for these; ``texts``: to calibrate with, where ``options``
+    need some. Raises :class:`ModelFilesError` for all that cannot be quantised.
     """
     fields = read_json(folder, CONFIG_NAME)
     require_unquantized(folder, fields)

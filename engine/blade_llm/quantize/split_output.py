@@ -14,10 +14,11 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import expert_parallel_problem
 from blade_llm.weights.checkpoint import open_checkpoint
 from blade_llm.weights.output_folder import sync
+from blade_llm.weights.prediction_head import prediction_head
 from blade_llm.weights.split.divide import make_split, write_split
 from blade_llm.weights.split.manifest import is_split, read_rank, read_split
 from blade_llm.weights.split.output import SplitOutput
-from blade_llm.weights.split.plan import plan_parts, prediction_head
+from blade_llm.weights.split.plan import plan_parts
 from blade_llm.weights.split.writer import INDEX_NAME, Progress
 
 _PARTS_NAME: Final = "parts"

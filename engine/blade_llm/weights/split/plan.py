@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 
 from blade_llm.models.config import ModelConfig
-from blade_llm.models.heads.mtp import find_mtp
 from blade_llm.models.sharding import shard_model
 from blade_llm.spec.slices import Slice
 from blade_llm.spec.tensors import TensorMap
-from blade_llm.weights.checkpoint import Checkpoint, check_weights
 from blade_llm.weights.split.part import Part, Run, merged
 from blade_llm.weights.tensor_info import TensorInfo
 
@@ -40,14 +37,6 @@ def plan_parts(
         for rank in range(size)
     ]
     return {name: _complete([parts.get(name) for parts in ranks], info.shape) for name, info in tensors.items()}
-
-
-def prediction_head(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig | None:
-    """The layer for multi-token prediction of the model in ``folder``, where the checkpoint has all of it."""
-    head = find_mtp(folder, config)
-    if head is None or check_weights(checkpoint, head):
-        return None
-    return head
 
 
 @dataclass(slots=True)

@@ -42,8 +42,8 @@ class Jobs:
                 self._sync(job)
 
     def show_progress(self) -> None:
-        """Write what the programs of Jobs say of their progress into the Jobs' annotations, as pods with the right to do
-        so do in a cluster."""
+        """Write what the programs of Jobs say of their progress into the Jobs' annotations, as pods with the right to
+        do so do in a cluster."""
         for job in self._store.find("Job"):
             for pod in () if is_finished(job) else self._pods.of(job):
                 self._show(job, pod)
