@@ -28,7 +28,7 @@ from benchmarks.quantization import perplexity
 from benchmarks.quantization.corpus import Corpus, CorpusError, cache_folder, load_corpus
 from benchmarks.quantization.methods import METHODS, Method
 from benchmarks.quantization.outliers import with_outliers
-from benchmarks.quantization.table import BOUNDS, table, verdicts
+from benchmarks.quantization.table import BOUNDS, figures_of, table, verdicts
 from benchmarks.quantization.train import WINDOW, encode, trained, windows
 
 SCORED: Final = 64 if QUICK else 256
@@ -124,10 +124,10 @@ def main() -> int:
             perplexities = bench.rows(folder, methods)
             lines, found, holds = verdicts(perplexities, label, BOUNDS)
             print(f"\n{label}, {SCORED} windows of {WINDOW} tokens\n", *table(perplexities), "", *lines, "", sep="\n")
-            figures += found
+            figures += [*figures_of(perplexities, label), *found]
             met = met and holds
     about = {"torch": str(torch.__version__), "corpus": corpus.digest[:12]}
-    code = report("quantization", figures, keep=options.only is not None, **about)
+    code = report("quantization", figures, keep=options.only is not None or bool(wanted), **about)
     return max(code, 0 if met else 1)
 
 

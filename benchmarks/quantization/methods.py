@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+TABLES: Final = ("--quant_lm_head", "--quant_embedding")
 GROUPS: Final = ("--block_wise_quant", "--block_size", "64")
 BASELINE: Final = "bf16"
 """The row that others are divided by: the model as it is served without any of this."""
@@ -44,6 +45,7 @@ METHODS: Final = (
     _weights("minmax-8", "weights 8 bits, to the nearest", "minmax", "--bit", "8"),
     _weights("minmax-4", "weights 4 bits, groups of 64, to the nearest", "minmax", "--bit", "4", *GROUPS),
     _weights("gptq-4", "weights 4 bits, groups of 64, GPTQ", "gptq", "--bit", "4", *GROUPS),
+    _weights("gptq-4-head", "the same, output matrix 4 bits, embeddings 8", "gptq", "--bit", "4", *GROUPS, *TABLES),
     _weights("awq-4", "weights 4 bits, groups of 64, AWQ", "awq", "--bit", "4", *GROUPS),
     _weights("smoothquant+-4", "weights 4 bits, groups of 64, SmoothQuant+", "smoothquant+", "--bit", "4", *GROUPS),
     _weights("minmax-3", "weights 3 bits, a scale for each output, to the nearest", "minmax", "--bit", "3"),

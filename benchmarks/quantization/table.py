@@ -65,6 +65,7 @@ BOUNDS: Final[tuple[Bound | LossBound, ...]] = (
     Bound("awq-4", "minmax-4"),
     Bound("smoothquant+-4", "minmax-4"),
     Bound("gptq-4", times=1.09),
+    Bound("gptq-4-head", times=1.09),
     Bound("w8a8-smoothquant", "w8a8-minmax"),
     Bound("w8a8-smoothquant", times=1.02),
     Bound("w8a8-smoothquant_gptq", times=1.02),
@@ -92,6 +93,13 @@ def table(perplexities: Mapping[str, float | None]) -> list[str]:
         change = f"{100 * (value / baseline - 1):+.2f} %" if baseline is not None else ""
         lines.append(f"| {method.what} | {value:.3f} | {change} |")
     return lines
+
+
+def figures_of(perplexities: Mapping[str, float | None], model: str) -> list[Figure]:
+    """Each row's perplexity, for the file of results."""
+    return [
+        Figure(f"{model}-{name}-perplexity", value, "") for name, value in perplexities.items() if value is not None
+    ]
 
 
 def verdicts(

@@ -22,6 +22,11 @@ TERMINATION_LOG: Final = "BLADE_TERMINATION_LOG"
 """Path of a container's termination message, which the operator reads; Kubernetes' default path when unset."""
 TERMINATION_LOG_DEFAULT: Final = "/dev/termination-log"
 TERMINATION_LOG_MAX_BYTES: Final = 4096
+PROGRESS_FILE: Final = "BLADE_PROGRESS_FILE"
+"""File that a Job's program keeps a line in that says how far it is. Set by the local runtime."""
+PROGRESS_JOB: Final = "BLADE_PROGRESS_JOB"
+"""Name of the Job, in the pod's namespace, whose annotation :data:`~blade_protocol.labels.PROGRESS` its program
+writes."""
 LISTEN_FD: Final = "BLADE_LISTEN_FD"
 """File descriptor of an inherited listening socket, from which a router accepts too. Set by the local runtime."""
 ENDPOINTS_DIR: Final = "BLADE_ENDPOINTS_DIR"

@@ -16,6 +16,7 @@ from typing import Final
 from blade_llm.cli.failures import FAILURES, end_with
 from blade_llm.cli.flags import FlagParser
 from blade_llm.cli.progress.download import download_progress
+from blade_llm.cli.progress.job import job_progress
 from blade_llm.cli.progress.work import byte_progress
 from blade_llm.cli.quantize_flags import GROUPS, options_of, texts_of
 from blade_llm.cli.termination import write_termination_log
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             model=flags["model"],
             max_shard_bytes=flags["max_shard_size"],
             tensor_parallel_size=flags["tensor_parallel_size"],
+            split_output=flags["split_output"],
             texts=texts,
             states_in_files=flags["cpu_offload"],
         )
@@ -60,10 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"blade_llm_quantize: {note}", file=sys.stderr, flush=True)
         output.require_usable(whole=True)
         output.parent.mkdir(parents=True, exist_ok=True)
-        with locked(output.lock, lambda: _say_waiting(output)), byte_progress("quantising") as start:
+        with (
+            locked(output.lock, lambda: _say_waiting(output)),
+            byte_progress("quantising") as start,
+            job_progress() as reported,
+        ):
             if (report := made_before(output, job)) is not None:  # by the run that was waited for
                 return _found(report, output_dir)
+            if reported is not None:
+                start = reported.counted("quantising", job.config.num_layers, start)
             report = quantize_model(job, output, start)
+            if reported is not None:
+                reported.say(_saved(report))
     except FAILURES as failure:
         return end_with("blade_llm_quantize", failure, output_dir, kept=os.path.isdir(output.staging))
     _print_report(report)
@@ -78,10 +88,14 @@ def _found(report: Report, output_dir: Path) -> int:
 
 def _done(report: Report, output_dir: Path) -> int:
     """Leave what was saved where Kubernetes shows it, and the folder on stdout; the exit code."""
-    sizes = f"{_size(report.bytes_before)} → {_size(report.bytes_after)}"
-    write_termination_log(f"{sizes}, {report.bits_per_weight:.2f} bits a quantised weight".encode())
+    write_termination_log(_saved(report).encode())
     print(output_dir)
     return 0
+
+
+def _saved(report: Report) -> str:
+    sizes = f"{_size(report.bytes_before)} → {_size(report.bytes_after)}"
+    return f"{sizes}, {report.bits_per_weight:.2f} bits a quantised weight"
 
 
 def _say_waiting(output: OutputFolder) -> None:

@@ -30,7 +30,13 @@ _MODEL: Final = (
         name="tensor_parallel_size",
         aliases=("-tp",),
         kind=positive,
-        help="ranks that the folder was split for, or that will serve the result, which is one whole checkpoint",
+        help="ranks that the folder was split for, or that will serve the result",
+    ),
+    Flag(
+        name="split_output",
+        kind=boolean,
+        default=False,
+        help="the result is a folder for each rank, as blade_llm_split makes them, instead of one whole checkpoint",
     ),
     Flag(
         name="max_shard_size",
@@ -77,6 +83,18 @@ _METHOD: Final = (
         many=True,
         metavar="NAME",
         help="linear layers to leave as they are: names, names with *, or re: and a regular expression",
+    ),
+    Flag(
+        name="quant_lm_head",
+        kind=boolean,
+        default=False,
+        help="quantise the output matrix, too; of a model that shares it with the embedding it gets one of its own",
+    ),
+    Flag(
+        name="quant_embedding",
+        kind=boolean,
+        default=False,
+        help="quantise the embedding table, too; where it is the output matrix as well, with --quant_lm_head alone",
     ),
 )
 _CALIBRATION: Final = (
@@ -154,6 +172,8 @@ def options_of(flags: Mapping[str, Any]) -> QuantizeOptions:
         group_size=size if block_wise else None,
         symmetric=not flags["asymmetric"],
         ignore=tuple(flags["ignore"] or ()),
+        head=flags["quant_lm_head"],
+        embedding=flags["quant_embedding"],
         activations=flags["quant_mode"] == "act_and_weight_quant",
         samples=flags["calib_samples"],
         length=flags["calib_length"],

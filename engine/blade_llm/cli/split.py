@@ -19,11 +19,11 @@ from blade_llm.hub.locking import locked
 from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.heads.mtp import find_mtp
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import expert_parallel_problem, tensor_parallel_problem
 from blade_llm.spec.shard import Shard
 from blade_llm.weights.checkpoint import Checkpoint, check_weights, open_checkpoint, open_rank
+from blade_llm.weights.prediction_head import prediction_head
 from blade_llm.weights.split.divide import make_split, require_ours, write_split
 from blade_llm.weights.split.join import write_joined
 from blade_llm.weights.split.manifest import digest, is_split, read_split, require_size
@@ -106,7 +106,7 @@ def _split(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:
     if problem := problem or (expert_parallel_problem(config) if expert_parallel else None):
         raise ModelFilesError(f"{folder}: {problem}")
     checkpoint = _whole(folder, config)
-    head = _head(folder, config, checkpoint)
+    head = prediction_head(folder, config, checkpoint)
     parts = plan_parts(config, checkpoint.tensors, size, head, expert_parallel=expert_parallel)
     split = make_split(parts, checkpoint.tensors, checkpoint.files, size, expert_parallel=expert_parallel)
     output = SplitOutput.at(output_dir)
@@ -125,14 +125,6 @@ def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
     if problems := check_weights(checkpoint, config):
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
     return checkpoint
-
-
-def _head(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig | None:
-    """The model's layer for multi-token prediction, where the checkpoint has all of it."""
-    head = find_mtp(folder, config)
-    if head is None or check_weights(checkpoint, head):
-        return None
-    return head
 
 
 def _join(folder: Path, output_dir: Path, flags: dict[str, Any]) -> None:

@@ -6,18 +6,23 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.layers.quantized_table import QuantizedTable
 from blade_llm.parallel.group import RankGroup
 from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
 
 
-def embed(token_ids: Tensor, table: Tensor, vocab_size: int, group: RankGroup | None) -> Tensor:
+def embed(token_ids: Tensor, table: Tensor | QuantizedTable, vocab_size: int, group: RankGroup | None) -> Tensor:
     """[tokens] int to [tokens, hidden]. ``table``: [rows, hidden], of several ranks the rows of this one."""
     if group is None:
-        return F.embedding(token_ids, table)
+        return _rows(token_ids, table)
     rows = vocabulary_rows(vocab_size, group.rank, group.size)
     others = (token_ids < rows.start) | (token_ids >= rows.stop)
-    own = F.embedding((token_ids - rows.start).masked_fill_(others, 0), table)
+    own = _rows((token_ids - rows.start).masked_fill_(others, 0), table)
     return group.all_reduce(own.masked_fill_(others.unsqueeze(1), 0.0))
+
+
+def _rows(ids: Tensor, table: Tensor | QuantizedTable) -> Tensor:
+    return F.embedding(ids, table) if isinstance(table, Tensor) else table.rows(ids)
 
 
 def gather_logits(logits: Tensor, vocab_size: int, group: RankGroup) -> Tensor:

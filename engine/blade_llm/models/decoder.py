@@ -11,6 +11,7 @@ from torch import Tensor
 from blade_llm.kernels.lora import TokenGroups
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.moe import MoE
+from blade_llm.layers.quantized_table import QuantizedTable
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import Rotation, StepMetadata
 from blade_llm.layers.vocabulary import embed, gather_logits
@@ -47,9 +48,10 @@ class Decoder:
         method = method or CheckpointWeights()
         self.spec = spec
         self.group, self._link = group, link
-        self._embedding: Tensor | None = None
-        if spec.begins or (spec.ends and spec.head and spec.tied):
-            self._embedding = parameters.tensor("embedding")
+        self._embedding: Tensor | QuantizedTable | None = None
+        table = parameters.map.table
+        if spec.begins or (table is None and spec.ends and spec.head and spec.tied):
+            self._embedding = _embedding(parameters)
         self.positions = None if spec.positions is None else parameters.tensor("positions")
         norm = spec.embedding_norm
         self.embedding_norm = None if norm is None else build_norm(norm, parameters, "embedding_norm")
@@ -67,7 +69,10 @@ class Decoder:
         assert spec.final_norm is not None, "a decoder ends with a norm"
         self.norm = build_norm(spec.final_norm, parameters, "norm") if spec.ends else None
         self.head: Linear | None = None
-        if spec.ends and spec.head and spec.tied:
+        if spec.ends and spec.head and spec.tied and table is not None:
+            self.head = method.create(parameters, table.linear)
+        elif spec.ends and spec.head and spec.tied:
+            assert isinstance(self.embedding, Tensor)
             self.head = method.shared(self.embedding)
         elif spec.ends and spec.head:
             self.head = method.create(parameters, parameters.linear("head"))
@@ -124,7 +129,7 @@ class Decoder:
         return hidden if selected is None else hidden.index_select(0, selected)
 
     @property
-    def embedding(self) -> Tensor:
+    def embedding(self) -> Tensor | QuantizedTable:
         """[vocabulary, hidden]; not of a stage in which neither the first layer nor the output matrix needs it."""
         assert self._embedding is not None, "a later stage takes states, not tokens"
         return self._embedding
@@ -192,7 +197,7 @@ class Decoder:
         """Whether the first layer gets rows of a bf16 table, and nothing else."""
         if self.positions is not None or self.embedding_norm is not None or self.spec.embedding_scale != 1.0:
             return False
-        return self._embedding is not None and self._embedding.dtype == torch.bfloat16
+        return isinstance(self._embedding, Tensor) and self._embedding.dtype == torch.bfloat16
 
     @property
     def plain_logits(self) -> bool:
@@ -209,6 +214,7 @@ class Decoder:
         from blade_llm.kernels.linear.native import NativeLinear
 
         assert self.norm is not None
+        assert isinstance(self.embedding, Tensor)
         if not isinstance(head, NativeLinear) or spec.final_norm != spec.layers[0].mlp_norm:
             return None
         return NativeDraft(
@@ -230,8 +236,16 @@ class Decoder:
                 layer.mlp.warm(layer.weight.new_zeros(1, self.spec.hidden_size))
 
     def _count_bytes(self) -> int:
-        tables = [each for table in self.rotary for each in (table.cos, table.sin)]
+        tables: list[Tensor | QuantizedTable] = [each for table in self.rotary for each in (table.cos, table.sin)]
         tables += [each for each in (self._embedding, self.positions) if each is not None]
         shared = self.spec.tied and self.head is not None and self.head.packed is None
         head = 0 if self.head is None or shared else self.head.nbytes
         return sum(layer.nbytes for layer in self.layers) + sum(table.nbytes for table in tables) + head
+
+
+def _embedding(parameters: Parameters) -> Tensor | QuantizedTable:
+    """The embedding table as the checkpoint has it."""
+    table = parameters.map.table
+    if table is None:
+        return parameters.tensor("embedding")
+    return QuantizedTable(parameters.quantized(table.part), parameters.source.dtype)

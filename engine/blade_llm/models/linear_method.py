@@ -10,6 +10,7 @@ from torch import dtype as DType
 
 from blade_llm.kernels.linear import pack_quantized, why_floats
 from blade_llm.kernels.linear.affine import AffineLinear, StackedLinear
+from blade_llm.kernels.linear.clamped import ClampedLinear
 from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.linear.quantized import QuantizedWeight
@@ -82,7 +83,7 @@ class CheckpointWeights:
 
     def _packed(self, weight: QuantizedWeight | Float8Weight, bias: Tensor | None, dtype: DType) -> PackedLinear:
         packed = pack_quantized(weight, bias, deterministic=self._options.deterministic, dtype=dtype)
-        if isinstance(packed, AffineLinear | Float8Linear):
+        if isinstance(packed.inner if isinstance(packed, ClampedLinear) else packed, AffineLinear | Float8Linear):
             self.as_floats[why_floats(weight, dtype)] += 1
         return packed
 

@@ -26,8 +26,12 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none", *, 
     """
     tensors = config.tensors
     matrices = tensors.linear_size
+    packed = 0
     if config.decoder.head and config.decoder.tied and config.ends:
-        matrices += _vocabulary_rows(config) * config.hidden_size
+        if tensors.table is None:
+            matrices += _vocabulary_rows(config) * config.hidden_size
+        else:
+            packed = tensors.table.nbytes
     floats = tensors.other_size * DTYPE_BYTES[dtype] + int(matrices * BYTES_PER_WEIGHT.get(quant, DTYPE_BYTES[dtype]))
     if on_gpu:
         for part in tensors.quantized_experts():
@@ -36,7 +40,7 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none", *, 
             floats += elements * DTYPE_BYTES[dtype] - part.form.packed_bytes(
                 part.wanted, part.wanted_inputs, part.inputs
             )
-    return floats + tensors.quantized_bytes
+    return floats + tensors.quantized_bytes + packed
 
 
 def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens: int, max_num_seqs: int) -> int:

@@ -51,6 +51,13 @@ def compress(weight: Tensor, options: QuantizeOptions) -> Compressed:
     return Compressed(integer_tensors(quantized, options), _integer_error(weight, quantized))
 
 
+def rounded(weight: Tensor, options: QuantizeOptions) -> Tensor:
+    """[out, in] fp32: the numbers that :func:`compress` makes of ``weight``. Raises ``ValueError`` as that does."""
+    if options.dtype == "fp8":
+        return quantize_float8(weight, "channel", weight.dtype).dequantize()
+    return minmax(weight, Grid(options.bits, options.group_size, options.symmetric, weight.dtype)).dequantize()
+
+
 def integer_tensors(quantized: QuantizedWeight, options: QuantizeOptions) -> dict[str, Tensor]:
     """What stands for a weight of integers, by the names below the module."""
     form = options.form

@@ -10,19 +10,35 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.families.registry import CLASSIFIERS, EMBEDDING_ONLY
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.plan import Plan
+from blade_llm.quantize.tied_head import UNTIED
 
 CONFIG_NAME: Final = "config.json"
 _NAMES: Final = ("quantization_config", "compression_config")
 
 
 def quantization_config(options: QuantizeOptions, plan: Plan) -> dict[str, Any]:
-    """The ``quantization_config``: every linear layer but those to be ignored."""
-    strategy = "channel" if options.group_size is None else "group"
+    """The ``quantization_config``: every linear layer but those to be ignored, and perhaps the embedding table."""
+    groups = {"group_0": _group(options, ["Linear"], _activations(options))}
+    if plan.table is not None:
+        groups["group_1"] = _group(options.for_table, [plan.table], None)
+    formats = {group["format"] for group in groups.values()}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": formats.pop() if len(formats) == 1 else "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": groups,
+        "ignore": list(plan.ignore),
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+    }
+
+
+def _group(options: QuantizeOptions, targets: list[str], activations: dict[str, Any] | None) -> dict[str, Any]:
     weights: dict[str, Any] = {
         "num_bits": options.bits,
         "type": "float" if options.dtype == "fp8" else "int",
         "symmetric": options.symmetric,
-        "strategy": strategy,
+        "strategy": "channel" if options.group_size is None else "group",
         "group_size": options.group_size,
         "block_structure": None,
         "dynamic": False,
@@ -31,21 +47,12 @@ def quantization_config(options: QuantizeOptions, plan: Plan) -> dict[str, Any]:
         "observer": "minmax",
         "observer_kwargs": {},
     }
-    group = {
-        "targets": ["Linear"],
+    return {
+        "targets": targets,
         "weights": weights,
-        "input_activations": _activations(options),
+        "input_activations": activations,
         "output_activations": None,
         "format": options.format,
-    }
-    return {
-        "quant_method": "compressed-tensors",
-        "format": options.format,
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
-        "ignore": list(plan.ignore),
-        "kv_cache_scheme": None,
-        "global_compression_ratio": None,
     }
 
 
@@ -69,7 +76,8 @@ def _activations(options: QuantizeOptions) -> dict[str, Any] | None:
 
 def new_config(source: Mapping[str, Any], options: QuantizeOptions, plan: Plan) -> bytes:
     """The new ``config.json``."""
-    fields = {**source, "quantization_config": quantization_config(options, plan)}
+    untied = {} if plan.untied is None else UNTIED
+    fields = {**source, **untied, "quantization_config": quantization_config(options, plan)}
     return json.dumps(fields, indent=2, ensure_ascii=False).encode() + b"\n"
 
 

@@ -36,10 +36,23 @@ class Unit:
     module: str | None
     """The linear layer whose weight it is and that is quantised; None: copied as it is."""
     stored: tuple[StoredAs, ...]
+    again: bool = False
+    """The source has it under another name, where it is a unit, too."""
+    table: bool = False
+    """The embedding table, quantised in a form of its own."""
+    head: bool = False
+    """The output matrix, quantised."""
 
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.stored)
+
+    @property
+    def instead(self) -> str:
+        """What of the flags leaves it as it is."""
+        if self.table:
+            return "--quant_embedding=false"
+        return "--quant_lm_head=false" if self.head else f"--ignore {self.module}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +98,7 @@ def make_layout(
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` where the source has a tensor by a name that is needed.
     """
-    units = [_unit(info, plan.modules.get(name), options) for name, info in tensors.items()]
+    units = [_unit(info, plan, options) for info in tensors.values()]
     names = [tensor.name for unit in units for tensor in unit.stored]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -95,16 +108,19 @@ def make_layout(
     return Layout(tuple(files))
 
 
-def _unit(info: TensorInfo, module: str | None, options: QuantizeOptions) -> Unit:
+def _unit(info: TensorInfo, plan: Plan, options: QuantizeOptions) -> Unit:
+    module, again = plan.modules.get(info.name), info.name == plan.untied
     if module is None:
-        return Unit(info, None, (StoredAs(info.name, info.dtype, info.shape),))
+        return Unit(info, None, (StoredAs(info.name, info.dtype, info.shape),), again)
     outputs, inputs = info.shape
+    table = module == plan.table
+    form = options.for_table.form if table else options.form
     stored = [
         # Scales may have several types: they have the weight's own.
         StoredAs(each.name, info.dtype if info.dtype in each.types else each.types[0], each.shape)
-        for each in options.form.stored(module, outputs, inputs)
+        for each in form.stored(module, outputs, inputs)
     ]
-    return Unit(info, module, tuple(stored))
+    return Unit(info, module, tuple(stored), again, table, module == plan.head)
 
 
 def _file(name: str, units: Sequence[Unit]) -> ShardFile:

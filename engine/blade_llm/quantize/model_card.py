@@ -56,15 +56,29 @@ def model_card(report: Report, original: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+_QUANTIZED: Final = {
+    "output matrix": "the output matrix is quantised as the linear layers are, to the nearest",
+    "embeddings": "embeddings have 8 bits, one scale a row",
+}
+
+
 def _others(report: Report) -> str:
+    options = report.options
+    tables = [name for name, gone in (("output matrix", options.head), ("embeddings", options.embedding)) if not gone]
     if report.changed:
-        same, count = "Output matrix and embeddings", len(report.changed)
+        same, count = " and ".join(tables) or "tensors without scales of linear layers", len(report.changed)
         more = f"; scales went into {count} of the other tensors (norms, biases, routers), which the report lists"
     else:
-        same, more = "Output matrix, embeddings, norms and routers", ""
+        same, more = f"{', '.join([*tables, 'norms'])} and routers", ""
     left = 0 if report.calibration is None else len(report.calibration.left)
     some = f", and so are {left} linear layers, for the sake of perplexity" if left else ""
-    return f"{same} are as in the original{some}{more}."
+    gone = [_QUANTIZED[name] for name in _QUANTIZED if name not in tables]
+    nearest = f" {_sentence('; '.join(gone))}." if gone else ""
+    return f"{_sentence(same)} are as in the original{some}{more}.{nearest}"
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _kept(fields: str) -> list[str]:

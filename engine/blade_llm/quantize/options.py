@@ -48,6 +48,10 @@ class QuantizeOptions(msgspec.Struct, frozen=True):
     """Share of the mean of the Hessian's diagonal that GPTQ adds to the diagonal."""
     smoothing: float = 0.5
     """SmoothQuant's exponent: 0 leaves the difficulty in the activations, 1 moves all of it into the weights."""
+    head: bool = False
+    """The output matrix is quantised, too: to the nearest, whatever the algorithm."""
+    embedding: bool = False
+    """So is the embedding table, as :attr:`for_table` says; a token's row becomes floats when it is looked up."""
     max_perplexity_increase: float | None = None
     """The most that perplexity may grow, as a share of it: as many layers as it takes stay as they are. None: any."""
 
@@ -58,6 +62,11 @@ class QuantizeOptions(msgspec.Struct, frozen=True):
             self._check_float8()
         if self.activations:
             self._check_activations()
+        if self.embedding and not self.symmetric:
+            raise ValueError(
+                "--quant_embedding does not go with --asymmetric: transformers reads zero points of one form for all "
+                "layers, and tables have another; leave one of them out"
+            )
         if not (math.isfinite(self.damping) and self.damping >= 0):
             raise ValueError(f"--damping {self.damping}: give a share of at least 0, such as 0.01")
         most = self.max_perplexity_increase
@@ -106,6 +115,15 @@ class QuantizeOptions(msgspec.Struct, frozen=True):
     def smooths(self) -> bool:
         """Whether what is hard in activations moves into weights."""
         return self.algorithm in _SMOOTHING or self.algorithm == "smoothquant+"
+
+    @property
+    def for_table(self) -> QuantizeOptions:
+        """The embedding table's: 8 bits, one scale a row.
+
+        Unpacked, as weights are whose inputs are rounded: transformers 5.23 cannot make a packed table, as it
+        initialises the ``weight`` that is not there.
+        """
+        return QuantizeOptions(bits=_EIGHT, dtype=self.dtype, activations=True)
 
     @property
     def form(self) -> IntegerForm | Float8Form:

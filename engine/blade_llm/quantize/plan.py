@@ -6,23 +6,24 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.quantize.options import QuantizeOptions
-from blade_llm.spec.tensors import LinearPart
+from blade_llm.spec.tensors import EMBEDDING, LinearPart
 from blade_llm.weights.tensor_info import TensorInfo
 
 _REGEX: Final = "re:"
 _LIKELY_GROUPS: Final = (128, 64, 32, 16)
-_TABLES: Final = ("embedding", "positions", "token_types")
+_TABLES: Final = (EMBEDDING, "positions", "token_types")
 """Places that are looked up in, not multiplied with: no linear layers."""
 _HEAD: Final = "lm_head"
 """What transformers calls the output matrix's module, also of families whose checkpoints have another name for it."""
-_KEPT: Final = ("head", "classifier.")
-"""What places of linear layers begin with that stay as they are."""
+_HEAD_PLACE: Final = "head"
+_KEPT: Final = (_HEAD_PLACE, "classifier.")
+"""What places of linear layers begin with that stay as they are unless something else is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,29 @@ class Plan:
     """The linear layers that become smaller, by the names of their weights."""
     ignore: tuple[str, ...]
     """Linear layers that stay as they are, as ``quantization_config`` names them."""
+    table: str | None = None
+    """The module of the embedding table, where that becomes smaller, too; it is one of :attr:`modules`."""
+    untied: str | None = None
+    """The output matrix's weight, where the source has it as the embedding table alone."""
+    head: str | None = None
+    """The module of the output matrix, where that becomes smaller, too; it is one of :attr:`modules`."""
+
+    def without(self, left: Collection[str]) -> Plan:
+        """The plan with the linear layers ``left``, by their modules, as they are."""
+        modules = {name: module for name, module in self.modules.items() if module not in left}
+        return replace(self, modules=modules, ignore=tuple(sorted({*self.ignore, *left})))
 
 
-def make_plan(config: ModelConfig, tensors: Mapping[str, TensorInfo], options: QuantizeOptions, head: str) -> Plan:
+def make_plan(
+    config: ModelConfig,
+    tensors: Mapping[str, TensorInfo],
+    options: QuantizeOptions,
+    head: str,
+    untied: str | None = None,
+) -> Plan:
     """What ``options`` do to a checkpoint of ``config`` with these ``tensors``. ``head``: what the family calls the
-    module of the output matrix, which may be the embedding table and not in the checkpoint.
+    module of the output matrix, which may be the embedding table and not in the checkpoint. ``untied``: as in
+    :class:`Plan`.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for layers that cannot be quantised and are not ignored,
     groups that do not divide a layer's inputs, and where nothing is called what is to be ignored, or nothing is left.
@@ -45,10 +64,16 @@ def make_plan(config: ModelConfig, tensors: Mapping[str, TensorInfo], options: Q
     found = config.tensors.found_in(tensors)
     linear = {part.module: part for linear in found.linears.values() for part in linear.parts}
     inside = {
-        part.module: part for place, each in found.linears.items() if not place.startswith(_KEPT) for part in each.parts
+        part.module: part
+        for place, each in found.linears.items()
+        if not place.startswith(_KEPT) or (options.head and place == _HEAD_PLACE)
+        for part in each.parts
     }
     stored = {name.removesuffix(".weight") for name in tensors if name.endswith(".weight")}
+    output = found.linears[_HEAD_PLACE].parts[0].module if options.head else None
     ignored = _ignored(options.ignore, linear, {*stored, head, _HEAD})
+    if output in ignored:
+        raise ModelFilesError(f"--ignore leaves {output} as it is, and --quant_lm_head does not; leave out one of them")
     wanted = {module: part for module, part in inside.items() if module not in ignored}
     if not wanted:
         raise ModelFilesError("nothing is left to quantise; take something out of --ignore")
@@ -56,7 +81,10 @@ def make_plan(config: ModelConfig, tensors: Mapping[str, TensorInfo], options: Q
         if why := _unfit(part):
             raise ModelFilesError(f"{module} {why}, which the compressed-tensors format does not have")
     modules = {part.weight.name: module for module, part in wanted.items()}
+    table = found.tensors[EMBEDDING] if options.embedding else None
     _require_groups(modules, inside, options.group_size)
+    if table is not None:
+        modules[table.name] = table.module
     tables = {found.tensors[place].name for place in _TABLES if place in found.tensors}
     others = {
         name.removesuffix(".weight")
@@ -64,11 +92,14 @@ def make_plan(config: ModelConfig, tensors: Mapping[str, TensorInfo], options: Q
         if name.endswith(".weight") and len(info.shape) == 2 and name not in modules and name not in tables
     }
     left = linear.keys() - set(modules.values())
-    return Plan(modules, tuple(sorted({*others, *left, head, _HEAD})))
+    left |= set() if options.head else {head, _HEAD}
+    return Plan(modules, tuple(sorted(others | left)), None if table is None else table.module, untied, output)
 
 
 def _unfit(part: LinearPart) -> str | None:
     """Why the module is no linear layer of its own with a weight [out, in]."""
+    if part.unit_rows:
+        return "is used with each row divided by its length"
     if part.one_of is not None:
         return "is one tensor for all experts of a layer"
     return "is stored as [in, out]" if part.transposed else None

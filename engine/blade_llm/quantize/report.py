@@ -121,7 +121,7 @@ def make_report(
         tensors={unit.source.name: _tensor(unit, done[unit.source.name]) for unit in units if unit.module is not None},
         unchanged=tuple(name for name in others if not done[name].changed),
         changed=tuple(name for name in others if done[name].changed),
-        bytes_before=sum(unit.source.nbytes for unit in units),
+        bytes_before=sum(unit.source.nbytes for unit in units if not unit.again),
         bytes_after=sum(unit.nbytes for unit in units),
         seconds=round(sum(done[unit.source.name].seconds for unit in units), 3),
         calibration=calibration,

@@ -31,6 +31,8 @@ from blade_llm.quantize.output import OutputFolder
 from blade_llm.quantize.plan import Plan, make_plan
 from blade_llm.quantize.report import FORMAT, REPORT_NAME, CalibrationReport, Report, make_report
 from blade_llm.quantize.source import TensorReader
+from blade_llm.quantize.split_output import Ranks, divide, is_made, put_in_place, ranks_of
+from blade_llm.quantize.tied_head import untie
 from blade_llm.quantize.writer import write_weights
 from blade_llm.runner.startup.host_memory import map_large_allocations
 from blade_llm.spec.decoder import DecoderSpec
@@ -71,6 +73,8 @@ class Job:
     """Those to calibrate with; None where the algorithm needs none."""
     left: tuple[str, ...]
     """Linear layers that stay as they are for ``max_perplexity_increase``; the plan has none of them."""
+    ranks: Ranks | None
+    """Those that the result is divided for; None: it is whole."""
     states_in_files: bool
     """Hidden states of calibration stay in mapped files instead of memory."""
 
@@ -82,14 +86,15 @@ def prepare(
     model: str,
     max_shard_bytes: int,
     tensor_parallel_size: int | None = None,
+    split_output: bool = False,
     texts: Sequence[str] = (),
     states_in_files: bool = False,
 ) -> Job:
     """Read what ``folder`` holds and decide what becomes of it; only headers of weight files are read.
 
     ``model``: its name, for report and model card; ``tensor_parallel_size``: how many ranks it was split for, or are to
-    serve the result; ``texts``: to calibrate with, where ``options`` need some. Raises :class:`ModelFilesError` for all
-    that cannot be quantised.
+    serve the result; ``split_output``: the result is divided for these; ``texts``: to calibrate with, where ``options``
+    need some. Raises :class:`ModelFilesError` for all that cannot be quantised.
     """
     fields = read_json(folder, CONFIG_NAME)
     require_unquantized(folder, fields)
@@ -105,16 +110,25 @@ def prepare(
             raise ModelFilesError(f"{folder}: {problem}")
         if is_split(folder):
             require_size(folder, read_split(folder), tensor_parallel_size)
+    ranks = ranks_of(folder, tensor_parallel_size) if split_output else None
     reader = TensorReader(folder)
     if any(file.suffix == ".gguf" for file in reader.checkpoint.files):
         raise ModelFilesError(f"{folder}: GGUF files are not quantised here; take the model's safetensors files")
     if problems := check_weights(reader.checkpoint, config):
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
+    untied: str | None = None
+    if config.decoder.tied and options.embedding and not options.head:
+        raise ModelFilesError(
+            f"{folder}: the embedding table is the output matrix, too; with --quant_embedding give --quant_lm_head, or "
+            "leave both out"
+        )
+    if config.decoder.tied and options.head:
+        config, untied = untie(folder, fields, reader)
     tensors = reader.checkpoint.tensors
-    plan = make_plan(config, tensors, options, _head(config, fields))
+    plan = make_plan(config, tensors, options, _head(config, fields), untied)
     layout = make_layout(tensors, plan, options, max_shard_bytes)
     samples = _samples(folder, config, options, texts) if options.calibrates else None
-    fingerprint = _fingerprint(model, options, max_shard_bytes, fields, reader.checkpoint.files, samples)
+    fingerprint = _fingerprint(model, options, max_shard_bytes, fields, reader.checkpoint.files, samples, ranks)
     return Job(
         folder=folder,
         model=model,
@@ -128,6 +142,7 @@ def prepare(
         config=config,
         samples=samples,
         left=(),
+        ranks=ranks,
         states_in_files=states_in_files,
     )
 
@@ -168,9 +183,12 @@ def quantize_model(job: Job, output: OutputFolder, start: Callable[[int], Progre
                 f"{job.folder} was changed while it was quantised; what was made of it is deleted: give the command "
                 "again when the folder is complete"
             )
+        if job.ranks is not None:
+            divide(staging, job.ranks, job.max_shard_bytes, start)
         (staging / JOURNAL_NAME).unlink()
         sync(staging)
         output.require_usable(whole=True)
+    put_in_place(staging)
     for file in staging.glob(f"{JOURNAL_NAME}.*") if staging.is_dir() else ():
         file.unlink()
     output.publish()
@@ -185,6 +203,8 @@ def made_before(output: OutputFolder, job: Job) -> Report | None:
     report = _read_report(output.path / REPORT_NAME)
     if report is None or report.fingerprint != job.fingerprint:
         return None
+    if job.ranks is not None:
+        return report if is_made(output.path, job.ranks) else None
     left = () if report.calibration is None else report.calibration.left
     weights = [(output.path / file.name, file.nbytes) for file in _leaving(job, left).layout.files]
     return report if all(path.is_file() and path.stat().st_size == nbytes for path, nbytes in weights) else None
@@ -197,11 +217,12 @@ def _fingerprint(
     fields: Mapping[str, Any],
     files: Sequence[Path],
     samples: Samples | None,
+    ranks: Ranks | None,
 ) -> str:
     """Of the source, as its ``config.json`` and weight ``files`` are now, and of what is to be made of it."""
     sources = [source_file(file) for file in files]
     tokens = None if samples is None else samples.digest
-    parts = (FORMAT, model, options, max_shard_bytes, fields, sources, tokens, str(torch.__version__))
+    parts = (FORMAT, model, options, max_shard_bytes, fields, sources, tokens, ranks, str(torch.__version__))
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
@@ -210,7 +231,7 @@ def _has_changed(job: Job) -> bool:
     try:
         fields = read_json(job.folder, CONFIG_NAME)
         files = job.reader.checkpoint.files
-        now = _fingerprint(job.model, job.options, job.max_shard_bytes, fields, files, job.samples)
+        now = _fingerprint(job.model, job.options, job.max_shard_bytes, fields, files, job.samples, job.ranks)
         return now != job.fingerprint
     except (FileNotFoundError, ModelFilesError):
         return True
@@ -262,9 +283,10 @@ def _with_space(output: OutputFolder, job: Job) -> Calibration | None:
     space for what is missing."""
     staging = output.staging
     calibration = None if job.samples is None else Calibration(job, staging, job.samples)
-    there = sum(file.stat().st_blocks * _BLOCK for file in staging.iterdir()) if staging.exists() else 0
+    there = sum(file.stat().st_blocks * _BLOCK for file in staging.rglob("*")) if staging.exists() else 0
     others = [file for file in side_files(job.folder) if file.name not in _OF_QUANTIZED]
-    needed = job.layout.nbytes + (0 if calibration is None else calibration.nbytes)
+    needed = job.layout.nbytes * (1 if job.ranks is None else 2)  # the parts are made of the whole
+    needed += 0 if calibration is None else calibration.nbytes
     require_space(output.parent, max(0, needed - there), others)
     return calibration
 
@@ -288,8 +310,7 @@ def _leaving(job: Job, left: tuple[str, ...]) -> Job:
     """The job without the linear layers ``left``, by their modules."""
     if not left:
         return job
-    modules = {name: module for name, module in job.plan.modules.items() if module not in left}
-    plan = Plan(modules, tuple(sorted({*job.plan.ignore, *left})))
+    plan = job.plan.without(left)
     layout = make_layout(job.reader.checkpoint.tensors, plan, job.options, job.max_shard_bytes)
     return replace(job, plan=plan, layout=layout, left=left)
 

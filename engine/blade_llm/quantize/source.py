@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +32,17 @@ class TensorReader:
         if self._split is not None:
             size, experts = self._split.tensor_parallel_size, self._split.enable_expert_parallel
             self._ranks = [open_rank(folder, Shard(rank, size, experts)).tensors for rank in range(size)]
+        self._copies: dict[str, str] = {}
+
+    def add_copy(self, name: str, of: str) -> None:
+        """From now on there is a tensor ``name``, which is the tensor ``of`` once more, whatever is stored by it."""
+        tensors = self.checkpoint.tensors
+        self._copies[name] = of
+        self.checkpoint = replace(self.checkpoint, tensors={**tensors, name: replace(tensors[of], name=name)})
 
     def chunks(self, name: str) -> Iterator[Bytes]:
         """The tensor's bytes, row-major."""
+        name = self._copies.get(name, name)
         if self._split is not None:
             return whole_chunks(self._files, self._ranks, name, self._split.tensors[name])
         return flat_chunks(self._files.read(self.checkpoint.tensors[name]))

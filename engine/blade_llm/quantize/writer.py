@@ -119,11 +119,9 @@ def _write_unit(
         copy_tensor(target, file, unit, reader)
         return None
     try:
-        compressed = compress(reader.tensor(name), options)
+        compressed = compress(reader.tensor(name), options.for_table if unit.table else options)
     except ValueError as error:
-        raise ModelFilesError(
-            f"{name} cannot be quantised: {error}; --ignore {unit.module} leaves it as it is"
-        ) from None
+        raise ModelFilesError(f"{name} cannot be quantised: {error}; {unit.instead} leaves it as it is") from None
     write_tensors(target, file, unit, compressed.tensors)
     return compressed.error
 

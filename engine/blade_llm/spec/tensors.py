@@ -10,10 +10,14 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from blade_llm.spec.quantization.stored_tensors import StoredTensor
 from blade_llm.spec.quantization.weights import WeightForm
 from blade_llm.spec.slices import Slice, contiguous_runs
+
+EMBEDDING: Final = "embedding"
+"""The place of the embedding table, which stays quantised where a checkpoint has it so: other tensors become floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,26 @@ class TensorPart:
             second = None
         whole = self.index is None and first is None and second is None
         return None if whole else Slice(self.index, first, second)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedPart:
+    """A quantised tensor that is no linear layer of its own."""
+
+    part: TensorPart
+    form: WeightForm
+
+    @property
+    def nbytes(self) -> int:
+        """Estimate of what it takes in memory."""
+        rows, columns = self.part.wanted_shape
+        return self.form.packed_bytes(rows, columns, self.part.shape[1])
+
+    @property
+    def linear(self) -> LinearMap:
+        """The linear layer with it as its weight."""
+        part, (rows, columns) = self.part, self.part.shape
+        return LinearMap((LinearPart(part.module, rows, columns, part.rows, form=self.form),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +319,13 @@ class TensorMap:
             part.form.packed_bytes(part.wanted, part.wanted_inputs, part.inputs)
             for part in self.linear_parts()
             if part.form is not None
-        )
+        ) + (0 if self.table is None else self.table.nbytes)
+
+    @property
+    def table(self) -> QuantizedPart | None:
+        """The embedding table, where it is quantised."""
+        part = self.tensors.get(EMBEDDING)
+        return None if part is None or part.form is None else QuantizedPart(part, part.form)
 
     def quantized_experts(self) -> Iterator[LinearPart]:
         """The quantised parts of routed experts' layers."""
@@ -316,6 +346,7 @@ class TensorMap:
 
     @property
     def other_size(self) -> int:
-        """Elements of everything else."""
+        """Elements of everything else that is kept as floats."""
         biases = sum(part.wanted for linear in self.linears.values() if linear.bias for part in linear.parts)
-        return biases + sum(part.size for part in self.tensors.values())
+        table = 0 if self.table is None else self.table.part.size
+        return biases + sum(part.size for part in self.tensors.values()) - table

@@ -53,7 +53,7 @@ OPTIONS = (
     *("--openshift", "--no-openshift", "--api_server", "--group_kind"),
     *("--external_metrics_port", "--external_metrics_certificate"),
     *("--output_dir", "--apply", "--revision", "--cache_claim", "--token_secret", "--credentials_secret", "--image"),
-    *("--env", "--cpu", "--memory", "--backoff_limit", *(f"--{flag.name}" for flag in FLAGS)),
+    *("--env", "--cpu", "--memory", "--backoff_limit", "--report_progress", *(f"--{flag.name}" for flag in FLAGS)),
 )
 
 
@@ -165,6 +165,9 @@ def _add_quantize(commands: argparse._SubParsersAction[_Parser]) -> None:
     quantize.add_argument("--cpu", metavar="QUANTITY", help="cores to request (default 1)")
     quantize.add_argument("--memory", metavar="QUANTITY", help="memory to request and to limit (default: 2Gi, none)")
     quantize.add_argument("--backoff_limit", type=_count, default=6, metavar="N", help="restarts before it fails (6)")
+    quantize.add_argument(
+        "--report_progress", action="store_true", help="keep an annotation of the Job up to date, with a role for it"
+    )
     quantize.add_argument("--openshift", action="store_true", help="name no user and group ids")
     add_flags(quantize)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import TypeVar
 
 from kubernetes.aio.config import ConfigException
@@ -49,6 +50,21 @@ class ClusterClient:
         path = JOB.path(job["metadata"]["namespace"])
         params = {"fieldManager": FIELD_MANAGER}
         self._run(lambda api: api.write("POST", path, job, kind=JOB.name, params=params, timeout=30.0, guarded=False))
+
+    def create(self, obj: Object) -> None:
+        """Create an object of a kind that services have, or leave the one of its name that there is."""
+        kind = KINDS[obj["kind"]]
+        path = kind.path(obj["metadata"]["namespace"])
+        params = {"fieldManager": FIELD_MANAGER}
+
+        async def create(api: Api) -> None:
+            try:
+                await api.write("POST", path, obj, kind=kind.name, params=params, timeout=30.0, guarded=False)
+            except ApiError as error:
+                if error.status != HTTPStatus.CONFLICT:
+                    raise
+
+        self._run(create)
 
     def _run(self, call: Callable[[Api], Awaitable[T]]) -> T:
         async def run() -> T:

@@ -15,7 +15,7 @@ from blade_operator.cluster.local.layout import Layout
 from blade_operator.model.objects import Object
 from blade_operator.program import program
 from blade_operator.render import Defaults
-from blade_operator.render.jobs import Quantization, claim_folder, quantize_job
+from blade_operator.render.jobs import Quantization, claim_folder, progress_access, quantize_job
 from blade_operator.spec import SpecError, parse_service
 from blade_protocol.labels import API_VERSION, KIND
 
@@ -38,14 +38,21 @@ def run(options: argparse.Namespace) -> int:
     """Print the Job, or create it with ``--apply``."""
     if options.kubeconfig and not options.apply:
         raise CommandError("--kubeconfig goes with --apply; without it the Job is printed")
-    job = make_job(options)
+    if options.report_progress and options.apply and not options.kubeconfig:
+        raise CommandError("--report_progress is for Kubernetes: the local runtime shows progress by itself")
+    wanted = make_wanted(options)
+    job = quantize_job(wanted, Defaults(openshift=options.openshift))
+    access = progress_access(wanted) if options.report_progress else []
     if not options.apply:
-        print(json.dumps(job, indent=4) if options.output == "json" else manifests.dump(job), end="")
+        print(_dumped([*access, job], options.output), end="")
         return 0
     if options.kubeconfig:
         from blade_operator.cli.cluster_client import ClusterClient  # the client of Kubernetes takes long to import
 
-        ClusterClient(options.kubeconfig).create_job(job)
+        client = ClusterClient(options.kubeconfig)
+        for each in access:
+            client.create(each)
+        client.create_job(job)
         done, logs = "created", f"kubectl logs -n {options.namespace} -f job/{options.job}"
     else:
         manifests.admit(job)
@@ -56,8 +63,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def make_job(options: argparse.Namespace) -> Object:
-    """The Job that the options describe.
+def _dumped(objects: list[Object], output: str) -> str:
+    if output == "json":
+        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+        return json.dumps(objects[0] if len(objects) == 1 else listed, indent=4)
+    return "---\n".join(map(manifests.dump, objects))
+
+
+def make_wanted(options: argparse.Namespace) -> Quantization:
+    """What the options describe.
 
     Raises:
         CommandError: they do not; it names each option that is wrong.
@@ -79,8 +93,9 @@ def make_job(options: argparse.Namespace) -> Object:
     except ValueError as error:
         raise CommandError(str(error)) from error
     elsewhere = (f"--{CALIBRATION}", file) if file is not None and calibration is None else ()
-    wanted = Quantization(source, output, calibration, (*elsewhere, *words), options.backoff_limit)
-    return quantize_job(wanted, Defaults(openshift=options.openshift))
+    return Quantization(
+        source, output, calibration, (*elsewhere, *words), options.backoff_limit, options.report_progress
+    )
 
 
 def _source(options: argparse.Namespace) -> Object:

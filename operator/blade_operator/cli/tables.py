@@ -11,7 +11,7 @@ from blade_operator.cluster.local.services import port_of
 from blade_operator.model.objects import Object
 from blade_operator.spec import columns
 from blade_operator.spec.crd.printer_columns import age
-from blade_protocol.labels import OWN_KINDS
+from blade_protocol.labels import OWN_KINDS, PROGRESS
 
 Row = list[tuple[str, str]]
 """Header and cell of each column."""
@@ -77,9 +77,14 @@ def _job(obj: Object, wide: bool) -> Row:
         ("NAME", obj["metadata"]["name"]),
         ("STATUS", words[0] if words else "Running"),
         ("COMPLETIONS", f"{status.get('succeeded', 0)}/1"),
+        *([("PROGRESS", _progress(obj))] if wide else []),
         ("DURATION", age(begun, clock.parse(ended) if ended else datetime.now(UTC)) if begun else ""),
         _age(obj),
     ]
+
+
+def _progress(job: Object) -> str:
+    return str((job["metadata"].get("annotations") or {}).get(PROGRESS, "<none>"))
 
 
 def _service(obj: Object, wide: bool) -> Row:

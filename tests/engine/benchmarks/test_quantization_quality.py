@@ -28,6 +28,7 @@ GOOD = {
     "minmax-8": 30.0,
     "minmax-4": 33.0,
     "gptq-4": 31.0,
+    "gptq-4-head": 31.2,
     "awq-4": 31.0,
     "smoothquant+-4": 31.0,
     "minmax-3": 90.0,
@@ -231,6 +232,11 @@ def test_a_bound_is_missed(row: str, value: float | None, missed: set[str]) -> N
     lines, _, met = table.verdicts(GOOD | {row: value}, "model", BOUNDS)
     assert met == (not missed)
     assert {line.split()[1] for line in lines if line.startswith("MISSED")} == missed
+
+
+def test_the_file_of_results_has_the_perplexities_of_all_rows_that_ran() -> None:
+    found = {figure.name: figure.value for figure in table.figures_of({**GOOD, "kv-int4": None}, "trained")}
+    assert found == {f"trained-{name}-perplexity": value for name, value in GOOD.items() if name != "kv-int4"}
 
 
 def test_a_row_that_is_not_there_has_no_number() -> None:

@@ -9,8 +9,8 @@ import torch
 from engine_support.layer_inputs import correlated, normal, with_outliers
 from torch import Tensor
 
+from blade_llm.kernels.linear.activations import Activations
 from blade_llm.kernels.linear.quantized import QuantizedWeight
-from blade_llm.quantization.activations import quantize_activations
 from blade_llm.quantization.folding import scale_inputs
 from blade_llm.quantization.gptq import GptqOptions, gptq
 from blade_llm.quantization.grid import Grid
@@ -38,7 +38,7 @@ def most(x: Tensor) -> Tensor:
 
 def product(x: Tensor, weight: QuantizedWeight) -> Tensor:
     """W8A8: rounded tokens times the rounded weight."""
-    return quantize_activations(x, "int8").dequantize() @ weight.dequantize().T
+    return Activations("int8").rounded(x) @ weight.dequantize().T
 
 
 def relative(actual: Tensor, expected: Tensor) -> float:

@@ -134,6 +134,27 @@ def test_a_job_is_created_once(server: Server, tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().err == 'error: jobs.batch "w4" already exists\n'
 
 
+def test_what_a_job_reports_its_progress_with_is_created_before_it_unless_it_is_there(
+    server: Server, tmp_path: Path
+) -> None:
+    respond, made = server.respond, []
+
+    def with_accounts(method: str, target: str, body: Object) -> tuple[int, Object]:
+        if target.startswith(JOBS):
+            return respond(method, target, body)
+        made.append(f"{method} {target.partition('?')[0].rpartition('/')[2]}")
+        if body["kind"] == "Role":
+            return 409, {"kind": "Status", "reason": "AlreadyExists", "message": "it already exists"}
+        return 201, body
+
+    server.respond = with_accounts  # type: ignore[method-assign]
+    argv = ["quantize", "w4", "--model", "pvc://m/qwen", "--output_dir", "pvc://m/w4", "-n", "team", "--apply"]
+    assert program.main([*argv, "--report_progress", "--kubeconfig", str(tmp_path / "kubeconfig")]) == 0
+    assert made == ["POST serviceaccounts", "POST roles", "POST rolebindings"]
+    [job] = server.jobs
+    assert job["spec"]["template"]["spec"]["serviceAccountName"] == "w4-progress"
+
+
 def test_without_a_cluster_the_option_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "history", "qwen") == 1
     assert "no way to a cluster" in capsys.readouterr().err

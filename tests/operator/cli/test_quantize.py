@@ -158,3 +158,41 @@ def test_a_claim_is_one_volume_whatever_it_is_for(
 def test_on_openshift_the_platform_names_the_user(capsys: pytest.CaptureFixture[str]) -> None:
     security = _job("--openshift", capsys=capsys)["spec"]["template"]["spec"]["securityContext"]
     assert (security["runAsNonRoot"], "runAsUser" in security) == (True, False)
+
+
+def _documents(*argv: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    assert program.main([*BASE, *argv]) == 0
+    return list(yaml.safe_load_all(capsys.readouterr().out))
+
+
+def test_progress_needs_an_identity_that_may_change_its_own_job_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    account, role, binding, job = _documents("--report_progress", "-n", "team", capsys=capsys)
+    assert [each["kind"] for each in (account, role, binding, job)] == ["ServiceAccount", "Role", "RoleBinding", "Job"]
+    name = account["metadata"]["name"]
+    assert account["automountServiceAccountToken"] is False
+    assert role["rules"] == [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "resourceNames": ["qwen-w4"], "verbs": ["patch"]}
+    ]
+    assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": name, "namespace": "team"}]
+    assert {each["metadata"]["namespace"] for each in (account, role, binding, job)} == {"team"}
+    assert len({json.dumps(each["metadata"]["labels"]) for each in (account, role, binding, job)}) == 1
+    pod = job["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (name, True)
+    assert pod["containers"][0]["env"][0] == {"name": "BLADE_PROGRESS_JOB", "value": "qwen-w4"}
+    assert program.main([*BASE, "--report_progress", "-n", "team", "-o", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert (listed["kind"], listed["items"]) == ("List", [account, role, binding, job])
+
+
+def test_without_it_a_pod_has_no_token(capsys: pytest.CaptureFixture[str]) -> None:
+    [job] = _documents(capsys=capsys)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in pod
+    assert not any(each["name"] == "BLADE_PROGRESS_JOB" for each in pod["containers"][0].get("env", ()))
+
+
+def test_the_local_runtime_needs_no_identity(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([*BASE, "--report_progress", "--apply"]) == 1
+    assert "--report_progress is for Kubernetes: the local runtime shows progress by itself" in capsys.readouterr().err

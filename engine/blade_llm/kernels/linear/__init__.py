@@ -13,6 +13,8 @@ int4
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch.nn.functional as F
 from torch import Tensor, bfloat16
 from torch import dtype as DType
@@ -21,6 +23,7 @@ from blade_llm.kernels.backend import backend_of
 from blade_llm.kernels.linear import gpu
 from blade_llm.kernels.linear import torch as _reference
 from blade_llm.kernels.linear.affine import AffineLinear
+from blade_llm.kernels.linear.clamped import ClampedLinear
 from blade_llm.kernels.linear.float8 import Float8Linear, Float8Weight
 from blade_llm.kernels.linear.packed import PackedLinear, Quantization
 from blade_llm.kernels.linear.quantized import QuantizedWeight
@@ -59,6 +62,11 @@ def pack_quantized(
 
     ``deterministic``: as in :func:`pack`. ``dtype``: of the activations.
     """
+    activations = weight.activations
+    if activations is not None and activations.most is not None:
+        unbounded = replace(weight, activations=replace(activations, most=None))
+        inner = pack_quantized(unbounded, bias, deterministic=deterministic, dtype=dtype)
+        return ClampedLinear(inner, activations.most)
     on_gpu = weight.scales.device.type == "cuda"
     rows = _reference.rows_at_once(on_gpu=on_gpu) if deterministic else None
     if backend_of(weight.scales) == "triton" and not gpu.why_not(weight, dtype):

@@ -26,17 +26,24 @@ class Activations:
     value there is (dynamic)."""
     group_size: int | None = None
     """Inputs of a token that share a scale; the last ones may be fewer. None: all. Not with ``scale``."""
+    most: float | None = None
+    """The largest magnitude that a dynamic scale is made for; larger values, infinite ones too, become it. None: any.
+    FBGEMM's ``scale_ub``."""
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise ValueError(f"a scale of activations must be positive and finite, not {self.scale}")
         if self.group_size is not None and (self.group_size < 1 or self.scale is not None):
             raise ValueError("groups of activations have at least one input, and no scale from the checkpoint")
+        if self.most is not None and (not 0 < self.most < float("inf") or self.scale is not None):
+            raise ValueError(f"the largest activation must be positive and finite, without a scale, not {self.most}")
 
     def rounded(self, x: Tensor) -> Tensor:
         """[tokens, in] to fp32 [tokens, in]: 8-bit values times their scales. Groups that are not finite become NaN;
         with a scale from the checkpoint, NaN stays and infinite values are clipped."""
         values = x.to(torch.float32, copy=True)
+        if self.most is not None:
+            values.clamp_(-self.most, self.most)
         if self.group_size is None or self.group_size >= x.shape[1]:
             return self._round_(values)
         for begin in range(0, x.shape[1], self.group_size):

@@ -85,6 +85,7 @@ class Head(ABC):
         from blade_llm.kernels.linear.native import NativeLinear
 
         join = self._join()
+        assert isinstance(self._target.embedding, Tensor)
         if not isinstance(head, NativeLinear) or join is None:
             return None
         if self._norms != {self.spec.norm} or self.spec.norm.kind == "layer":

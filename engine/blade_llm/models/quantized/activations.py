@@ -31,4 +31,4 @@ def with_activations(weight: Weight, source: WeightSource, part: TensorPart) -> 
         scale = float(source.stored(name))
         if not 0 < scale < float("inf"):
             raise ModelFilesError(f"{name} is {scale}: a scale of activations is positive; take another checkpoint")
-    return replace(weight, activations=Activations(stored.kind, scale, stored.group_size))
+    return replace(weight, activations=Activations(stored.kind, scale, stored.group_size, stored.most))

@@ -13,8 +13,11 @@ from blade_llm.models.quantized.fields import group_size_of, matcher_of, parse, 
 from blade_llm.spec.quantization.weights import ActivationForm, Float8Form, IntegerForm, WeightForm
 
 _REGEX: Final = "re:"
-_CLASS: Final = "Linear"
+_LINEAR: Final = "Linear"
 """What linear layers are called where a class is named."""
+_TABLE: Final = "Embedding"
+"""The same of tables."""
+_CLASSES: Final = (_LINEAR, _TABLE)
 _PACKED: Final = "pack-quantized"
 _UNPACKED: Final = ("int-quantized", "naive-quantized")
 _FLOAT: Final = ("float-quantized", "naive-quantized")
@@ -61,10 +64,27 @@ class _CompressedTensors(msgspec.Struct, frozen=True):
 
 
 def read_compressed_tensors(fields: Mapping[str, Any]) -> Callable[[str], WeightForm | None]:
-    """The form of each module.
+    """The form of each linear layer, by its module.
 
     Raises :class:`UnsupportedModelError` for what is not read, ``ValueError`` for senseless fields.
     """
+    return _read(fields, _LINEAR)
+
+
+def read_compressed_tables(fields: Mapping[str, Any]) -> Callable[[str], WeightForm | None]:
+    """As :func:`read_compressed_tensors`, of embedding tables. Nothing is rounded before a table: its inputs are token
+    ids."""
+    form_of = _read(fields, _TABLE)
+
+    def of_table(module: str) -> WeightForm | None:
+        form = form_of(module)
+        return replace(form, activations=None, unrounded="") if isinstance(form, IntegerForm | Float8Form) else form
+
+    return of_table
+
+
+def _read(fields: Mapping[str, Any], kind: str) -> Callable[[str], WeightForm | None]:
+    """The form of each module of a class."""
     config = parse(fields, _CompressedTensors)
     if config.quantization_status not in ("compressed", "frozen"):
         raise UnsupportedModelError(
@@ -75,11 +95,11 @@ def read_compressed_tensors(fields: Mapping[str, Any]) -> Callable[[str], Weight
         raise UnsupportedModelError("compressed-tensors with 'sparsity_config' is not supported")
     if config.transform_config and config.transform_config.get("config_groups"):
         raise UnsupportedModelError("compressed-tensors with 'transform_config' is not supported")
-    ignored = [_matcher(target) for target in config.ignore or ()]
+    ignored = [_matcher(target, kind) for target in config.ignore or ()]
     groups = [(group, _form(group, config.format)) for group in config.config_groups.values()]
-    # The most specific wins: a name, then a regular expression, then the class of all linear layers.
+    # The most specific wins: a name, then a regular expression, then the class.
     rules = sorted(
-        ((_rank(target), _matcher(target), form) for group, form in groups for target in group.targets),
+        ((_rank(target), _matcher(target, kind), form) for group, form in groups for target in group.targets),
         key=lambda rule: rule[0],
     )
 
@@ -92,12 +112,12 @@ def read_compressed_tensors(fields: Mapping[str, Any]) -> Callable[[str], Weight
 
 
 def _rank(target: str) -> int:
-    return 2 if target == _CLASS else 1 if target.startswith(_REGEX) else 0
+    return 2 if target in _CLASSES else 1 if target.startswith(_REGEX) else 0
 
 
-def _matcher(target: str) -> Callable[[str], bool]:
-    if target == _CLASS:
-        return lambda module: True
+def _matcher(target: str, kind: str) -> Callable[[str], bool]:
+    if target in _CLASSES:
+        return lambda module: target == kind
     if not target.startswith(_REGEX):
         return lambda module: module == target
     return matcher_of(target.removeprefix(_REGEX), f"{target!r} is")

@@ -4,20 +4,30 @@ torch, for ``blade_llm_check``."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.quantized.awq import read_awq
-from blade_llm.models.quantized.compressed_tensors import read_compressed_tensors
+from blade_llm.models.quantized.compressed_tensors import read_compressed_tables, read_compressed_tensors
 from blade_llm.models.quantized.float8 import read_fbgemm, read_float8
 from blade_llm.models.quantized.gptq import read_gptq
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.quantization.weights import WeightForm
-from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, Variant
+from blade_llm.spec.tensors import EMBEDDING, LinearMap, LinearPart, TensorMap, TensorPart, Variant
 
 FormOf = Callable[[str], WeightForm | None]
 """The form of a module's weight in the checkpoint; None for the plain one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """What a checkpoint says of its modules."""
+
+    linear: FormOf
+    table: FormOf
+    """Of embedding tables."""
+
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], FormOf]]] = {
     "gptq": read_gptq,
@@ -26,10 +36,14 @@ _READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], FormOf]]] = {
     "fp8": read_float8,
     "fbgemm_fp8": read_fbgemm,
 }
+_TABLE_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], FormOf]]] = {
+    "compressed-tensors": read_compressed_tables,
+}
+"""The other methods have plain tables."""
 _KNOWN: Final = ", ".join(_READERS)
 
 
-def read_forms(raw: RawConfig) -> FormOf | None:
+def read_forms(raw: RawConfig) -> Forms | None:
     """What ``quantization_config`` says; None without one.
 
     Raises :class:`UnsupportedModelError` for a method, or a setting of one, that is not read, and ``ValueError`` for
@@ -46,7 +60,8 @@ def read_forms(raw: RawConfig) -> FormOf | None:
             f"quantised checkpoints of kind {method!r} ('quantization_config') are not supported; those of {_KNOWN} "
             "are, and the original, or one converted to bf16"
         )
-    return _READERS[method](found)
+    tables = _TABLE_READERS.get(method)
+    return Forms(_READERS[method](found), (lambda module: None) if tables is None else tables(found))
 
 
 def require_plain(raw: RawConfig, what: str) -> None:
@@ -71,21 +86,24 @@ def quant_problem(tensors: TensorMap, quant: str) -> str | None:
     return f"--quant {quant}: the checkpoint's weights are quantised already ('quantization_config'); leave it out"
 
 
-def with_forms(tensors: TensorMap, forms: FormOf) -> TensorMap:
-    """``tensors`` with the forms of all linear layers.
+def with_forms(tensors: TensorMap, forms: Forms) -> TensorMap:
+    """``tensors`` with the forms of all linear layers, and of the embedding table.
 
     Raises :class:`UnsupportedModelError` for a quantised layer that is not read.
     """
     variant = tensors.variant
     return replace(
         tensors,
-        linears={place: _linear(linear, forms) for place, linear in tensors.linears.items()},
-        tensors={
-            place: replace(part, form=forms(part.module)) if place.endswith(".kv_up") else part
-            for place, part in tensors.tensors.items()
-        },
+        linears={place: _linear(linear, forms.linear) for place, linear in tensors.linears.items()},
+        tensors={place: _tensor(place, part, forms) for place, part in tensors.tensors.items()},
         variant=None if variant is None else Variant(variant.names, lambda: with_forms(variant.make(), forms)),
     )
+
+
+def _tensor(place: str, part: TensorPart, forms: Forms) -> TensorPart:
+    if place == EMBEDDING:
+        return replace(part, form=forms.table(part.module))
+    return replace(part, form=forms.linear(part.module)) if place.endswith(".kv_up") else part
 
 
 def _linear(linear: LinearMap, forms: FormOf) -> LinearMap:

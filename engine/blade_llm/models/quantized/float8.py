@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ class _Float8(msgspec.Struct, frozen=True):
     fmt: str = "e4m3"
     weight_block_size: list[int] | None = None
     activation_scheme: str = "dynamic"
+    activation_scale_ub: float | None = None
+    """The largest magnitude of a token that its scale is made for."""
     modules_to_not_convert: list[str] = []
     ignored_layers: list[str] = []
 
@@ -37,8 +40,14 @@ def read_float8(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]
             f"FP8's 'activation_scheme' {config.activation_scheme!r} is not supported; 'dynamic' and 'static' are"
         )
     scale = "input_scale" if config.activation_scheme == "static" else None
+    most = _bound(config)
+    if most is not None and (scale is not None or config.weight_block_size is not None):
+        where = "'activation_scheme' 'static'" if scale is not None else "'weight_block_size'"
+        raise UnsupportedModelError(
+            f"FP8's 'activation_scale_ub' with {where} is not supported; it bounds the scales of whole tokens"
+        )
     if config.weight_block_size is None:
-        return _outside_of(config, Float8Form(None, None, activations=ActivationForm("fp8", scale)))
+        return _outside_of(config, Float8Form(None, None, activations=ActivationForm("fp8", scale, most=most)))
     if len(config.weight_block_size) != 2 or min(config.weight_block_size) < 1:
         raise ValueError(
             f"'quantization_config': 'weight_block_size' must be two positive integers, not {config.weight_block_size}"
@@ -50,7 +59,15 @@ def read_float8(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]
 
 def read_fbgemm(fields: Mapping[str, Any]) -> Callable[[str], Float8Form | None]:
     """As :func:`read_float8`, with a scale for each output."""
-    return _outside_of(parse(fields, _Float8), Float8Form(1, None, activations=ActivationForm("fp8")))
+    config = parse(fields, _Float8)
+    return _outside_of(config, Float8Form(1, None, activations=ActivationForm("fp8", most=_bound(config))))
+
+
+def _bound(config: _Float8) -> float | None:
+    most = config.activation_scale_ub
+    if most is not None and not 0 < most < math.inf:
+        raise ValueError(f"'quantization_config': 'activation_scale_ub' must be a number above 0, not {most}")
+    return most
 
 
 def _outside_of(config: _Float8, form: Float8Form) -> Callable[[str], Float8Form | None]:

@@ -17,9 +17,10 @@ def describe(tensors: TensorMap) -> str:
     kinds = sorted({part.form.label for part in parts if part.form is not None})
     labels = Counter(activations.label for part in parts if (activations := _activations(part)) is not None)
     rounded = ", ".join(f"in {count} of them to {label}" for label, count in sorted(labels.items()))
+    table = "" if tensors.table is None else f"; the embedding table is, too ({tensors.table.form.label})"
     return (
         f"{len(parts)} linear layers are quantised in the checkpoint ({', '.join(kinds)}); activations are "
-        f"{f'rounded {rounded}' if rounded else 'not'}"
+        f"{f'rounded {rounded}' if rounded else 'not'}{table}"
     )
 
 

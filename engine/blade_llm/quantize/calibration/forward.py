@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.linear.activations import Activations
 from blade_llm.kernels.paged_attention import RaggedBatch, prepare
 from blade_llm.layers.rope import RotaryTable
 from blade_llm.layers.step import KVCache, StepMetadata
@@ -18,6 +19,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
+from blade_llm.quantize.calibration.recording import ActivationKind
 from blade_llm.quantize.calibration.samples import Batch, Samples
 from blade_llm.quantize.calibration.weights import CheckpointTensors
 from blade_llm.runner.kv_cache import allocate_kv_cache
@@ -33,15 +35,40 @@ _LOGIT_TOKENS: Final = 512
 _CPU: Final = torch.device("cpu")
 
 
+Rounding = Callable[[Tensor], Tensor]
+"""Makes fp32 rows of a quantised weight of stored ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What of a model is quantised outside of its layers."""
+
+    table: Rounding | None = None
+    """Of the embedding table."""
+    head: Rounding | None = None
+    """Of the output matrix."""
+    activations: ActivationKind | None = None
+    """What the inputs of the output matrix are rounded to where that is quantised."""
+
+
 class LayerwiseModel:
     """Computes ``samples`` through layers that are built one at a time, in fp32."""
 
-    def __init__(self, config: ModelConfig, tensors: TensorMap, weights: CheckpointTensors, samples: Samples) -> None:
-        """``tensors``: as the checkpoint has them. Layers are those of this engine."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: TensorMap,
+        weights: CheckpointTensors,
+        samples: Samples,
+        outside: Outside | None = None,
+    ) -> None:
+        """``tensors``: as the checkpoint has them. Layers are those of this engine. ``outside``: what of the model
+        outside of its layers is quantised; None: nothing."""
         assert isinstance(config.decoder, DecoderSpec)
         self.spec: DecoderSpec = config.decoder
         self.samples = samples
         self._weights = weights
+        self._outside = outside or Outside()
         self._kv = replace(config.kv, num_layers=1)
         self.parameters = Parameters(weights, tensors)
         ropes = [(layer.attention.rope, layer.attention.rotary_width) for layer in self.spec.layers]
@@ -54,11 +81,16 @@ class LayerwiseModel:
         """One cache, which each layer of each batch writes anew."""
 
     @torch.no_grad()
-    def embedded(self) -> Tensor:
-        """What the first layer gets of all samples, [tokens, hidden]."""
+    def embedded(self, *, quantized: bool = False) -> Tensor:
+        """What the first layer gets of all samples, [tokens, hidden]; ``quantized``: from the table as it will be."""
         ids = torch.cat(self.samples.token_ids)
         table = self.parameters.map.tensors["embedding"]
-        x = self._rows(table.name, ids) if table.plain else F.embedding(ids, self.parameters.tensor("embedding"))
+        rounded = self._outside.table if quantized else None
+        x = (
+            self._rows(table.name, ids, rounded)
+            if table.plain
+            else F.embedding(ids, self.parameters.tensor("embedding"))
+        )
         x *= self.spec.embedding_scale
         if self.spec.positions is not None:
             positions = torch.cat([torch.arange(len(each)) for each in self.samples.token_ids])
@@ -66,12 +98,18 @@ class LayerwiseModel:
         norm = self.spec.embedding_norm
         return x if norm is None else build_norm(norm, self.parameters, "embedding_norm")(x)
 
-    def _rows(self, name: str, ids: Tensor) -> Tensor:
+    @property
+    def rounds_embeddings(self) -> bool:
+        """Whether :meth:`embedded` differs where it is ``quantized``."""
+        return self._outside.table is not None
+
+    def _rows(self, name: str, ids: Tensor, rounded: Rounding | None) -> Tensor:
         """Rows ``ids`` of a tensor, fp32."""
         x, first = torch.empty(len(ids), self.spec.hidden_size), 0
         for rows in self._weights.row_blocks(name, _BLOCK_ROWS):
             here = ((ids >= first) & (ids < first + len(rows))).nonzero().flatten()
-            x[here] = rows[ids[here] - first].float()
+            some = rows[ids[here] - first]
+            x[here] = some.float() if rounded is None or not len(some) else rounded(some)
             first += len(rows)
         return x
 
@@ -88,9 +126,9 @@ class LayerwiseModel:
         return added + residual
 
     @torch.no_grad()
-    def loss(self, states: Tensor, some: range) -> tuple[float, int]:
+    def loss(self, states: Tensor, some: range, *, quantized: bool = False) -> tuple[float, int]:
         """The summed cross entropy of each next token of ``some`` samples, and how many tokens these are. ``states``:
-        [tokens of these samples, hidden] after the last layer.
+        [tokens of these samples, hidden] after the last layer; ``quantized``: with the output matrix as it will be.
 
         The output matrix passes once, some rows at a time: neither it nor the logits of a token are there as a whole.
         """
@@ -98,11 +136,14 @@ class LayerwiseModel:
         followed = torch.cat([torch.arange(len(each)) < len(each) - 1 for each in ids])
         targets = torch.cat([each[1:] for each in ids])
         hidden = self.normalised(states[followed])
+        rounded = self._outside.head if quantized else None
+        if rounded is not None and self._outside.activations is not None and len(hidden):
+            hidden = Activations(self._outside.activations).rounded(hidden)
         whole = torch.full((len(targets),), -math.inf, dtype=torch.float64)
         """The logarithm of the sum of the exponentials of the logits so far."""
         hit = torch.zeros(len(targets), dtype=torch.float64)
         first = 0
-        for rows, bias in self._head():
+        for rows, bias in self._head(rounded):
             last = first + len(rows)
             for begin in range(0, len(targets), _LOGIT_TOKENS):
                 tokens = slice(begin, begin + _LOGIT_TOKENS)
@@ -119,7 +160,7 @@ class LayerwiseModel:
         assert self.spec.final_norm is not None
         return build_norm(self.spec.final_norm, self.parameters, "norm")(states.clone()) if len(states) else states
 
-    def _head(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _head(self, rounded: Rounding | None) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Rows of the output matrix in fp32, and of its bias, :data:`_BLOCK_ROWS` at a time."""
         linear = None if self.spec.tied else self.parameters.linear("head")
         weights = (self.parameters.map.tensors["embedding"],) if linear is None else linear.weights
@@ -130,7 +171,8 @@ class LayerwiseModel:
             blocks = iter(torch.split(self.parameters.read(weights), _BLOCK_ROWS))
         first = 0
         for block in blocks:
-            yield block.float(), None if bias is None else bias[first : first + len(block)]
+            weight = block.float() if rounded is None else rounded(block)
+            yield weight, None if bias is None else bias[first : first + len(block)]
             first += len(block)
 
     def _logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -11,16 +11,18 @@ from typing import Final
 from torch import Tensor
 
 from blade_llm.models.config import ModelConfig
-from blade_llm.quantize.calibration.forward import LayerwiseModel
+from blade_llm.quantize.calibration.forward import LayerwiseModel, Outside
 from blade_llm.quantize.calibration.groups import InputGroup, input_groups
 from blade_llm.quantize.calibration.layer import LayerQuantizer, QuantizedLayer
 from blade_llm.quantize.calibration.recording import ActivationKind, CalibrationMethod, Recorder
 from blade_llm.quantize.calibration.samples import Batch, Samples, batches_of
 from blade_llm.quantize.calibration.states import StateFiles, States
 from blade_llm.quantize.calibration.weights import CheckpointTensors
+from blade_llm.quantize.compress import rounded
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.source import DTYPES, TensorReader
 from blade_llm.runner.startup.host_memory import give_back_free_memory
+from blade_llm.spec.tensors import EMBEDDING, TensorMap
 
 _MOST_LOSS: Final = 700.0
 """Above, e to the power of it is no number."""
@@ -56,12 +58,13 @@ class Layerwise:
         self._hidden = config.hidden_size
         self.tensors = config.tensors.found_in(stored)
         self.weights = CheckpointTensors(reader)
-        self.model = LayerwiseModel(config, self.tensors, self.weights, samples)
         types = {name: DTYPES[info.dtype] for name, info in stored.items() if info.dtype in DTYPES}
         self.quantizer = LayerQuantizer(options, self.tensors, self.weights, modules, types)
         self._activations: ActivationKind | None = None
         if options.activations:
             self._activations = "fp8" if options.dtype == "fp8" else "int8"
+        outside = _outside(self.tensors, modules, options, self._activations)
+        self.model = LayerwiseModel(config, self.tensors, self.weights, samples, outside)
         everything = range(len(samples.token_ids))
         self._all = batches_of(samples, everything)
         self._calibrating = batches_of(samples, samples.calibrating)
@@ -75,6 +78,13 @@ class Layerwise:
     def judging(self) -> slice:
         """The rows of the samples that judge, among those of all."""
         return slice(self._judging[0].rows.start, self._judging[-1].rows.stop)
+
+    def first_states(self, files: StateFiles) -> States:
+        """Those before the first layer, where ``files`` keeps them."""
+        embedded = self.model.embedded()
+        if not self.model.rounds_embeddings:
+            return files.first(embedded, embedded[self.judging])
+        return files.first(self.model.embedded(quantized=True), embedded[self.judging])
 
     def state_files(self, folder: Path, *, mapped: bool) -> StateFiles:
         """Where the states between layers go. ``mapped``: they stay in these files instead of memory."""
@@ -124,8 +134,8 @@ class Layerwise:
         self.weights.forget()
         self.weights.replaced.update(result.changed)
         self.weights.replaced.update(result.weights)
-        rounded = {place for group in self.groups(index) for place in group.places if self.quantizer.quantized(place)}
-        method = CalibrationMethod(dict(self.tensors.linears), None, self._activations, rounded)
+        places = {place for group in self.groups(index) for place in group.places if self.quantizer.quantized(place)}
+        method = CalibrationMethod(dict(self.tensors.linears), None, self._activations, places)
         layer = self.model.layer(index, method)
         self.weights.forget()
         result.weights.clear()
@@ -136,8 +146,25 @@ class Layerwise:
         """From the states after the last layer; None where no sample has two tokens."""
         give_back_free_memory()
         before, count = self.model.loss(states.original, self.samples.judges)
-        after, _ = self.model.loss(states.quantized[self.judging], self.samples.judges)
+        after, _ = self.model.loss(states.quantized[self.judging], self.samples.judges, quantized=True)
         return Perplexity(_perplexity(before, count), _perplexity(after, count)) if count else None
+
+
+def _outside(
+    tensors: TensorMap, modules: Mapping[str, str], options: QuantizeOptions, activations: ActivationKind | None
+) -> Outside:
+    """What of the model is quantised outside of its layers: to the nearest, whatever the algorithm."""
+
+    def of_table(rows: Tensor) -> Tensor:
+        return rounded(rows, options.for_table)
+
+    def of_head(rows: Tensor) -> Tensor:
+        return rounded(rows, options)
+
+    head = tensors.linears.get("head")
+    quantizes_head = head is not None and any(part.name in modules for part in head.weights)
+    quantizes_table = tensors.tensors[EMBEDDING].name in modules
+    return Outside(of_table if quantizes_table else None, of_head if quantizes_head else None, activations)
 
 
 def _perplexity(loss: float, count: int) -> float:

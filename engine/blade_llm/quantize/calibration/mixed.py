@@ -105,8 +105,9 @@ def _try(
     if work.options.algorithm == "smoothquant+":
         smoothing = find_smoothing(layerwise, lambda name: None).alpha
     files = layerwise.state_files(folder, mapped=work.states_in_files)
-    states = files.first(layerwise.model.embedded(), layerwise.judging)
-    progress = start(sum(stored[name].nbytes for name in modules))
+    states = layerwise.first_states(files)
+    inside = set().union(*map(layerwise.names, range(layerwise.num_layers)))
+    progress = start(sum(stored[name].nbytes for name in modules if name in inside))
     errors: _Errors = {}
     for index in range(layerwise.num_layers):
         after = files.next(states, index + 1)

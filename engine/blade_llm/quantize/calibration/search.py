@@ -27,7 +27,8 @@ def find_smoothing(layerwise: Layerwise, done: Callable[[str], None]) -> AlphaSe
     model, samples = layerwise.model, layerwise.samples
     batch = batches_of(samples, samples.calibrating)[0]
     original = model.embedded()[batch.rows].clone()
-    states = {alpha: original.clone() for alpha in TRIED}
+    begin = model.embedded(quantized=True)[batch.rows] if model.rounds_embeddings else original
+    states = {alpha: begin.clone() for alpha in TRIED}
     for index in range(layerwise.num_layers):
         groups = layerwise.groups(index)
         places = [place for group in groups for place in group.places if layerwise.quantizer.quantized(place)]

@@ -52,11 +52,11 @@ class StateFiles:
         """Of one file."""
         return self._shape[0] * self._shape[1] * 4
 
-    def first(self, embedded: Tensor, judging: slice) -> States:
-        """States before the first layer. ``embedded``: [tokens, hidden], of which ``judging`` judge."""
+    def first(self, quantized: Tensor, original: Tensor) -> States:
+        """States before the first layer, as :class:`States` has them."""
         every = self._new(0)
-        every[: self._tokens] = embedded
-        every[self._tokens :] = embedded[judging]
+        every[: self._tokens] = quantized
+        every[self._tokens :] = original
         return States(every, self._tokens)
 
     def load(self, index: int) -> States | None:

@@ -45,7 +45,7 @@ class LayerWriter:
         if states is None:  # of files that somebody deleted: all layers are computed anew
             first = 0
             files.remove()
-            states = files.first(layerwise.model.embedded(), layerwise.judging)
+            states = layerwise.first_states(files)
         redone = set().union(*names[first:])
         all_done = {name: entry for name, entry in done.items() if name not in redone}
         with ExitStack() as stack:

@@ -39,13 +39,18 @@ class ActivationForm:
     """The name below the module of the scale of all activations (static); None: each token's largest value makes it."""
     group_size: int | None = None
     """Inputs of a token that share a scale; None: all."""
+    most: float | None = None
+    """The largest magnitude that a token's scale is made for; larger values become it. None: any. Not with ``scale``
+    or ``group_size``."""
 
     @property
     def label(self) -> str:
         """What it is called in logs."""
         if self.scale is not None:
             return f"{self.kind}, static"
-        return f"{self.kind} by token" if self.group_size is None else f"{self.kind} by {self.group_size} inputs"
+        if self.group_size is not None:
+            return f"{self.kind} by {self.group_size} inputs"
+        return f"{self.kind} by token" + ("" if self.most is None else f", at most {self.most:g}")
 
 
 @dataclass(frozen=True, slots=True)

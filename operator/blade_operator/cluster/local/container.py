@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 from blade_operator.cluster.local import clock, environment, pod_status, ports
 from blade_operator.cluster.local.errors import ContainerConfigError, PortInUse
+from blade_operator.cluster.local.layout import progress_file
 from blade_operator.cluster.local.listeners import Listeners
 from blade_operator.cluster.local.logs import ContainerLogs
 from blade_operator.cluster.local.probes import Probe, watch
 from blade_operator.cluster.local.process import Process, ProcessId
 from blade_operator.model.objects import Object
-from blade_protocol.environment import LISTEN_FD, TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
+from blade_protocol.environment import LISTEN_FD, PROGRESS_FILE, TERMINATION_LOG, TERMINATION_LOG_MAX_BYTES
 
 BACKOFF_BASE = 1.0
 BACKOFF_CAP = 30.0
@@ -166,7 +167,10 @@ class Container:
         own = environment.variables(self.spec, self._context.pod, self._context.lookup)
         argv = environment.arguments(self.spec, own, mounts)
         variables = {name: environment.translate(value, mounts) for name, value in own.items()}
-        return argv, {**self._context.inherited(), TERMINATION_LOG: str(self._termination_log), **variables}
+        files = {TERMINATION_LOG: str(self._termination_log)}
+        if self._context.pod["spec"].get("restartPolicy") == "OnFailure":  # of a Job
+            files[PROGRESS_FILE] = str(progress_file(self._context.folder))
+        return argv, {**self._context.inherited(), **files, **variables}
 
     def _stop_listening(self) -> None:
         if self._listener is not None and self._host_port is not None:

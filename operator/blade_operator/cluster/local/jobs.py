@@ -10,22 +10,27 @@ from typing import Final
 
 from blade_operator.cluster.local import clock
 from blade_operator.cluster.local.events import Events
+from blade_operator.cluster.local.layout import Layout, progress_file
 from blade_operator.cluster.local.pod_objects import PodObjects
 from blade_operator.cluster.local.pod_status import is_terminating, restarts
 from blade_operator.cluster.local.services import Services
 from blade_operator.cluster.local.store import Store
 from blade_operator.model.objects import Object, Ref
+from blade_protocol.labels import PROGRESS
 
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 """Label of a Job's pods: Kubernetes' own."""
 _BACKOFF_LIMIT: Final = 6
 """Restarts after which a Job fails, where it does not say; Kubernetes' default."""
+_MOST_PROGRESS: Final = 1024
+"""Characters of a line that says how far a Job is."""
 
 
 class Jobs:
     """The Job controller; ``sync`` creates Pod objects as the Jobs require, and deletes those of Jobs that fail."""
 
-    def __init__(self, store: Store, events: Events, services: Services) -> None:
+    def __init__(self, layout: Layout, store: Store, events: Events, services: Services) -> None:
+        self._layout = layout
         self._store = store
         self._events = events
         self._pods = PodObjects(store, events, services)
@@ -36,6 +41,23 @@ class Jobs:
             if not is_finished(job):
                 self._sync(job)
 
+    def show_progress(self) -> None:
+        """Write what the programs of Jobs say of their progress into the Jobs' annotations, as pods with the right to
+        do so do in a cluster."""
+        for job in self._store.find("Job"):
+            for pod in () if is_finished(job) else self._pods.of(job):
+                self._show(job, pod)
+
+    def _show(self, job: Object, pod: Object) -> None:
+        try:
+            line = progress_file(self._layout.pod(pod)).read_text(encoding="utf-8", errors="replace")[:_MOST_PROGRESS]
+        except OSError:
+            return
+        if line != (job["metadata"].get("annotations") or {}).get(PROGRESS):
+            self._store.update(
+                Ref.of(job), lambda edited: edited["metadata"].setdefault("annotations", {}).update({PROGRESS: line})
+            )
+
     def _sync(self, job: Object) -> None:
         pods = [pod for pod in self._pods.of(job) if not is_terminating(pod)]
         if not pods:
@@ -44,6 +66,8 @@ class Jobs:
         status = {"startTime": job.get("status", {}).get("startTime", now), "active": len(pods)}
         if any(pod.get("status", {}).get("phase") == "Succeeded" for pod in pods):
             status = {**status, "active": 0, "succeeded": 1, "completionTime": now}
+            for pod in pods:
+                self._show(job, pod)
             self._finish(job, status, "Complete", "CompletionsReached", "Reached expected number of succeeded pods")
         elif max(map(restarts, pods)) >= max(1, job["spec"].get("backoffLimit", _BACKOFF_LIMIT)):
             said = next(filter(None, map(_last_message, pods)), "")

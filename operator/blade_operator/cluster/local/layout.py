@@ -106,3 +106,8 @@ def loop_is_running(layout: Layout) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def progress_file(pod: Path) -> Path:
+    """Where the program of a Job says how far it is. ``pod``: the folder of its pod."""
+    return pod / "progress"

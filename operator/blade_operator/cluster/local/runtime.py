@@ -52,7 +52,7 @@ class Runtime:
         self.cluster = LocalCluster(self.store, self.events)
         self._deployments = Deployments(self.store, self.events, self._services)
         self._stateful_sets = StatefulSets(self.store, self.events, self._services)
-        self._jobs = Jobs(self.store, self.events, self._services)
+        self._jobs = Jobs(layout, self.store, self.events, self._services)
         self._scheduler = Scheduler(self.store)
         self._endpoints = Endpoints(layout, self.store)
         self._listeners = Listeners(layout.root)
@@ -132,3 +132,4 @@ class Runtime:
         while True:
             await asyncio.sleep(REFRESH)
             self._kubelet.refresh()
+            self._jobs.show_progress()

@@ -22,6 +22,7 @@ from blade_operator.render.meta import (
 from blade_operator.render.storage import MODELS_PATH, download_env, model_argument, model_volumes
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import ResourceList
+from blade_protocol import environment
 from blade_protocol.labels import COMPONENT, MANAGER
 
 OUTPUT_PATH: Final = "/output"
@@ -48,6 +49,8 @@ class Quantization:
     """Further words of the command."""
     backoff_limit: int = 6
     """Restarts after which the Job fails."""
+    reports_progress: bool = False
+    """The pod keeps the Job's annotation of progress up to date, with an identity that may do just that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ def quantize_job(wanted: Quantization, defaults: Defaults) -> Object:
     source = wanted.source
     engine = source.spec.engine
     mounts, volumes = _mounted(_mounts(wanted))
-    env = {**download_env(source, offline=False), **{each.name: each.value for each in engine.env}}
+    reports = {environment.PROGRESS_JOB: source.name} if wanted.reports_progress else {}
+    env = {**reports, **download_env(source, offline=False), **{each.name: each.value for each in engine.env}}
     container: Object = {
         "name": COMPONENT_NAME,
         "image": engine.image or defaults.engine_image,
@@ -80,14 +84,12 @@ def quantize_job(wanted: Quantization, defaults: Defaults) -> Object:
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],
         **resources(with_requests(engine.resources, _LEAST)),
     }
-    labels = {
-        "app.kubernetes.io/name": MANAGER,
-        "app.kubernetes.io/instance": source.name,
-        COMPONENT: COMPONENT_NAME,
-    }
+    labels = _labels(wanted)
+    identity = {"serviceAccountName": _identity(wanted)} if wanted.reports_progress else {}
     pod: Object = {
         "restartPolicy": "OnFailure",
-        "automountServiceAccountToken": False,
+        **identity,
+        "automountServiceAccountToken": wanted.reports_progress,
         "enableServiceLinks": False,
         "shareProcessNamespace": True,  # as process 1 it would miss its SIGTERM
         "securityContext": pod_security(defaults),
@@ -102,6 +104,40 @@ def quantize_job(wanted: Quantization, defaults: Defaults) -> Object:
             "backoffLimit": wanted.backoff_limit,
             "template": {"metadata": {"labels": dict(labels)}, "spec": pod},
         },
+    }
+
+
+def progress_access(wanted: Quantization) -> list[Object]:
+    """What lets the Job's pod write the Job's annotations: an identity of its own that may change this one Job.
+
+    Kubernetes has no right for annotations alone. Of a Job its template cannot be changed, whoever may change it.
+    """
+    api, name = "rbac.authorization.k8s.io", _identity(wanted)
+    meta = {"name": name, "namespace": wanted.source.namespace, "labels": _labels(wanted)}
+    job = {"apiGroups": ["batch"], "resources": ["jobs"], "resourceNames": [wanted.source.name], "verbs": ["patch"]}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": wanted.source.namespace}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta, "automountServiceAccountToken": False},
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": meta, "rules": [job]},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": api, "kind": "Role", "name": name},
+            "subjects": [subject],
+        },
+    ]
+
+
+def _identity(wanted: Quantization) -> str:
+    return f"{wanted.source.name}-progress"
+
+
+def _labels(wanted: Quantization) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": MANAGER,
+        "app.kubernetes.io/instance": wanted.source.name,
+        COMPONENT: COMPONENT_NAME,
     }
 
 

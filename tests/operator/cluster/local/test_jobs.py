@@ -49,6 +49,30 @@ async def test_a_job_runs_once_and_is_complete(tmp_path: Path) -> None:
         await until(lambda: not runtime.pods())
 
 
+async def test_what_a_program_says_of_its_progress_is_an_annotation_of_its_job(tmp_path: Path) -> None:
+    """While it runs, and its last word when it has ended."""
+    go = tmp_path / "go"
+    code = (
+        "import os, time; file = os.environ['BLADE_PROGRESS_FILE']; open(file, 'w').write('layer 1 of 2')\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
+        "open(file, 'w').write('all of it')"
+    )
+
+    def said(runtime: Local) -> str:
+        found = runtime.get("Job", "work")
+        shown = dict(row(found, wide=True))["PROGRESS"]
+        assert shown == found["metadata"].get("annotations", {}).get("serving.bladellm.io/progress", "<none>")
+        return str(shown)
+
+    async with local(tmp_path) as runtime:
+        await runtime.apply(job(code))
+        await until(lambda: said(runtime) == "layer 1 of 2")
+        assert not _ended(runtime)
+        go.touch()
+        assert (await until(lambda: _ended(runtime)))["type"] == "Complete"
+        assert said(runtime) == "all of it"
+
+
 async def test_a_program_that_fails_is_started_again_in_the_same_pod(tmp_path: Path) -> None:
     code = (
         f"import os, sys; p = {str(tmp_path / 'tried')!r}; sys.exit(os.path.exists(p) or open(p, 'w').write('') or 7)"
