@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+ParameterSet = type(pytest.param())
 Combination = tuple[int, ...]
 """The place of each parameter's value among its values."""
 
@@ -22,7 +23,7 @@ def pairwise(*axes: Sequence[Any]) -> list[Any]:
     found = []
     for places in product(*(range(len(axis)) for axis in axes)):
         values = [axis[place] for axis, place in zip(axes, places, strict=True)]
-        found.append(pytest.param(*values, marks=[] if places in chosen else pytest.mark.soak))
+        found.append(_combined(values, [] if places in chosen else [pytest.mark.soak]))
     return found
 
 
@@ -30,10 +31,17 @@ def in_turn(many: Sequence[Any], few: Sequence[Any]) -> list[Any]:
     """What ``parametrize`` takes for the product of two: each of ``many`` with one of ``few``, which take turns; the
     others are marked ``soak``."""
     return [
-        pytest.param(one, other, marks=[] if place == number % len(few) else pytest.mark.soak)
+        _combined([one, other], [] if place == number % len(few) else [pytest.mark.soak])
         for number, one in enumerate(many)
         for place, other in enumerate(few)
     ]
+
+
+def _combined(values: Sequence[Any], marks: list[Any]) -> Any:
+    """Values that are ``pytest.param`` keep their marks."""
+    sets = [each if isinstance(each, ParameterSet) else pytest.param(each) for each in values]
+    of_values = [mark for each in sets for mark in each.marks]
+    return pytest.param(*(value for each in sets for value in each.values), marks=[*marks, *of_values])
 
 
 def _pairs(places: Combination) -> set[tuple[tuple[int, int], ...]]:
