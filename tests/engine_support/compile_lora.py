@@ -87,7 +87,8 @@ def table_of(place: Place, dtype: torch.dtype, deterministic: bool) -> DeviceTab
     )
 
 
-def main(target: str) -> None:
+def main(target: str, *names: str) -> None:
+    """``names``: of forms; all by default."""
     lora._shared_memory = lambda device: SHARED_MEMORY[target]  # type: ignore[assignment]
     cases = [(layer, tokens, torch.bfloat16, torch.bfloat16) for layer in ("qkv", "up") for tokens in (64, 4096)]
     cases += [("odd", 64, torch.bfloat16, torch.bfloat16), ("qkv", 64, torch.float16, torch.float16)]
@@ -95,6 +96,8 @@ def main(target: str) -> None:
     cases += [("qkv", tokens, torch.bfloat16, torch.float16) for tokens in (64, 4096)]
     for layer, tokens, of_x, of_weights in cases:
         name = f"{layer} {tokens} {TYPES[of_x]}" + ("" if of_x == of_weights else f" {TYPES[of_weights]}")
+        if names and name not in names:
+            continue
         JITFunction.run = compile_instead(TARGETS[target], name)
         place = LAYERS[layer]
         groups = lora.group_tokens(torch.zeros(tokens, dtype=torch.int32), 3, False)
@@ -103,4 +106,4 @@ def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

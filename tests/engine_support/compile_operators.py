@@ -68,19 +68,32 @@ def compile_instead(target: GPUTarget) -> Any:
     return run
 
 
-def main(target: str) -> None:
+def main(target: str, *parts: str) -> None:
+    """``parts``: of :data:`PARTS`; all by default."""
     JITFunction.run = compile_instead(TARGETS[target])
     for name in OPERATORS:
         module: Any = importlib.import_module(f"blade_llm.kernels.{name}")
         module.backend_of = lambda tensor: "triton"
     warm: Any = importlib.import_module("blade_llm.kernels.warm")
+    for part in parts or PARTS:
+        PARTS[part](warm, SHARED_MEMORY[target])
+
+
+def compile_layers(warm: Any, shared_memory: int) -> None:
     k_cache = torch.zeros(2, 16, 4, 128, dtype=torch.bfloat16)
     for qk_norm in (False, True):
         warm.warm_layers(torch.bfloat16, k_cache, hidden=3584, inner=[18944], num_heads=28, qk_norm=qk_norm)
+
+
+def compile_caches(warm: Any, shared_memory: int) -> None:
+    """Layers that write a quantised cache."""
     for quant in (KVQuant("int8"), KVQuant("int4_affine", 4), KVQuant("fp8_e4m3")):
         rows = QuantizedRows(quant, 128, torch.bfloat16)
         cache = torch.zeros(2, 16, 4, rows.row_bytes, dtype=torch.uint8)
         warm.warm_layers(torch.bfloat16, cache, hidden=3584, inner=[18944], num_heads=28, rows=rows)
+
+
+def compile_families(warm: Any, shared_memory: int) -> None:
     warm.warm_family(
         torch.bfloat16,
         torch.device("cpu"),
@@ -89,14 +102,15 @@ def main(target: str) -> None:
         biases=True,
         activations=[(kind, gated, 4096) for kind in FORMULAS for gated in (False, True)],
     )
+
+
+def compile_step(warm: Any, shared_memory: int) -> None:
+    """Inputs and sampling."""
     tokens, blocks = torch.zeros(3, 4097, dtype=torch.int32), torch.zeros(3, 257, dtype=torch.int32)
     warm.warm_step(tokens, blocks, 16, torch.zeros(1, 152_064, dtype=torch.bfloat16))
-    compile_latent(warm)
-    compile_moe(warm, SHARED_MEMORY[target])
-    compile_linear(SHARED_MEMORY[target])
 
 
-def compile_linear(shared_memory: int) -> None:
+def compile_linear(warm: Any, shared_memory: int) -> None:
     """Products of one and of a few rows."""
     linear: Any = importlib.import_module("blade_llm.kernels.linear")
     linear.backend_of = lambda tensor: "triton"
@@ -107,7 +121,7 @@ def compile_linear(shared_memory: int) -> None:
             linear.linear(torch.zeros(rows, inputs, dtype=torch.bfloat16), weight, bias)
 
 
-def compile_latent(warm: Any) -> None:
+def compile_latent(warm: Any, shared_memory: int) -> None:
     """DeepSeek-V3's latent attention, and V2-Lite's, whose queries have no latent vector."""
     rope, norm = RopeSpec(1e4, 64, pairing="neighbours"), NormSpec(1e-6)
     for heads, rank in ((128, 1536), (16, 0)):
@@ -131,5 +145,16 @@ def compile_moe(warm: Any, shared_memory: int) -> None:
     warm.warm_moe(torch.zeros(1, 8, dtype=torch.bfloat16), plain, None, packed, torch.bfloat16)
 
 
+PARTS = {
+    "layers": compile_layers,
+    "caches": compile_caches,
+    "families": compile_families,
+    "step": compile_step,
+    "latent": compile_latent,
+    "experts": compile_moe,
+    "linear": compile_linear,
+}
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

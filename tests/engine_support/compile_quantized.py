@@ -18,7 +18,8 @@ TYPES |= {torch.float8_e4m3fn: "fp8e4nv"}
 PROCESSORS = 132
 
 
-def main(target: str) -> None:
+def main(target: str, *names: str) -> None:
+    """``names``: of layers; all by default."""
     forms.shared_memory = lambda device: SHARED_MEMORY[target]  # type: ignore[assignment]
     forms.processors = lambda device: PROCESSORS  # type: ignore[assignment]
     int8._MULTIPLE = 1 << 20  # a CPU's integer product takes long
@@ -26,7 +27,7 @@ def main(target: str) -> None:
 
     def multiply(layer: object, name: str, inputs: int, *rows: int, dtype: torch.dtype = torch.bfloat16) -> None:
         assert callable(layer)
-        for count in rows:
+        for count in rows if not names or name in names else ():
             JITFunction.run = compile_instead(TARGETS[target], f"{name} {count}")
             layer(torch.zeros(count, inputs, dtype=dtype))
 
@@ -47,4 +48,4 @@ def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -13,6 +15,8 @@ from pathlib import Path
 import httpx
 import psutil
 from engine_support.server_process import ServerProcess, gone, wait_until
+
+from blade_llm.cli.server import main
 
 
 def rank_pids(server: ServerProcess) -> list[int]:
@@ -64,6 +68,19 @@ def _end_with(server: ServerProcess, pid: int, number: signal.Signals, says: lis
     (failure,) = [line for line in server.output.splitlines() if "the engine failed" in line]
     assert all(each in failure for each in says)
     wait_until(lambda: gone(server.engine_pid))
+
+
+def refusal_here(model: Path, *flags: str) -> str:
+    """As :func:`refusal`, by the command called in this process, which saves the start of one."""
+    says, before = io.StringIO(), signal.getsignal(signal.SIGTERM)
+    command = ["--model", str(model), "--host", "127.0.0.1", *flags, "--load_format", "dummy", "--port", "0"]
+    try:
+        with contextlib.redirect_stderr(says):
+            assert main(command) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "Traceback" not in says.getvalue()
+    return says.getvalue()
 
 
 def refusal(model: Path, *flags: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_support.kept_models import KeptModels
 from examples.families.weights import randomize
 from safetensors.torch import save_file
 
@@ -29,8 +30,16 @@ SHAPE: dict[str, Any] = {
 }
 
 
+_KEPT = KeptModels()
+
+
 def save_model(folder: Path, family: str, dtype: torch.dtype = torch.float32, **overrides: Any) -> Any:
     """Save a random ``qwen2`` or ``llama`` model and return transformers' own of it, in fp32."""
+    key = family, dtype, repr(sorted(overrides.items()))
+    return _KEPT.save(key, folder, lambda made: _make_model(made, family, dtype, overrides))
+
+
+def _make_model(folder: Path, family: str, dtype: torch.dtype, overrides: dict[str, Any]) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     config_class, model_class = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine_support.async_device import AsyncDevice
+from engine_support.examples import examples
 from engine_support.fake_beams import beams_alone
 from engine_support.fake_core import EOS, core_of
 from engine_support.fake_grammar import FakeGrammar, FakeGrammars, grammar_spec_of
@@ -173,7 +174,7 @@ LIMITS = st.fixed_dictionaries(
 @pytest.mark.parametrize("late", [False, True])
 @settings(
     report_multiple_bugs=False,
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

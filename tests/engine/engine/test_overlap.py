@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engine_support.async_device import AsyncDevice, Event
+from engine_support.examples import examples
 from engine_support.fake_core import EOS, core_of
 from engine_support.fake_runner import FakeRunner, FakeSlot, tokens_alone
 from engine_support.load import Result, Visitor, assert_same, loads, play
@@ -22,7 +23,7 @@ from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import Runner
 
 SETTINGS = settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )

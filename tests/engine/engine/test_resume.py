@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from engine_support.examples import examples
 from engine_support.fake_core import EOS, core_of, make_core, run
 from engine_support.fake_grammar import FakeGrammars, grammar_spec_of
 from engine_support.fake_runner import FakeRunner
@@ -112,7 +113,7 @@ def grammar_places(draw: st.DrawFn) -> list[list[int]] | None:
     return [*places, []] if draw(st.booleans()) else places
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     places=grammar_places(), seed=st.integers(0, 9), late=st.booleans(), cut=st.integers(0, 100), logprobs=st.booleans()
 )

@@ -13,6 +13,7 @@ from engine_support.adapters import targets_of, write_adapter
 from engine_support.affine_weights import rounded_weight
 from engine_support.families import ROWS, save_row
 from engine_support.native_isa import ISAS, limited_to, needs_native
+from engine_support.pairwise import in_turn, pairwise
 from engine_support.runner_driver import Driver
 from engine_support.tiny_models import engine_config, save_model
 
@@ -71,8 +72,12 @@ def steps(runner: TorchRunner, adapter: AdapterWeights | None = None) -> list[to
     return seen + [cache.clone() for pair in runner._kv_cache for cache in pair]
 
 
-@pytest.mark.parametrize("isa", BUILT_FOR)
-@pytest.mark.parametrize("options", [{}, {"quant": "int8"}, {"quant": "int4"}, {"deterministic": True}])
+OPTIONS: list[dict[str, Any]] = [{}, {"quant": "int8"}, {"quant": "int4"}, {"deterministic": True}]
+
+
+@pytest.mark.parametrize(
+    ("folder", "isa", "options"), pairwise(NAMES, BUILT_FOR, OPTIONS), indirect=["folder"], scope="module"
+)
 def test_the_bits_are_those_of_the_layers_one_by_one(folder: Path, isa: str, options: dict[str, Any]) -> None:
     with limited_to(isa):
         runner = runner_of(folder, **options)
@@ -86,7 +91,7 @@ def test_the_bits_are_those_of_the_layers_one_by_one(folder: Path, isa: str, opt
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("isa", BUILT_FOR)
+@pytest.mark.parametrize(("folder", "isa"), in_turn(NAMES, BUILT_FOR), indirect=["folder"], scope="module")
 def test_affine_weights_with_orders_of_their_own(folder: Path, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As GPTQ checkpoints have them, 4 bits and 8; experts too."""
     bits = count(start=4, step=4)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from engine_support.attention_cases import AttentionCase, attention_case
 from engine_support.branches import BRANCHES, STEP
+from engine_support.pairwise import in_turn
 from engine_support.triton_interpreter import COMPILED, DEVICE
 from engine_support.triton_mixed_graph import in_graph
 
@@ -122,7 +123,7 @@ def test_one_graph_serves_every_mixture(lens: tuple[list[int], list[int]], seque
     check(case, in_graph(case, sequences, tokens))
 
 
-@pytest.mark.parametrize("processors", [1, 2, 33, 132])
+@pytest.mark.parametrize("processors", [1, 2, pytest.param(33, marks=pytest.mark.soak), 132])
 def test_a_graph_divides_contexts_as_a_launch_does(processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a decode gets the same bits; and the parts have room, however many decodes there are."""
     monkeypatch.setattr(kernels, "_processors", lambda device: processors)
@@ -283,8 +284,11 @@ def test_captured_decode_follows_its_tensors() -> None:
     check(case, out)
 
 
-@pytest.mark.parametrize(("window", "deterministic"), [(0, False), (130, False), (0, True)])
-@pytest.mark.parametrize(("heads", "dtype"), [((4, 2), torch.float32), ((14, 2), torch.bfloat16)], ids=str)
+HOW = [pytest.param(*each) for each in ((0, False), (130, False), (0, True))]
+HEADS = [pytest.param(*each) for each in (((4, 2), torch.float32), ((14, 2), torch.bfloat16))]
+
+
+@pytest.mark.parametrize(("window", "deterministic", "heads", "dtype"), in_turn(HOW, HEADS))
 def test_tokens_that_branch(heads: tuple[int, int], dtype: torch.dtype, window: int, deterministic: bool) -> None:
     case = case_of(*STEP, *heads, 64, dtype, branches=BRANCHES, window=window, poison=1e4)
     check(case, attend(case, window, deterministic))
@@ -300,8 +304,10 @@ def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_processors", lambda device: 64)
 
 
-@pytest.mark.parametrize("window", [0, 17])
-@pytest.mark.parametrize(("heads", "dtype"), [((4, 2), torch.float32), ((7, 1), torch.bfloat16)], ids=str)
+@pytest.mark.parametrize(
+    ("window", "heads", "dtype"),
+    in_turn([0, 17], [pytest.param((4, 2), torch.float32), pytest.param((7, 1), torch.bfloat16)]),
+)
 def test_contexts_of_few_new_tokens_are_divided(
     large_gpu: None, heads: tuple[int, int], dtype: torch.dtype, window: int
 ) -> None:

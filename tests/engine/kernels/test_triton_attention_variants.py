@@ -9,6 +9,7 @@ import pytest
 import torch
 from engine_support.attention_cases import AttentionCase, attention_case
 from engine_support.attention_variants import MIXED, NAMES, WIDTHS, batch_of, variant_of
+from engine_support.pairwise import in_turn
 from engine_support.triton_interpreter import DEVICE
 from engine_support.triton_mixed_graph import in_graph
 
@@ -42,8 +43,14 @@ def check(case: AttentionCase, actual: torch.Tensor) -> None:
     assert (actual.double().cpu() - case.expected).abs().max() < limit
 
 
-@pytest.mark.parametrize("window", [0, 50])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        pytest.param(name, window, marks=[] if window == 0 or name == "all" else pytest.mark.soak)
+        for name in NAMES
+        for window in (0, 50)
+    ],
+)
 def test_options(name: str, window: int) -> None:
     if window and name.startswith("bidirectional"):
         pytest.skip("refused together")
@@ -69,8 +76,9 @@ def test_sequences_without_tokens_beside_sinks() -> None:
         check(case, attend(case, 0, variant, segments=segments))
 
 
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["fp32", "bf16"])
-@pytest.mark.parametrize(("head_dim", "v_dim"), WIDTHS)
+@pytest.mark.parametrize(
+    ("head_dim", "v_dim", "dtype"), in_turn([pytest.param(*each) for each in WIDTHS], list(TOLERANCE))
+)
 def test_widths_of_keys_and_values(head_dim: int, v_dim: int, dtype: torch.dtype) -> None:
     case = case_of(*MIXED, 4, 2, head_dim, dtype, poison=float("nan"), v_dim=v_dim)
     for segments in (1, 4):

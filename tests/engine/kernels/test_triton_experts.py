@@ -20,6 +20,7 @@ from engine_support.moe_cases import (
     random_ids,
     relative_error,
 )
+from engine_support.pairwise import pairwise
 from torch import Tensor
 
 from blade_llm.kernels.experts import triton as experts_triton
@@ -33,7 +34,6 @@ from blade_llm.spec.moe import RoutingSpec
 
 QUANTS: list[Quantization] = ["none", "int8", "int4"]
 QUANTISED = pytest.mark.parametrize("quant", QUANTS)
-TYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 BOUND = {torch.bfloat16: 1.2e-2, torch.float32: 2e-6}
 
 
@@ -80,9 +80,13 @@ def test_nan_is_chosen_and_stays_nan(case: RoutingCase) -> None:
     assert weights[[0, 3]].isfinite().all()
 
 
-@TYPES
-@QUANTISED
-@pytest.mark.parametrize(("experts", "hidden", "inner", "top_k"), [(8, 64, 32, 2), (5, 70, 45, 5), (3, 160, 200, 1)])
+SHAPES = [(8, 64, 32, 2), (5, 70, 45, 5), (3, 160, 200, 1)]
+
+
+@pytest.mark.parametrize(
+    ("experts", "hidden", "inner", "top_k", "quant", "dtype"),
+    pairwise([pytest.param(*each) for each in SHAPES], QUANTS, [torch.bfloat16, torch.float32]),
+)
 def test_experts_equal_plain_products(
     quant: Quantization, dtype: torch.dtype, experts: int, hidden: int, inner: int, top_k: int
 ) -> None:

@@ -11,6 +11,7 @@ from engine_support.triton_interpreter import COMPILED, DEVICE, use_triton
 import engine_support.triton_products  # noqa: F401  isort: skip
 from engine_support.affine_weights import on, random_float8, random_weight
 from engine_support.captured import replayed
+from engine_support.pairwise import in_turn
 from torch import Tensor
 
 from blade_llm.kernels.linear import pack_quantized, why_floats
@@ -23,7 +24,6 @@ from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.spec.quantization.weights import dequantized_bytes
 
 BF16, FP16 = torch.bfloat16, torch.float16
-DTYPES = pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
 BOUND = {BF16: 4e-3, FP16: 5e-4}
 """Of results' rounding; of weights', which become floats for many rows, as well."""
 
@@ -52,6 +52,7 @@ WEIGHTS = {
     "groups that are filled up": filled_up(random_weight(48, 128, group_size=64, zeros=False)),
 }
 EACH = pytest.mark.parametrize("weight", WEIGHTS.values(), ids=list(WEIGHTS))
+IN_ONE_TYPE = pytest.mark.parametrize(("name", "dtype"), in_turn(list(WEIGHTS), [BF16, FP16]))
 
 
 def layer(
@@ -81,11 +82,9 @@ def check(packed: GpuLinear, weight: QuantizedWeight | Float8Weight, x: Tensor, 
     assert (y.cpu().double() - expected).norm() <= BOUND[x.dtype] * (expected.norm() + terms)
 
 
-@DTYPES
-@EACH
-def test_equals_the_product_with_the_dequantized_weight(
-    weight: QuantizedWeight | Float8Weight, dtype: torch.dtype
-) -> None:
+@IN_ONE_TYPE
+def test_equals_the_product_with_the_dequantized_weight(name: str, dtype: torch.dtype) -> None:
+    weight = WEIGHTS[name]
     bias = torch.randn(weight.outputs, generator=torch.Generator().manual_seed(3)).to(dtype)
     packed, plain = layer(weight, dtype, bias), layer(weight, dtype)
     for rows in (1, 16, 17, 64, 65):
@@ -94,10 +93,10 @@ def test_equals_the_product_with_the_dequantized_weight(
         check(plain, weight, rows_of(rows, weight.inputs, dtype))
 
 
-@DTYPES
-@EACH
-def test_weights_are_the_stored_numbers(weight: QuantizedWeight | Float8Weight, dtype: torch.dtype) -> None:
+@IN_ONE_TYPE
+def test_weights_are_the_stored_numbers(name: str, dtype: torch.dtype) -> None:
     """Each alone: one input is one. Few rows: rounded once, as a result; many: as the reference rounds it."""
+    weight = WEIGHTS[name]
     packed, exact = layer(weight, dtype), weight.dequantize().to(dtype).T
     eye = torch.eye(weight.inputs).to(DEVICE, dtype)
     for first in range(0, weight.inputs, 64):
@@ -106,8 +105,7 @@ def test_weights_are_the_stored_numbers(weight: QuantizedWeight | Float8Weight, 
     assert torch.equal(packed(many).cpu()[: weight.inputs], exact)
 
 
-@DTYPES
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("bits", "dtype"), in_turn([4, 8], [BF16, FP16]))
 def test_integers_and_zero_points_at_both_ends(bits: int, dtype: torch.dtype) -> None:
     """A zero point of 16 too, as GPTQ has it, and of 255."""
     most = 2**bits - 1

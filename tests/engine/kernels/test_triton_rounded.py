@@ -14,6 +14,7 @@ from engine_support.triton_interpreter import COMPILED, DEVICE, use_triton
 import engine_support.triton_products  # noqa: F401  isort: skip
 from engine_support.affine_weights import on, random_float8, random_weight
 from engine_support.captured import replayed
+from engine_support.pairwise import pairwise
 from torch import Tensor
 
 from blade_llm.kernels.linear import pack_quantized, why_floats
@@ -29,7 +30,7 @@ from blade_llm.kernels.linear.quantized import QuantizedWeight
 from blade_llm.spec.quantization.weights import dequantized_bytes
 
 BF16, FP16 = torch.bfloat16, torch.float16
-DTYPES = pytest.mark.parametrize("dtype", [BF16, FP16], ids=str)
+DTYPES = [BF16, FP16]
 BOUND = {BF16: 4e-3, FP16: 5e-4}
 needs_float8 = pytest.mark.skipif(COMPILED and not float8.multiplies_float8(DEVICE), reason="a GPU without FP8")
 
@@ -61,9 +62,14 @@ def int8_weight(outputs: int, inputs: int, **options: Any) -> QuantizedWeight:
     return random_weight(outputs, inputs, bits=8, group_size=inputs, zeros=False, **options)
 
 
-@DTYPES
-@pytest.mark.parametrize("kind", ["int8", pytest.param("e4m3", marks=needs_float8)])
-@pytest.mark.parametrize(("scale", "group_size"), [(None, None), (0.125, None), (None, 128), (None, 32), (None, 5000)])
+HOW = [(None, None), (0.125, None), (None, 128), (None, 32), (None, 5000)]
+"""A fixed scale, the inputs that share one."""
+
+
+@pytest.mark.parametrize(
+    ("scale", "group_size", "kind", "dtype"),
+    pairwise([pytest.param(*each) for each in HOW], ["int8", pytest.param("e4m3", marks=needs_float8)], DTYPES),
+)
 def test_activations_are_rounded(kind: Any, scale: float | None, group_size: int | None, dtype: torch.dtype) -> None:
     static = None if scale is None else torch.tensor([scale]).to(DEVICE)
     for rows, inputs in ((1, 64), (5, 1000), (2, 2500), (3, 1)):
@@ -110,9 +116,13 @@ def check(
     assert (y.cpu().double() - expected).norm() <= BOUND[x.dtype] * (expected.norm() + terms)
 
 
-@DTYPES
-@pytest.mark.parametrize("scale", [None, 0.25])
-@pytest.mark.parametrize(("outputs", "inputs"), [(70, 320), (64, 1000), (129, 77), (1, 1)])
+SHAPES = [(70, 320), (64, 1000), (129, 77), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "scale", "dtype"),
+    pairwise([pytest.param(*each) for each in SHAPES], [None, 0.25], DTYPES),
+)
 def test_int8(outputs: int, inputs: int, scale: float | None, dtype: torch.dtype) -> None:
     """Numbers of rows and sizes that ``torch._int_mm`` takes, and others."""
     weight, bias = int8_weight(outputs, inputs), torch.randn(outputs).to(dtype)
@@ -188,12 +198,9 @@ FLOAT8 = {
 
 
 @needs_float8
-@DTYPES
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize(("shape", "block", "group_size"), FLOAT8.values(), ids=list(FLOAT8))
-def test_float8(
-    shape: tuple[int, int], block: tuple[int, int], group_size: int | None, deterministic: bool, dtype: torch.dtype
-) -> None:
+@pytest.mark.parametrize(("form", "deterministic", "dtype"), pairwise(list(FLOAT8), [False, True], DTYPES))
+def test_float8(form: str, deterministic: bool, dtype: torch.dtype) -> None:
+    shape, block, group_size = FLOAT8[form]
     weight, bias = random_float8(*shape, block, torch.float32), torch.randn(shape[0]).to(dtype)
     packed = RoundedLinear(
         on(DEVICE, weight), bias.to(DEVICE), dtype, group_size=group_size, deterministic=deterministic

@@ -3,6 +3,7 @@ in every kind of step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from blade_llm.lora.reader import read_adapter
 from blade_llm.runner import build_runner
 
 SERVED = [name for name in ROWS if name != "gpt2-modules"]
+IN_EVERY_STEP = [*FORMS, *(name for name in SERVED if ROWS[name].through != "blade")]
+BATCH = ["prefix_hit", "batch_of_eight"]
+"""Kinds of steps of rows whose layers are as those of another one; the long tests have all."""
 
 
 @pytest.fixture(scope="module", params=SERVED)
@@ -32,20 +36,31 @@ def base(model: tuple[Row, Path]) -> ThroughRunner:
     return ThroughRunner(build_runner(engine_config(folder, **row.runner)))
 
 
-def test_merged(model: tuple[Row, Path], tmp_path: Path) -> None:
-    """fp32: logits within 1e-4 and 64 greedy tokens, with all layers that take adapters."""
+def test_merged(model: tuple[Row, Path], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """fp32: logits within 1e-4 and the greedy tokens, with all layers that take adapters: of each form of layers in
+    every kind of step, of other rows in a batch."""
+    name = request.node.callspec.params["model"]
+    _compare_with_merged(model, tmp_path, SCENARIOS if name in IN_EVERY_STEP else BATCH)
+
+
+@pytest.mark.soak
+def test_merged_in_every_kind_of_step(model: tuple[Row, Path], tmp_path: Path) -> None:
+    _compare_with_merged(model, tmp_path, SCENARIOS)
+
+
+def _compare_with_merged(model: tuple[Row, Path], root: Path, scenarios: Iterable[str]) -> None:
     row, folder = model
     impl = row.runner.get("model_impl", "auto")
     targets = targets_of(folder, impl)
-    adapter = write_adapter(tmp_path / "adapter", targets)
-    merged = merge(folder, adapter, tmp_path / "merged", impl)
+    adapter = write_adapter(root / "adapter", targets)
+    merged = merge(folder, adapter, root / "merged", impl)
     runner = build_runner(engine_config(folder, enable_lora=True, **row.runner))
     compare = Comparison(runner, ThroughRunner(build_runner(engine_config(merged, **row.runner))))
     weights = read_adapter(adapter, targets, max_rank=16, dtype=torch.float32)
     compare.driver.place_adapter(2, weights)
     compare.driver.adapter = 2
-    for scenario in SCENARIOS.values():
-        scenario(compare)
+    for scenario in scenarios:
+        SCENARIOS[scenario](compare)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KIND if kind != "every layer"])

@@ -69,21 +69,26 @@ def _compare(name: str, size: int, stages: int, root: Path, scenarios: list[str]
 
 RANKS = {"a": 8, "b": 16, "c": 3}
 """Adapters, with their ranks."""
-REQUESTS = [
-    msgspec.structs.replace(request, adapter=["a", "", "b", "c", "a"][number % 5])
-    for number, request in enumerate(requests_of(24))
-]
-REQUESTS += [
-    GenerateRequest(
-        request_id=f"beams {name}",
-        sibling_ids=[f"beams {name} {beam}" for beam in (1, 2)],
-        prompt_token_ids=list(range(20, 60)),
-        sampling=SamplingParams(temperature=0.0, max_tokens=20, beam_width=3, seed=1),
-        adapter=name,
-    )
-    for name in ("a", "b")
-]
 SETTINGS: dict[str, Any] = {"max_num_seqs": 24, "max_model_len": 256, "enable_lora": True, "max_cpu_loras": 3}
+
+
+@pytest.fixture(scope="module", params=[12, pytest.param(24, marks=pytest.mark.soak)], ids="{} requests".format)
+def requests(request: pytest.FixtureRequest) -> list[GenerateRequest]:
+    """At least two of each kind, and beams."""
+    made = [
+        msgspec.structs.replace(each, adapter=["a", "", "b", "c", "a"][number % 5])
+        for number, each in enumerate(requests_of(request.param))
+    ]
+    return made + [
+        GenerateRequest(
+            request_id=f"beams {name}",
+            sibling_ids=[f"beams {name} {beam}" for beam in (1, 2)],
+            prompt_token_ids=list(range(20, 60)),
+            sampling=SamplingParams(temperature=0.0, max_tokens=20, beam_width=3, seed=1),
+            adapter=name,
+        )
+        for name in ("a", "b")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +108,8 @@ def settings(folder: Path, **options: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def of_one_rank(folder: Path) -> dict[str, Result]:
-    return run(build_core(engine_config(folder / "base", **settings(folder))), REQUESTS, stagger=1)
+def of_one_rank(folder: Path, requests: list[GenerateRequest]) -> dict[str, Result]:
+    return run(build_core(engine_config(folder / "base", **settings(folder))), requests, stagger=1)
 
 
 def check_all(found: dict[str, Result], expected: dict[str, Result]) -> None:
@@ -113,9 +118,11 @@ def check_all(found: dict[str, Result], expected: dict[str, Result]) -> None:
         check_equal(result, expected[name])
 
 
-def test_adapters_make_a_difference(folder: Path, of_one_rank: dict[str, Result]) -> None:
+def test_adapters_make_a_difference(
+    folder: Path, requests: list[GenerateRequest], of_one_rank: dict[str, Result]
+) -> None:
     """What the other tests compare is not the base model's alone."""
-    plain = [msgspec.structs.replace(request, adapter="") for request in REQUESTS]
+    plain = [msgspec.structs.replace(request, adapter="") for request in requests]
     base = run(build_core(engine_config(folder / "base", **settings(folder))), plain, stagger=1)
     differing = {name for name, result in base.items() if result.tokens != of_one_rank[name].tokens}
     assert len(differing) > len(base) / 3
@@ -126,7 +133,12 @@ def test_adapters_make_a_difference(folder: Path, of_one_rank: dict[str, Result]
     ("size", "stages"), [(2, 1), (1, 2), *(pytest.param(*each, marks=pytest.mark.soak) for each in [(4, 1), (2, 2)])]
 )
 def test_each_feature_as_one_rank_has_it(
-    folder: Path, of_one_rank: dict[str, Result], size: int, stages: int, engine: str
+    folder: Path,
+    requests: list[GenerateRequest],
+    of_one_rank: dict[str, Result],
+    size: int,
+    stages: int,
+    engine: str,
 ) -> None:
     """Three adapters and the base model in the same batches."""
     options: dict[str, dict[str, Any]] = {
@@ -138,7 +150,7 @@ def test_each_feature_as_one_rank_has_it(
     layout = {"tensor_parallel_size": size, "pipeline_parallel_size": stages}
     config = engine_config(folder / "base", **settings(folder, **layout, **options[engine]))
     core, ranks = ranked_core(config)
-    check_all(run(core, REQUESTS, stagger=1), of_one_rank)
+    check_all(run(core, requests, stagger=1), of_one_rank)
     assert (core.state(epoch="", sequence=0, draining=False).preemptions_total > 0) == (engine == "preempting")
     assert len({group.reduced for group in ranks.groups}) == 1
     assert core.adapters is not None
@@ -146,25 +158,29 @@ def test_each_feature_as_one_rank_has_it(
 
 
 @pytest.mark.parametrize("method", ["ngram", "look_ahead", "draft", "eagle3"])
-def test_draft_tokens_are_verified_with_adapters(folder: Path, of_one_rank: dict[str, Result], method: str) -> None:
+def test_draft_tokens_are_verified_with_adapters(
+    folder: Path, requests: list[GenerateRequest], of_one_rank: dict[str, Result], method: str
+) -> None:
     """Neither a draft model, which is whole on every rank, nor a head, which is divided, has adapters."""
     drafts = str(folder / method) if method in ("draft", "eagle3") else ""
     speculative = SpeculativeConfig(method=cast("SpeculativeMethod", method), gamma=3, draft_model=drafts)
     options = settings(folder, tensor_parallel_size=2, max_kv_blocks=40, speculative=speculative)
     core, _ = ranked_core(engine_config(folder / "base", **options), step_seconds=free_drafts())
-    check_all(run(core, REQUESTS, stagger=1), of_one_rank)
+    check_all(run(core, requests, stagger=1), of_one_rank)
     counts = core.state(epoch="", sequence=0, draining=False).speculation
     assert counts is not None
     assert counts.accepted_tokens > 0
 
 
-def test_what_leaves_host_memory_leaves_that_of_every_rank(folder: Path, of_one_rank: dict[str, Result]) -> None:
+def test_what_leaves_host_memory_leaves_that_of_every_rank(
+    folder: Path, requests: list[GenerateRequest], of_one_rank: dict[str, Result]
+) -> None:
     """Requests name folders, more than host memory has room for."""
     options = settings(folder, lora_modules=(), max_loras=1, max_cpu_loras=2, lora_allowed_roots=(str(folder),))
     core, ranks = ranked_core(engine_config(folder / "base", tensor_parallel_size=2, **options))
     by_path = [
         msgspec.structs.replace(request, adapter=request.adapter and str(folder / request.adapter))
-        for request in REQUESTS
+        for request in requests
     ]
     check_all(run(core, by_path, stagger=1), of_one_rank)
     assert core.adapters is not None

@@ -16,7 +16,7 @@ from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import pipeline_parallel_problem, tensor_parallel_problem
 
 MIXTURES = [name for name, row in ROWS.items() if row.through == "blade" and "experts" in row.shows]
-THOROUGH = ["mixtral", "qwen2-moe-some", "qwen3-moe", "deepseek-v3"]
+THOROUGH = ["mixtral", "qwen2-moe-some", "deepseek-v3"]
 """Of each kind of experts one, in every kind of step also where the long tests are not run; of 6 experts among 4 ranks
 some have two."""
 LAYOUTS = [(2, 1), (4, 1), (2, 2)]

@@ -13,8 +13,8 @@ from engine_support.tiny_models import engine_config, save_model
 from safetensors.torch import load_file, save_file
 
 from blade_llm.config import SpeculativeConfig, SpeculativeMethod
+from blade_llm.engine.messages import GenerateRequest
 
-REQUESTS = requests_of(24)
 IN_ROOM = [(2, 1, None), (1, 2, 4)]
 """Layouts without preemptions also where the long tests are not run."""
 DRAFTED = [
@@ -23,6 +23,12 @@ DRAFTED = [
     *(((1, 3, 4), method) for method in ("ngram", "look_ahead", "draft")),
 ]
 """Layouts with a way to draft, of which all pairs are in the long tests."""
+
+
+@pytest.fixture(scope="module", params=[12, pytest.param(24, marks=pytest.mark.soak)], ids="{} requests".format)
+def requests(request: pytest.FixtureRequest) -> list[GenerateRequest]:
+    """At least two of each kind."""
+    return requests_of(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +47,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def of_one_rank(folder: Path) -> dict[str, Result]:
-    return run(core_for(engine_config(folder, max_num_seqs=24, max_model_len=256)), REQUESTS, stagger=1)
+def of_one_rank(folder: Path, requests: list[GenerateRequest]) -> dict[str, Result]:
+    return run(core_for(engine_config(folder, max_num_seqs=24, max_model_len=256)), requests, stagger=1)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +60,16 @@ def of_one_rank(folder: Path) -> dict[str, Result]:
     ],
 )
 def test_tokens_are_those_of_one_rank(
-    folder: Path, of_one_rank: dict[str, Result], size: int, stages: int, batches: int | None, preempting: bool
+    folder: Path,
+    requests: list[GenerateRequest],
+    of_one_rank: dict[str, Result],
+    size: int,
+    stages: int,
+    batches: int | None,
+    preempting: bool,
 ) -> None:
     """In stages with several steps in flight."""
-    blocks = (32 if stages == 1 else 20) if preempting else None
+    blocks = (32 if stages == 1 and len(requests) > 12 else 20) if preempting else None
     config = engine_config(
         folder,
         max_num_seqs=24,
@@ -69,7 +81,7 @@ def test_tokens_are_those_of_one_rank(
     )
     ranks = ThreadRanks(config)
     core = core_for(config, ranks)  # type: ignore[arg-type]
-    together = run(core, REQUESTS, stagger=1)
+    together = run(core, requests, stagger=1)
     assert (core.state(epoch="", sequence=0, draining=False).preemptions_total > 0) == preempting
     assert together.keys() == of_one_rank.keys()
     for name, result in together.items():
@@ -87,7 +99,14 @@ def test_tokens_are_those_of_one_rank(
     ],
 )
 def test_draft_tokens_are_verified_alike(
-    folder: Path, other: Path, of_one_rank: dict[str, Result], size: int, stages: int, batches: int | None, method: str
+    folder: Path,
+    other: Path,
+    requests: list[GenerateRequest],
+    of_one_rank: dict[str, Result],
+    size: int,
+    stages: int,
+    batches: int | None,
+    method: str,
 ) -> None:
     """A draft model is whole on every rank of the first stage, and drafts the same there."""
     drafts = {"draft": other, "equal": folder}.get(method)
@@ -111,7 +130,7 @@ def test_draft_tokens_are_verified_alike(
         drafts is not None and rank < size for rank in range(size * stages)
     ]
     core = core_for(config, ranks, step_seconds=free_drafts())  # type: ignore[arg-type]
-    for name, result in run(core, REQUESTS, stagger=1).items():
+    for name, result in run(core, requests, stagger=1).items():
         check_equal(result, of_one_rank[name])
     counts = core.state(epoch="", sequence=0, draining=False).speculation
     assert counts is not None
@@ -122,7 +141,7 @@ def test_draft_tokens_are_verified_alike(
 
 
 def test_a_draft_model_of_nan_in_the_first_stage_is_switched_off(
-    folder: Path, tmp_path: Path, of_one_rank: dict[str, Result]
+    folder: Path, tmp_path: Path, requests: list[GenerateRequest], of_one_rank: dict[str, Result]
 ) -> None:
     """The last stage, which verifies what it made, sees nothing wrong."""
     save_model(tmp_path, "llama", num_hidden_layers=1)
@@ -137,7 +156,7 @@ def test_a_draft_model_of_nan_in_the_first_stage_is_switched_off(
         pipeline_parallel_size=2,
     )
     core = core_for(config, ThreadRanks(config), step_seconds=free_drafts())  # type: ignore[arg-type]
-    for name, result in run(core, REQUESTS[:6], stagger=1).items():
+    for name, result in run(core, requests[:6], stagger=1).items():
         check_equal(result, of_one_rank[name])
     counts = core.state(epoch="", sequence=0, draining=False).speculation
     assert counts is not None

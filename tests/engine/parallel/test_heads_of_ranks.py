@@ -23,7 +23,6 @@ from blade_llm.runner.draft_config import draft_model_config
 from blade_llm.sampling.parameters import SamplingParams
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo_model"
-REQUESTS = requests_of(24)
 PROMPT = [(7 * i + 3) % 190 + 3 for i in range(75)]
 GREEDY = SamplingParams(max_tokens=20, temperature=0.0, ignore_eos=True)
 MTP = SpeculativeConfig(method="mtp", gamma=3)
@@ -122,9 +121,15 @@ def speculative_of(method: str, folders: dict[str, Path]) -> SpeculativeConfig:
     return SpeculativeConfig(method=method, draft_model=head, gamma=3)  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module", params=[12, pytest.param(24, marks=pytest.mark.soak)], ids="{} requests".format)
+def requests(request: pytest.FixtureRequest) -> list[GenerateRequest]:
+    """At least two of each kind."""
+    return requests_of(request.param)
+
+
 @pytest.fixture(scope="module")
-def of_one_rank(folders: dict[str, Path]) -> dict[str, Result]:
-    return run(core_for(engine_config(folders["target"], max_num_seqs=24, max_model_len=256)), REQUESTS, stagger=1)
+def of_one_rank(folders: dict[str, Path], requests: list[GenerateRequest]) -> dict[str, Result]:
+    return run(core_for(engine_config(folders["target"], max_num_seqs=24, max_model_len=256)), requests, stagger=1)
 
 
 @pytest.mark.parametrize("method", ["mtp", "eagle3"])
@@ -139,7 +144,12 @@ def of_one_rank(folders: dict[str, Path]) -> dict[str, Result]:
     ids=["2-preempting", "4-preempting", "2-small steps", "4-small steps"],
 )
 def test_tokens_are_those_of_one_rank_without_drafts(
-    folders: dict[str, Path], of_one_rank: dict[str, Result], size: int, method: str, limits: dict[str, Any]
+    folders: dict[str, Path],
+    requests: list[GenerateRequest],
+    of_one_rank: dict[str, Result],
+    size: int,
+    method: str,
+    limits: dict[str, Any],
 ) -> None:
     """Greedy and drawn, with grammars, penalties and log-probabilities, in batches."""
     config = engine_config(
@@ -150,7 +160,7 @@ def test_tokens_are_those_of_one_rank_without_drafts(
         **limits,
     )
     core = core_of_ranks(config)
-    found = run(core, REQUESTS, stagger=1)
+    found = run(core, requests, stagger=1)
     assert found.keys() == of_one_rank.keys()
     for name, result in found.items():
         check_equal(result, of_one_rank[name])

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments, stop_rank
+from engine_support.pairwise import in_turn
+from engine_support.rank_servers import kill_rank, rank_pids, refusal, refusal_here, segments, stop_rank
 from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
@@ -44,8 +45,7 @@ def test_a_rank_that_dies_ends_the_replica(server: ServerProcess, busy: bool) ->
     kill_rank(server, rank, busy=busy)
 
 
-@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "busy"), in_turn([0, 1], [True, False]), ids=["0-busy", "0-idle", "1-busy", "1-idle"])
 def test_a_rank_that_hangs_ends_the_replica(server: ServerProcess, busy: bool, rank: int) -> None:
     pids = [server.engine_pid, *rank_pids(server)]
     stop_rank(server, pids[rank], rank=rank, busy=busy)
@@ -77,8 +77,13 @@ def test_shared_memory_has_no_name_once_the_ranks_have_joined(folder: Path, text
         (["-tp", "65"], "give 1 to 64 ranks"),
         (["-tp", "2", "--enable_custom_allreduce"], "--enable_custom_allreduce is for GPUs, and there is none"),
         (["-tp", "2", "--decode_algo", "mtp"], "has no layers for multi-token prediction that are known here"),
-        (["-tp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"], "raise --kv_cache_bytes to"),
     ],
 )
 def test_what_cannot_be_is_one_line(text_model: Path, flags: list[str], says: str) -> None:
-    assert says in refusal(text_model, *flags)
+    assert says in refusal_here(text_model, *flags)
+
+
+def test_too_little_memory_is_one_line(text_model: Path) -> None:
+    """Which the engine finds out."""
+    flags = "-tp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"
+    assert "raise --kv_cache_bytes to" in refusal(text_model, *flags)

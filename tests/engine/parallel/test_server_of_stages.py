@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_support.rank_servers import kill_rank, rank_pids, refusal, segments, stop_rank
+from engine_support.rank_servers import kill_rank, rank_pids, refusal, refusal_here, segments, stop_rank
 from engine_support.server_process import ServerProcess, gone, running_server, wait_until
 
 REQUEST = {"prompt": "What is a block table?", "max_tokens": 24, "temperature": 0.8, "seed": 7, "logprobs": 2}
@@ -53,7 +53,7 @@ def test_it_answers_what_one_device_answers(folder: Path, text_model: Path) -> N
     assert answers[0] == answers[1] == answers[2]
 
 
-@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+@pytest.mark.parametrize("busy", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["busy", "idle"])
 def test_a_stage_that_dies_ends_the_replica(server: ServerProcess, busy: bool) -> None:
     (rank,) = rank_pids(server)
     kill_rank(server, rank, busy=busy)
@@ -79,8 +79,13 @@ def test_nothing_outlives_the_server(server: ServerProcess) -> None:
         (["-pp", "2", "--decode_algo", "mtp"], "a draft head (decode_algo mtp) does not go together with"),
         (["-pp", "2", "--pipeline_micro_batch", "1"], "pipeline_micro_batch is 1; give 2, one for each stage, to 64"),
         (["--pipeline_micro_batch", "2"], "pipeline_micro_batch is 2, and there is one stage; leave it out"),
-        (["-pp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"], "raise --kv_cache_bytes to"),
     ],
 )
 def test_what_cannot_be_is_one_line(text_model: Path, flags: list[str], says: str) -> None:
-    assert says in refusal(text_model, *flags)
+    assert says in refusal_here(text_model, *flags)
+
+
+def test_too_little_memory_is_one_line(text_model: Path) -> None:
+    """Which the engine finds out."""
+    flags = "-pp", "2", "--max_model_len", "2048", "--kv_cache_bytes", "64k"
+    assert "raise --kv_cache_bytes to" in refusal(text_model, *flags)

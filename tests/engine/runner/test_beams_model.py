@@ -9,6 +9,7 @@ import pytest
 import torch
 from engine_support.async_device import AsyncDevice
 from engine_support.fake_core import core_of
+from engine_support.pairwise import pairwise
 from engine_support.sched_invariants import check_invariants
 from engine_support.tiny_models import engine_config, save_model
 
@@ -94,9 +95,14 @@ def reference_beams(
     return sequences
 
 
-@pytest.mark.parametrize("early_stopping", [False, True])
-@pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 1.0, 2.5])
-@pytest.mark.parametrize(("width", "num_outputs", "length"), [(2, 1, 1), (3, 3, 16), (4, 2, 37)])
+SEARCHES = [(2, 1, 1), (3, 3, 16), (4, 2, 37)]
+"""Width, outputs, tokens of the prompt."""
+
+
+@pytest.mark.parametrize(
+    ("width", "num_outputs", "length", "length_penalty", "early_stopping"),
+    pairwise([pytest.param(*each) for each in SEARCHES], [-1.0, 0.0, 1.0, 2.5], [False, True]),
+)
 def test_as_transformers(
     model: tuple[Any, TorchRunner],
     early_stopping: bool,

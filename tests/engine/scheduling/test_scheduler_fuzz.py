@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Literal
 
+from engine_support.examples import examples
 from engine_support.fake_beams import beams_alone
 from engine_support.fake_core import EOS
 from engine_support.fake_runner import (
@@ -292,7 +293,7 @@ class SpeculatingMachine(SchedulerMachine):
 
 
 SETTINGS = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
     deadline=None,
     report_multiple_bugs=False,
@@ -301,4 +302,4 @@ SETTINGS = settings(
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = SETTINGS
 TestSpeculation = SpeculatingMachine.TestCase
-TestSpeculation.settings = settings(SETTINGS, max_examples=40)
+TestSpeculation.settings = settings(SETTINGS, max_examples=examples(40))

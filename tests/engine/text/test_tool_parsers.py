@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from engine_support.examples import examples
 from engine_support.pieces import BORDERS, calls, check_cuts, content
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -149,7 +150,7 @@ def _call(draw: st.DrawFn) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA3_JSON], ids=lambda form: form.name)
 @given(found=st.lists(_call(), min_size=1, max_size=3), borders=BORDERS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_calls_come_out_as_they_were_written(
     form: CallForm, found: list[tuple[str, str, str]], borders: list[int]
 ) -> None:
@@ -163,7 +164,7 @@ def test_calls_come_out_as_they_were_written(
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA3_JSON], ids=lambda form: form.name)
 @given(parts=st.lists(_TEXT | st.sampled_from(_FRAGMENTS), max_size=10), borders=BORDERS)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_any_text_is_read_alike_however_it_is_cut(form: CallForm, parts: list[str], borders: list[int]) -> None:
     text = "".join(parts)
     events = check_cuts(lambda: CallParser(form, NAMES), text, borders)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from engine_support.families import ROWS, in_one_tensor, save_row
 from engine_support.packed_starts import keep_small_models, logits, names_read
+from engine_support.pairwise import in_turn
 from engine_support.tiny_models import engine_config
 
 from blade_llm.runner import build_runner
@@ -24,8 +25,9 @@ def small_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_small_models(monkeypatch)
 
 
-@pytest.mark.parametrize("quant", ["none", "int8"])
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.through == "blade"])
+@pytest.mark.parametrize(
+    ("name", "quant"), in_turn([name for name, row in ROWS.items() if row.through == "blade"], ["none", "int8"])
+)
 def test_a_later_start_reads_the_packed_file_alone(
     name: str, quant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

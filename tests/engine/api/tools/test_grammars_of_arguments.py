@@ -111,10 +111,20 @@ def _walks(
     return found
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
-def test_what_the_grammar_writes_follows_the_schema(engine: GrammarEngine, form: str, schema: dict[str, Any]) -> None:
-    assert _walks(engine, form, _parameters(schema), 8)
+@pytest.mark.parametrize(
+    ("engine", "form", "name"),
+    [
+        pytest.param(markers, form, name, marks=[] if (number + place) % 2 == markers else pytest.mark.soak)
+        for markers in (True, False)
+        for number, name in enumerate(SCHEMAS)
+        for place, form in enumerate(FORMS)
+    ],
+    indirect=["engine"],
+    scope="module",
+)
+def test_what_the_grammar_writes_follows_the_schema(engine: GrammarEngine, form: str, name: str) -> None:
+    """Each schema in each form, by one of the engines; by both in the long tests."""
+    assert _walks(engine, form, _parameters(SCHEMAS[name]), 8)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from engine_support.families import ROWS, Row, in_one_tensor, save_row
 from engine_support.shards import Numbered, assert_divided
+from torch import Tensor
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.implementation import read_model_config
@@ -69,18 +69,26 @@ def test_each_element_is_read_by_one_rank_or_by_all(model: tuple[str, Row, Path]
     assert isinstance(whole.decoder, DecoderSpec)
     source = Numbered(whole.tensors)
 
-    def numbers(config: ModelConfig, place: str) -> list[tuple[str, int]]:
+    def numbers(config: ModelConfig, place: str) -> dict[str, Tensor]:
         linear, tensor = config.tensors.linears.get(place), config.tensors.tensors.get(place)
         found = [*(linear.weights if linear else ()), *((tensor,) if tensor else ())]
         plain = [replace(part, unit_rows=False) for part in found]
         reader = Parameters(source, config.tensors)
-        return [(part.name, int(n)) for part in plain for n in reader.read([part]).flatten().tolist()]
+        read: dict[str, list[Tensor]] = {}
+        for part in plain:
+            read.setdefault(part.name, []).append(reader.read([part]).flatten())
+        return {name: torch.cat(parts) for name, parts in read.items()}
 
     for place in (*whole.tensors.linears, *whole.tensors.tensors):
-        counts = Counter(number for rank in ranks for number in numbers(rank, place))
-        wanted = Counter(numbers(whole, place))
-        assert counts.keys() == wanted.keys(), place
-        assert set(counts.values()) == _times(place, whole.decoder, size), place
+        wanted, by_rank = numbers(whole, place), [numbers(rank, place) for rank in ranks]
+        assert all(own.keys() <= wanted.keys() for own in by_rank), place
+        times: set[int] = set()
+        for name, of_whole in wanted.items():
+            of_ranks = torch.cat([own[name] for own in by_rank if name in own])
+            elements, counts = of_ranks.unique(return_counts=True)
+            assert torch.equal(elements, of_whole.unique()), place
+            times |= set(counts.tolist())
+        assert times == _times(place, whole.decoder, size), place
 
 
 def _times(place: str, whole: DecoderSpec, size: int) -> set[int]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_support.pairwise import in_turn
 from engine_support.quantized_checkpoints import SIZES, awq, edited, float8, read_linears, save_quantized
 from engine_support.runner_driver import Driver, prompt_of
 from engine_support.tiny_models import engine_config, reference_greedy
@@ -25,10 +26,9 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-@pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
-def test_numbers_and_greedy_tokens(tmp_path: Path, family: str, form: Any) -> None:
-    reference = save_quantized(tmp_path, family, *form, **SIZES)
+@pytest.mark.parametrize(("form", "family"), in_turn(list(FORMS), ["llama", "qwen2"]))
+def test_numbers_and_greedy_tokens(tmp_path: Path, form: str, family: str) -> None:
+    reference = save_quantized(tmp_path, family, *FORMS[form], **SIZES)
     expected = load_file(tmp_path / "plain" / "model.safetensors")
     for module, weight in read_linears(tmp_path).items():
         assert torch.equal(weight, expected[f"{module}.weight"]), module

@@ -15,6 +15,7 @@ from engine_support.family_proof import SCENARIOS, Comparison
 from engine_support.feature_load import check_equal, core_for, free_drafts, requests_of, run
 from engine_support.heads import save_with_mtp
 from engine_support.packed_starts import keep_small_models, names_read
+from engine_support.pairwise import in_turn
 from engine_support.quantized_checkpoints import SIZES, awq, float8, gptq, quantize_folder, save_quantized
 from engine_support.runner_driver import Driver, logits_beside, prompt_of
 from engine_support.thread_ranks import thread_ranks
@@ -86,15 +87,34 @@ def test_deterministic_logits_do_not_depend_on_the_batch(model: tuple[Path, Any]
     assert torch.equal(logits_beside(build_runner(config), 0), logits_beside(build_runner(config), 4))
 
 
-@pytest.mark.parametrize(("size", "stages"), [(2, 1), (4, 1), (1, 2), (2, 3)])
+LAYOUTS = [(2, 1), (4, 1), (1, 2), (2, 3)]
+"""Ranks of each stage, stages."""
+CHOSEN = {
+    "gptq": [(4, 1), (1, 2)],
+    "awq": [(2, 1), (2, 3)],
+    "fp8": [(4, 1), (2, 3)],
+    "compressed-tensors": [(2, 1), (1, 2)],
+}
+"""Layouts of each form, of which the long tests have all."""
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "stages"),
+    [
+        pytest.param(form, *layout, marks=[] if layout in CHOSEN[form] else pytest.mark.soak)
+        for form in FORMS
+        for layout in LAYOUTS
+    ],
+    indirect=["model"],
+    scope="module",
+)
 def test_ranks_and_stages(model: tuple[Path, Any], size: int, stages: int) -> None:
     """Also where ranks divide groups and blocks: 96 inputs of an MLP, in groups of 32, make 24 for each of four."""
     folder, reference = model
     SCENARIOS["prefill_and_decode"](Comparison(thread_ranks(folder, size, stages), reference))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("actorder", [None, "weight", "group", True])
+@pytest.mark.parametrize(("actorder", "size"), in_turn([None, "weight", "group", True], [2, 4]))
 def test_ranks_divide_act_order(actorder: Any, size: int, tmp_path: Path) -> None:
     """Of GPTQ (None) and compressed-tensors, in which ``weight`` changes nothing of what is stored."""
     form = gptq(4, 16, symmetric=False, act_order=True)
@@ -190,8 +210,7 @@ def test_layers_for_multi_token_prediction(row: str, tmp_path: Path) -> None:
     assert found[0][1] > 0
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3", "mixtral", "qwen3-moe"])
-@pytest.mark.parametrize("form", ["fp8", "gptq"])
+@pytest.mark.parametrize(("name", "form"), in_turn(["deepseek-v3", "mixtral", "qwen3-moe"], ["fp8", "gptq"]))
 def test_mixtures_and_latent_attention(name: str, form: str, tmp_path: Path) -> None:
     """Their weights become floats again where no kernel takes them as they are."""
     save_row(tmp_path / "plain", ROWS[name], torch.float16)
