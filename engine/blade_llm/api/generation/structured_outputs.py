@@ -177,14 +177,9 @@ def _field(name: str) -> str:
 
 
 def _check_options(fields: StructureFields) -> None:
-    if (outputs := fields.structured_outputs) is None:
-        return
-    refused = {
-        "whitespace_pattern": _WHITE_SPACE,
-    }
-    for name, reason in refused.items():
-        if getattr(outputs, name) not in (None, False):
-            raise bad_request(f"structured_outputs.{name}: {reason}", "structured_outputs", "unsupported")
+    outputs = fields.structured_outputs
+    if outputs is not None and outputs.whitespace_pattern is not None:
+        raise bad_request(f"structured_outputs.whitespace_pattern: {_WHITE_SPACE}", "structured_outputs", "unsupported")
 
 
 def _is_slow(fields: StructureFields) -> bool:
