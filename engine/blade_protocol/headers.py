@@ -31,3 +31,6 @@ same output. Its presence marks the stream as resumable."""
 KV_BLOCKS: Final = "x-blade-kv-blocks"
 """Router → engine, ``1``: report the prompt's KV blocks. Engine → router: ``STRIDE:BASE64``, the first 8 bytes of the
 digest of every STRIDE-th full block of the prompt, concatenated."""
+IGNORED: Final = "x-blade-ignored"
+"""Engine → client: what of its request changed nothing, as ``tools[2].web_search``, separated by commas. The router lets
+it through."""

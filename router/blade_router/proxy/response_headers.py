@@ -1,5 +1,6 @@
 """The headers of an engine's response that reach its client."""
 
+from blade_protocol import headers as names
 from blade_router.http.errors import Headers, Refused
 from blade_router.request.request import HOP_BY_HOP, REQUEST_ID, ROUTER_PREFIX
 
@@ -13,6 +14,8 @@ CORS = frozenset(
 """CORS is the router's decision: vLLM by default allows every origin."""
 ELSEWHERE = frozenset((b"location", b"content-location", b"refresh", b"alt-svc"))
 """Headers that send a client to an address of the engine's choice: past the router, its keys and its limits."""
+IGNORED = names.IGNORED.encode()
+"""Of the engine's own headers the one that is for clients."""
 REDIRECTS = frozenset((300, 301, 302, 303, 305, 307, 308))
 
 _NOT_FORWARDED = HOP_BY_HOP | CORS | ELSEWHERE | {REQUEST_ID}
@@ -26,7 +29,11 @@ def forwardable(upstream: Headers, length: int | None) -> Headers:
     ``length`` is the size of the body where all of it is there, and replaces the one the engine sent.
     """
     dropped = _NOT_FORWARDED if length is None else _MEASURED
-    headers = [header for header in upstream if header[0] not in dropped and not header[0].startswith(ROUTER_PREFIX)]
+    headers = [
+        header
+        for header in upstream
+        if header[0] not in dropped and (not header[0].startswith(ROUTER_PREFIX) or header[0] == IGNORED)
+    ]
     for connection in [value for name, value in upstream if name == b"connection"]:
         named = {token.strip() for token in connection.lower().split(b",")}
         headers = [header for header in headers if header[0] not in named]

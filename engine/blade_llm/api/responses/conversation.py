@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.conversation import ROLES
+from blade_llm.api.responses.functions import qualified
 
 _ROLES: Final = {role: known for role, known in ROLES.items() if role != "tool"}
 TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -47,7 +48,9 @@ class _Conversation:
                     self._turn("reasoning_content", "content", "tool_calls")["reasoning_content"] = text
             case "function_call":
                 self._turn().setdefault("tool_calls", []).append(_call(item, where))
-            case "function_call_output":
+            case "custom_tool_call":
+                self._turn().setdefault("tool_calls", []).append(_custom_call(item, where))
+            case "function_call_output" | "custom_tool_call_output":
                 content = _text(item.get("output"), f"{where}.output")
                 self.messages.append(
                     {"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": content}
@@ -105,8 +108,19 @@ def _part(part: Any, where: str) -> str:
 
 
 def _call(item: dict[str, Any], where: str) -> dict[str, Any]:
-    function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
+    function = {"name": _name(item, where), "arguments": _string(item, "arguments", where)}
     return {"id": _string(item, "call_id", where), "type": "function", "function": function}
+
+
+def _custom_call(item: dict[str, Any], where: str) -> dict[str, Any]:
+    custom = {"name": _name(item, where), "input": _string(item, "input", where)}
+    return {"id": _string(item, "call_id", where), "type": "custom", "custom": custom}
+
+
+def _name(item: dict[str, Any], where: str) -> str:
+    """The name under which the model knows what it called."""
+    name, space = _string(item, "name", where), item.get("namespace")
+    return qualified(space, name) if isinstance(space, str) and space else name
 
 
 def _string(item: dict[str, Any], name: str, where: str) -> str:

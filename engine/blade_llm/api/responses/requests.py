@@ -96,6 +96,7 @@ AS_IN_CHAT: Final = frozenset({*SamplingFields.__struct_fields__, "chat_template
 
 IGNORED: Final[Mapping[str, str]] = {
     "store": "nothing is stored",
+    "client_metadata": "for the client's own records",
     "service_tier": "there is one tier; see priority",
     "prompt_cache_retention": "blocks stay until others need the room",
 }

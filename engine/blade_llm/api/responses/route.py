@@ -17,10 +17,13 @@ from blade_llm.api.generation.resumable import resumable, seeded, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import run_unary
 from blade_llm.api.responses.as_chat import as_chat, response_field_names, with_response_field_names
+from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.envelope import Envelope
+from blade_llm.api.responses.functions import read_tools
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.requests import parse_request
 from blade_llm.api.responses.stream import ResponseEvents
+from blade_llm.api.tools.offered import note_ignored
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
 
@@ -30,7 +33,10 @@ async def create(context: ServerContext, request: Request) -> Response:
     context.require_service()
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw)
-    chat = seeded(as_chat(fields, raw), request)
+    tools = read_tools(fields.tools)
+    note_ignored(request, tools.ignored)
+    messages = messages_of(fields.input, fields.instructions)
+    chat = seeded(as_chat(fields, raw, tools, messages), request)
     model = context.resolve_model(chat.model)
     with with_response_field_names():
         prompt = await chat_prompt(context, chat, Search())
@@ -57,6 +63,8 @@ async def create(context: ServerContext, request: Request) -> Response:
         context.model.tokenizer,
         with_logprobs=fields.with_logprobs,
         call_ids=CallIds(None if stream is None else stream.key),
+        freeform=parsing.freeform,
+        namespaces=tools.namespaces,
     )
     if fields.stream:
         return await streamed(ResponseEvents(context, result, envelope, output), result, stream)
