@@ -32,5 +32,9 @@ KV_BLOCKS: Final = "x-blade-kv-blocks"
 """Router → engine, ``1``: report the prompt's KV blocks. Engine → router: ``STRIDE:BASE64``, the first 8 bytes of the
 digest of every STRIDE-th full block of the prompt, concatenated."""
 IGNORED: Final = "x-blade-ignored"
-"""Engine → client: what of its request changed nothing, as ``tools[2].web_search``, separated by commas. The router lets
-it through."""
+"""Engine → client: what of its request changed nothing, as ``tools[2].web_search``, separated by commas. The router
+lets it through."""
+RESPONSE_TAG: Final = "x-blade-response-tag"
+"""Router → engine: 8 hex digits that the ids of its responses begin with after ``resp_``, by which routers find it."""
+CALLER: Final = "x-blade-caller"
+"""Router → engine: stands for the API key of a request, where routers require one; equal for one key everywhere."""

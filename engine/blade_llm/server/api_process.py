@@ -20,6 +20,7 @@ import uvloop
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.metrics import NUM_COUNTERS
+from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.client import EngineClient, EngineDeadError
@@ -49,6 +50,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 live_timeout=start.live_timeout,
                 hidden_size=engine.hidden_size,
                 max_body_bytes=start.limits.max_body_bytes,
+                responses=ResponseStore(start.responses, index=start.index, count=start.count),
             )
             writer.write(READY)
             command = await _next_command(reader)

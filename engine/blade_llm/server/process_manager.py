@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from blade_llm.api.common.response_store import ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.child_process import describe_exit
@@ -45,6 +46,7 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str
     rules: AccessRules
     limits: HttpLimits
+    responses: ResponseStoreOptions
 
 
 class Serve(msgspec.Struct, frozen=True, tag="serve"):
@@ -134,6 +136,7 @@ def start_api_servers(
     log_level: str,
     rules: AccessRules,
     limits: HttpLimits,
+    responses: ResponseStoreOptions,
 ) -> list[ApiServerProcess]:
     """Start a process for each socket but the first, which is the caller's."""
     return [
@@ -150,6 +153,7 @@ def start_api_servers(
                 log_level=log_level,
                 rules=rules,
                 limits=limits,
+                responses=responses,
             )
         )
         for index, sock in enumerate(sockets)

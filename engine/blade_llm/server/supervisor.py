@@ -20,6 +20,7 @@ from typing import Final
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.metrics import NUM_COUNTERS
+from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.engine.client import EngineClient, EngineDeadError
@@ -83,6 +84,7 @@ class ServerOptions:
     live_timeout: float = 60.0
     """Seconds without progress, with work present, after which ``/live`` fails."""
     log_level: str = "INFO"
+    responses: ResponseStoreOptions = ResponseStoreOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ async def run_server(
         options.log_level,
         listen.public_rules,
         listen.limits,
+        options.responses,
     )
     monitor = _FailureMonitor(engine, client, api_servers)
     stop = asyncio.Event()
@@ -177,6 +180,7 @@ async def run_server(
                 live_timeout=options.live_timeout,
                 hidden_size=ready.hidden_size,
                 max_body_bytes=listen.limits.max_body_bytes,
+                responses=ResponseStore(options.responses, count=len(listen.public)),
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

@@ -5,6 +5,7 @@ What the model said in one turn (reasoning, text, calls) is one assistant messag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from blade_llm.api.common.errors import ApiError, bad_request
@@ -15,8 +16,13 @@ _ROLES: Final = {role: known for role, known in ROLES.items() if role != "tool"}
 TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
-def messages_of(items: str | list[Any], instructions: str | None) -> list[dict[str, Any]]:
-    """Chat messages for a request's ``input`` and ``instructions``. Raises :class:`ApiError` 400 (which item)."""
+def messages_of(
+    items: str | list[Any], instructions: str | None, earlier: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Chat messages for a request's ``input`` and ``instructions``, those of ``earlier`` items between both.
+
+    Raises :class:`ApiError` 400 (which item).
+    """
     conversation = _Conversation()
     if instructions is not None:
         conversation.messages.append({"role": "system", "content": instructions})
@@ -24,6 +30,8 @@ def messages_of(items: str | list[Any], instructions: str | None) -> list[dict[s
         items = [{"role": "user", "content": items}]
     if not items:
         raise bad_request("input must hold at least one item", "input")
+    for item in earlier:
+        conversation.add(item, "previous_response_id")
     for index, item in enumerate(items):
         conversation.add(item, f"input[{index}]")
     return conversation.messages
@@ -56,7 +64,7 @@ class _Conversation:
                     {"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": content}
                 )
             case "item_reference":
-                reason = "responses are not stored, so items cannot be referred to; send the item itself"
+                reason = "items are not found by their id; send the item itself, or previous_response_id"
                 raise bad_request(f"{where}: {reason}", "input", "unsupported")
             case str():
                 raise bad_request(f"{where}: items of type {kind!r} are not supported", "input", "unsupported")

@@ -72,6 +72,12 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     tool_choice: str | dict[str, Any] = "auto"
     """``none``, ``auto``, ``required``, a function, or ``allowed_tools``."""
     parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    """Go on from a response that is kept (``--response_store_bytes``, ``--response_store_time``)."""
+    store: bool | None = None
+    """Keep the response for a while; true when left out."""
+    truncation: Literal["auto", "disabled"] = "disabled"
+    """``auto``: leave out the oldest messages where the prompt is too long."""
     max_tool_calls: int | None = None
     """Limits tools that run on the server, and there are none."""
     metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] = {}
@@ -95,21 +101,17 @@ AS_IN_CHAT: Final = frozenset({*SamplingFields.__struct_fields__, "chat_template
 """Fields that mean the same in a chat request."""
 
 IGNORED: Final[Mapping[str, str]] = {
-    "store": "nothing is stored",
     "client_metadata": "for the client's own records",
     "service_tier": "there is one tier; see priority",
     "prompt_cache_retention": "blocks stay until others need the room",
 }
 """Fields that are accepted and do not change the output → why."""
 
-_NOT_STORED: Final = "responses are not stored"
 REFUSED: Final[Mapping[str, Refusal]] = {
-    "previous_response_id": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
-    "conversation": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
-    "background": Refusal(f"{_NOT_STORED}, so none can be fetched later; use 'stream'", (False,)),
-    "background_options": Refusal(f"{_NOT_STORED}, so none can be fetched later"),
+    "conversation": Refusal("there are no conversations; send previous_response_id, or the earlier items in 'input'"),
+    "background": Refusal("nothing goes on without its client; use 'stream'", (False,)),
+    "background_options": Refusal("nothing goes on without its client"),
     "prompt": Refusal("prompts are not stored; send 'instructions' and 'input'"),
-    "truncation": Refusal("nothing is dropped from a conversation that is too long", ("disabled",)),
     "context_management": Refusal("conversations are not compacted", ([],)),
     "moderation": Refusal("there is no moderation"),
     "image": Refusal("answers are text"),

@@ -69,7 +69,7 @@ RESPONSE = {
     "conversation": "conv_1",
     "prompt": {"id": "pmpt_1"},
     "background": True,
-    "truncation": "auto",
+    "truncation": "middle",
     "metadata": {"key": 1},
     "text": {"format": {"type": "yaml"}},
     "tools": [{"type": "web_search"}],
