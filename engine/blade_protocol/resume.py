@@ -36,3 +36,5 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Its ``x-blade-prompt-digest``; a replica with another one refuses (409)."""
     token_ids: list[list[int]]
     """The token ids whose bytes the client has received, group by group."""
+    response_tag: str = ""
+    """The ``x-blade-response-tag`` of the request to the lost engine."""

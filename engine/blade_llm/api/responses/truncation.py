@@ -19,7 +19,8 @@ async def fitting(
 ) -> Prompt:
     """The prompt that ``make`` makes of all messages, or of as many of the last ones as fit.
 
-    System messages at the beginning stay, and no result of a call stays without the call. The number to leave out is
+    System messages at the beginning stay, and no result of a call stays without the call. What is left begins with a
+    message of the user, as many templates want it, unless the last turn alone is too long. The number to leave out is
     found by bisection, as a shorter conversation makes no longer prompt.
 
     Args:
@@ -34,7 +35,19 @@ async def fitting(
             raise
         refusal = error
     most = max_model_len - (length or max_model_len // _ROOM)
-    system, cuts = _cuts(messages)
+    system = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    roles = [message["role"] for message in messages]
+    for beginnings in (("user",), ("assistant", "system")):
+        cuts = [index for index in range(system + 1, len(messages)) if roles[index] in beginnings]
+        if (found := await _longest(messages, system, cuts, make, most)) is not None:
+            return found
+    raise refusal
+
+
+async def _longest(
+    messages: Messages, system: int, cuts: Sequence[int], make: Callable[[Messages], Awaitable[Prompt]], most: int
+) -> Prompt | None:
+    """The prompt of the first ``system`` messages and of those from the first of the ``cuts`` on that lets it fit."""
     found: Prompt | None = None
     first, last = 0, len(cuts)
     while first < last:
@@ -44,15 +57,7 @@ async def fitting(
             first = middle + 1
         else:
             found, last = prompt, middle
-    if found is None:
-        raise refusal
     return found
-
-
-def _cuts(messages: Sequence[dict[str, Any]]) -> tuple[int, list[int]]:
-    """The number of system messages at the beginning, and where the rest may begin."""
-    system = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
-    return system, [index for index in range(system + 1, len(messages)) if messages[index]["role"] != "tool"]
 
 
 async def _within(messages: Messages, make: Callable[[Messages], Awaitable[Prompt]], most: int) -> Prompt | None:
