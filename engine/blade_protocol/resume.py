@@ -19,7 +19,7 @@ LOST: Final = b": lost\n\n"
 """Ends a stream that this engine cannot continue, though another replica can."""
 
 
-class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Body of ``POST /internal/resume``: the response is the rest of the stream, with comments as before."""
 
     path: str
@@ -37,4 +37,4 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: list[list[int]]
     """The token ids whose bytes the client has received, group by group."""
     response_tag: str = ""
-    """The ``x-blade-response-tag`` of the request to the lost engine."""
+    """The ``x-blade-response-tag`` of a request for a response, as the lost engine got it."""

@@ -80,7 +80,7 @@ def read_resume_state(request: ClientRequest, headers: Headers, endpoint: Endpoi
             prompt_digest=digest.decode("latin-1"),
             service=endpoint.config.service,
             revision=endpoint.revision,
-            response_mark=endpoint.response_mark,
+            response_mark=endpoint.response_mark if request.path == paths.RESPONSES else "",
         )
     except ValueError:
         return None

@@ -109,6 +109,6 @@ def _with_id(item: dict[str, Any]) -> dict[str, Any]:
 def _previous_not_found(name: str) -> ApiError:
     message = (
         f"Previous response with id {shortened(name)!r} not found: it is kept for a while only, and by one engine. "
-        "Send the whole conversation in 'input'."
+        "Send the whole conversation in 'input', without previous_response_id."
     )
     return bad_request(message, "previous_response_id", "previous_response_not_found")
