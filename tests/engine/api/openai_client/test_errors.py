@@ -72,7 +72,7 @@ RESPONSE = {
     "truncation": "middle",
     "metadata": {"key": 1},
     "text": {"format": {"type": "yaml"}},
-    "tools": [{"type": "web_search"}],
+    "tools": [{"type": "teleport"}],
     "tool_choice": "required",
     "reasoning": {"effort": "heroic"},
     "n": 2,
