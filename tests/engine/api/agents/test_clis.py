@@ -48,7 +48,7 @@ def _run(tmp_path: Path, *command: str, **env: str) -> str:
     work = tmp_path / "work"
     work.mkdir()
     subprocess.run(["git", "init", "-q", str(work)], check=True)
-    env = {**os.environ, "HOME": str(tmp_path / "home"), "NO_COLOR": "1", **env}
+    env = {**os.environ, "HOME": str(tmp_path / "home"), "PWD": str(work), "NO_COLOR": "1", **env}
     (tmp_path / "home").mkdir(exist_ok=True)
     done = subprocess.run(
         command, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False
