@@ -54,7 +54,7 @@ CODEX_TOOLS = [
     {
         "type": "custom",
         "name": "apply_patch",
-        "description": "Use the `apply_patch` tool to edit files. This is a FREEFORM tool, so do not wrap the patch in JSON.",
+        "description": "Edits files. This is a FREEFORM tool, so do not wrap the patch in JSON.",
         "format": {"type": "grammar", "syntax": "lark", "definition": GRAMMAR},
     },
     {"type": "web_search", "external_web_access": False},
@@ -133,7 +133,7 @@ QWEN_CODE: dict[str, Any] = {
         {"role": "system", "content": "You are Qwen Code, an interactive CLI agent developed by Alibaba Group."},
         {
             "role": "user",
-            "content": [{"type": "text", "text": "This is the Qwen Code. We are setting up the context."}],
+            "content": [{"type": "text", "text": "This is the Qwen Code. We set up the context."}],
         },
         {"role": "assistant", "content": "Got it. Thanks for the context!"},
         {"role": "user", "content": [{"type": "text", "text": "Please change x"}]},
