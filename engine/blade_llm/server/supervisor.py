@@ -15,7 +15,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from blade_llm.api.common.context import ServerContext
@@ -84,7 +84,7 @@ class ServerOptions:
     live_timeout: float = 60.0
     """Seconds without progress, with work present, after which ``/live`` fails."""
     log_level: str = "INFO"
-    responses: ResponseStoreOptions = ResponseStoreOptions()
+    responses: ResponseStoreOptions = field(default_factory=ResponseStoreOptions)
 
 
 @dataclass(frozen=True, slots=True)

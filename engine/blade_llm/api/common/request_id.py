@@ -34,7 +34,8 @@ class RequestIdMiddleware:
                 given_back = MutableHeaders(scope=message)
                 given_back[headers.REQUEST_ID] = request_id
                 if ignored := scope["state"].get("ignored"):
-                    given_back[headers.IGNORED] = ", ".join(ignored)[:_LONGEST_HEADER]
+                    listed = [*filter(None, [given_back.get(headers.IGNORED)]), *ignored]
+                    given_back[headers.IGNORED] = ", ".join(listed)[:_LONGEST_HEADER]
             await send(message)
 
         await self._app(scope, receive, send_with_id)
