@@ -93,7 +93,7 @@ def echoed_tools(request: ResponsesRequest) -> list[dict[str, Any]]:
 
 def _add(found: ResponseTools, tool: dict[str, Any], where: str) -> None:
     kind = tool.get("type")
-    if kind not in _SPECIFIED:
+    if not isinstance(kind, str) or kind not in _SPECIFIED:
         raise unknown_tool(kind, where)
     if isinstance(tool.get(kind), dict):
         tool = {**tool, **tool[kind]}  # as a chat has it

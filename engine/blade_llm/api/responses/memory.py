@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -84,7 +83,7 @@ def earlier_items(context: ServerContext, name: str, owner: str) -> list[dict[st
     return [item for turn in reversed(turns) for item in turn]
 
 
-def own_items(given: str | Sequence[Any]) -> list[dict[str, Any]]:
+def own_items(given: str | list[Any]) -> list[dict[str, Any]]:
     """A request's ``input``, which has been checked, as items with ids."""
     if isinstance(given, str):
         given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
