@@ -286,8 +286,8 @@ class Proxy:
         )
         if not candidates:
             return None
-        candidates = holders(candidates, request, self.endpoints, admission.service)
-        return self._try(self._choose(candidates, request), request, retries)
+        left = holders(candidates, request, self.endpoints, admission.service)
+        return self._try(self._choose(left, request), request, retries)
 
     @staticmethod
     def _try(choice: Choice, request: ClientRequest, retries: RetryState) -> Choice:
@@ -318,8 +318,8 @@ class Proxy:
             elif retries.trial is not None and retries.trial.waits:
                 await retries.trial.turn(client)
             else:
-                candidates = holders(candidates, request, self.endpoints, admission.service)
-                choice = self._choose(candidates, request)
+                left = holders(candidates, request, self.endpoints, admission.service)
+                choice = self._choose(left, request)
                 if retries.trial is not None:
                     retries.trial.sent_to(choice.endpoint)
                 if retries.reason:

@@ -40,11 +40,11 @@ class ResponseStore:
     def __init__(self, options: ResponseStoreOptions | None = None, *, index: int = 0, count: int = 1) -> None:
         options = options or ResponseStoreOptions()
         self._max_bytes = options.max_bytes // count if options.folder else 0
-        self._seconds = options.seconds
+        self._lifetime = int(options.seconds * 1e9)
         self._folders = [Path(options.folder, str(number)) for number in range(count)]
         self._own = self._folders[index]
-        self._kept: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        """Size and last known use of this process's own."""
+        self._kept: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """Size and last known use of this process's own, in nanoseconds since 1970."""
         self._bytes = 0
 
     @property
@@ -55,16 +55,17 @@ class ResponseStore:
         """Keep ``value`` under an id; False where it alone is too large, or the disk is full."""
         if len(value) > self._max_bytes or _ID.fullmatch(name) is None:
             return False
-        path, now = self._own / name, time.time()
+        path, unfinished, now = self._own / name, self._own / "unfinished", _now()
         try:
             self._own.parent.mkdir(mode=0o700, exist_ok=True)
             self._own.mkdir(mode=0o700, exist_ok=True)
-            with open(path, "wb", opener=_private) as file:
+            with open(unfinished, "wb", opener=_private) as file:
                 file.write(value)
-            os.utime(path, (now, now))  # the file system's own clock may be behind
+            os.utime(unfinished, ns=(now, now))  # the file system's own clock may be behind
+            unfinished.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
-                path.unlink()
+                unfinished.unlink()
             return False
         self._forget(name)
         self._kept[name] = len(value), now
@@ -74,14 +75,14 @@ class ResponseStore:
 
     def get(self, name: str) -> bytes | None:
         """What is kept under an id, which counts as a use; None: nothing, or no more."""
-        now = time.time()
+        now = _now()
         for path in self._paths(name):
             with contextlib.suppress(OSError):
-                if path.stat().st_mtime + self._seconds < now:
+                if path.stat().st_mtime_ns + self._lifetime < now:
                     path.unlink()
                     return None
                 value = path.read_bytes()
-                os.utime(path, (now, now))
+                os.utime(path, ns=(now, now))
                 return value
         return None
 
@@ -96,14 +97,14 @@ class ResponseStore:
         if self.enabled and _ID.fullmatch(name) is not None:
             yield from (folder / name for folder in self._folders)
 
-    def _drop(self, now: float) -> None:
+    def _drop(self, now: int) -> None:
         """Drop what is too old, and what is too much."""
         while self._kept:
             name, (size, used) = next(iter(self._kept.items()))
-            if self._bytes <= self._max_bytes and used + self._seconds >= now:
+            if self._bytes <= self._max_bytes and used + self._lifetime >= now:
                 return
             try:
-                used_since = (self._own / name).stat().st_mtime
+                used_since = (self._own / name).stat().st_mtime_ns
             except OSError:  # another process deleted it
                 self._forget(name)
                 continue
@@ -114,7 +115,11 @@ class ResponseStore:
             self.delete(name)
 
     def _forget(self, name: str) -> None:
-        self._bytes -= self._kept.pop(name, (0, 0.0))[0]
+        self._bytes -= self._kept.pop(name, (0, 0))[0]
+
+
+def _now() -> int:
+    return int(time.time() * 1e9)
 
 
 def _private(path: str, flags: int) -> int:
