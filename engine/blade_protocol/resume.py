@@ -19,7 +19,7 @@ LOST: Final = b": lost\n\n"
 """Ends a stream that this engine cannot continue, though another replica can."""
 
 
-class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Body of ``POST /internal/resume``: the response is the rest of the stream, with comments as before."""
 
     path: str
@@ -36,3 +36,5 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Its ``x-blade-prompt-digest``; a replica with another one refuses (409)."""
     token_ids: list[list[int]]
     """The token ids whose bytes the client has received, group by group."""
+    response_tag: str = ""
+    """The ``x-blade-response-tag`` of a request for a response, as the lost engine got it."""

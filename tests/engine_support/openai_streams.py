@@ -113,7 +113,7 @@ def _check_item(events: Sequence[Event], index: int) -> Event:
     added, *inner, done = events
     item: Event = done["item"]
     assert added["type"] == "response.output_item.added"
-    assert added["item"]["status"] == "in_progress"
+    assert added["item"].get("status", "in_progress") == "in_progress"
     assert added["item"]["id"] == item["id"]
     assert {event["output_index"] for event in events} == {index}
     assert {event["item_id"] for event in inner} == {item["id"]}
@@ -123,6 +123,11 @@ def _check_item(events: Sequence[Event], index: int) -> Event:
         assert added["item"]["arguments"] == ""
         assert added["item"]["name"] == item["name"]
         assert "".join(event["delta"] for event in inner[:-1]) == inner[-1]["arguments"] == item["arguments"]
+        return item
+    if item["type"] == "custom_tool_call":
+        assert kinds == ["custom_tool_call_input.delta"] * (len(kinds) - 1) + ["custom_tool_call_input.done"]
+        assert (added["item"]["input"], added["item"]["name"]) == ("", item["name"])
+        assert "".join(event["delta"] for event in inner[:-1]) == inner[-1]["input"] == item["input"]
         return item
     name = {"message": "output_text", "reasoning": "reasoning_text"}[item["type"]]
     deltas = [f"{name}.delta"] * (len(kinds) - 3)

@@ -24,6 +24,7 @@ from blade_llm.api.generation.sampling import check_length, sampling_params
 from blade_llm.api.generation.search import Search, search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
 from blade_llm.api.tools.grammar import tag_writer
+from blade_llm.api.tools.offered import ignored_tools, note_ignored
 from blade_llm.api.tools.parsing import guided, offered_tools, output_parsing
 from blade_llm.api.tools.serializer import CallIds, ParsedChatSerializer
 
@@ -35,6 +36,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     """Serve one chat request. Raises :class:`ApiError`."""
     context.require_service()
     chat = seeded(parse(await read_json(request, context.max_body_bytes), ChatRequest), request)
+    note_ignored(request, ignored_tools(chat.tools))
     model = context.resolve_model(chat.model)
     search = search_of(chat)
     if chat.prompt_logprobs is not None and chat.stream:

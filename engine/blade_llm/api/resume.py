@@ -23,7 +23,7 @@ from blade_llm.api.completions import completions
 from blade_llm.api.generation.resumable import RESUMED
 from blade_llm.api.messages import route as messages
 from blade_llm.api.responses import route as responses
-from blade_protocol import paths
+from blade_protocol import headers, paths
 from blade_protocol.resume import ResumeRequest
 
 _ROUTES: Final[dict[str, Callable[[ServerContext, Request], Awaitable[Response]]]] = {
@@ -47,7 +47,10 @@ async def resume(context: ServerContext, request: Request) -> Response:
         raise bad_request(f"path: {resumed.path!r} has no streams here; they are of {', '.join(_ROUTES)}", "path")
     scope = {
         **request.scope,
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [
+            (b"content-type", b"application/json"),
+            (headers.RESPONSE_TAG.encode(), resumed.response_tag.encode("latin-1", "replace")),
+        ],
         "state": {"request_id": resumed.request_id},
         RESUMED: resumed,
     }

@@ -11,6 +11,8 @@ import errno
 import gc
 import logging
 import os
+import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -35,6 +37,7 @@ from blade_llm.text.errors import TokenizerFilesError
 from blade_protocol import environment, ports
 
 if TYPE_CHECKING:  # what reads models, tokenizer and HTTP stack are imported while the engine process starts
+    from blade_llm.api.common.response_store import ResponseStoreOptions
     from blade_llm.api.common.served_model import ModelSource, ServedModel
     from blade_llm.models.config import ModelConfig
     from blade_llm.server.http.access import AccessRules
@@ -107,6 +110,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
             log_level=flags["log_level"],
             strict_fields=flags["strict_fields"],
             metric_aliases=flags["metric_aliases"],
+            responses=_response_store(flags),
         )
 
         def on_ready(ready: EngineReady) -> None:
@@ -119,6 +123,8 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
             failure = uvloop.run(run_server(engine, listen, model, source, options, on_ready))
         except PortTakenError as error:
             raise StartError(f"{error}; give another --port or --internal_port") from None
+        finally:
+            shutil.rmtree(options.responses.folder, ignore_errors=True)
     finally:
         engine.close()
     if failure is None:
@@ -175,6 +181,17 @@ def _check_adapter_flags(flags: Mapping[str, Any]) -> None:
         raise StartError(
             f"--max_cpu_loras {flags['max_cpu_loras']} is less than --max_loras {flags['max_loras']}; raise it"
         )
+
+
+def _response_store(flags: Mapping[str, Any]) -> ResponseStoreOptions:
+    from blade_llm.api.common.response_store import ResponseStoreOptions
+
+    parent = flags["worker_socket_path"] or tempfile.gettempdir()
+    return ResponseStoreOptions(
+        folder=str(Path(parent, f"blade_llm-responses-{secrets.token_hex(16)}")),
+        max_bytes=flags["response_store_bytes"],
+        seconds=flags["response_store_time"],
+    )
 
 
 def _socket_dir(folder: str | None) -> Path | None:

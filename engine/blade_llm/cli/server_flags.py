@@ -153,6 +153,10 @@ _SERVICE = (
          default=INTERVAL_SECONDS),
     Flag(name="enable_tokenizer_info_endpoint", help="serve GET /tokenizer_info: the tokenizer's configuration and the "
          "chat template", kind=boolean, default=False),
+    Flag(name="response_store_bytes", help="most bytes of responses that are kept for previous_response_id; 0: none",
+         kind=byte_size, default=64 << 20),
+    Flag(name="response_store_time", help="how long a response is kept after its last use", kind=seconds,
+         default=3600.0),
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),

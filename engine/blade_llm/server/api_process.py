@@ -20,6 +20,7 @@ import uvloop
 
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.metrics.requests import NUM_COUNTERS
@@ -53,6 +54,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 strict_fields=start.strict_fields,
                 metric_aliases=start.metric_aliases,
                 comments=StreamComments(start.limits.comment_seconds),
+                responses=ResponseStore(start.responses, index=start.index, count=start.count),
             )
             writer.write(READY)
             command = await _next_command(reader)

@@ -19,7 +19,7 @@ from blade_llm.api.common.unheld import with_unheld_header
 from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.kv_blocks import with_blocks_header
 from blade_llm.api.messages.errors import MessageErrorsMiddleware
-from blade_llm.api.responses import route as responses
+from blade_llm.api.responses import stored as responses
 from blade_llm.engine.version import package_version
 from blade_llm.server import operations
 from blade_llm.server.http.access import AccessControl, AccessRules
@@ -54,7 +54,7 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
     for path, handler in adapters.CLIENT_ROUTES.items():  # in no document: most servers do not allow them
         app.add_api_route(path, _endpoint(context, handler), methods=["POST"], include_in_schema=False)
     stored = responses.stored if is_served(paths.RESPONSES, context.model.task) else refuse
-    for method in ("GET", "POST", "DELETE"):  # in no document: nothing is there
+    for method in ("GET", "POST", "DELETE"):  # in no document: what a router may serve by id
         path = paths.RESPONSES + "/{rest:path}"
         app.add_api_route(path, _endpoint(context, stored), methods=[method], include_in_schema=False)
     app.openapi = functools.cache(lambda: describe(served, context))  # type: ignore[method-assign]

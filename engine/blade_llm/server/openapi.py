@@ -20,6 +20,7 @@ from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest
 from blade_llm.api.messages.schemas import FIELDS as MESSAGE_FIELDS
 from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.api.responses.schemas import FIELDS as RESPONSE_FIELDS
+from blade_llm.api.tools.schemas import TOOL_CHOICE, TOOLS
 from blade_llm.engine.version import package_version
 from blade_llm.server.field_support import ignored_by, refused_by
 from blade_llm.server.routes import Route
@@ -146,6 +147,9 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
         found["prompt"] = prompts(MAX_CHOICES)
     if "truncate_prompt_tokens" in body.__struct_fields__:
         found["truncate_prompt_tokens"] = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
+    if "tools" in body.__struct_fields__:
+        found["tools"] = TOOLS
+        found["tool_choice"] = TOOL_CHOICE
     if body is ResponsesRequest:
         found |= RESPONSE_FIELDS
     if body in (MessagesRequest, CountTokensRequest):

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from blade_llm.api.common.response_store import ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.metrics.names import Aliases
@@ -48,6 +49,7 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     metric_aliases: Aliases
     rules: AccessRules
     limits: HttpLimits
+    responses: ResponseStoreOptions
 
 
 class Serve(msgspec.Struct, frozen=True, tag="serve"):
@@ -139,6 +141,7 @@ def start_api_servers(
     metric_aliases: Aliases,
     rules: AccessRules,
     limits: HttpLimits,
+    responses: ResponseStoreOptions,
 ) -> list[ApiServerProcess]:
     """Start a process for each socket but the first, which is the caller's."""
     return [
@@ -157,6 +160,7 @@ def start_api_servers(
                 metric_aliases=metric_aliases,
                 rules=rules,
                 limits=limits,
+                responses=responses,
             )
         )
         for index, sock in enumerate(sockets)

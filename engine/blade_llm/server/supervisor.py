@@ -15,11 +15,12 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.metrics.names import Aliases
@@ -89,6 +90,7 @@ class ServerOptions:
     """Refuse requests with a field that nobody knows."""
     metric_aliases: Aliases = "none"
     """Whose metric names are exposed, too."""
+    responses: ResponseStoreOptions = field(default_factory=ResponseStoreOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,7 @@ async def run_server(
         options.metric_aliases,
         listen.public_rules,
         listen.limits,
+        options.responses,
     )
     monitor = _FailureMonitor(engine, client, api_servers)
     stop = asyncio.Event()
@@ -188,6 +191,7 @@ async def run_server(
                 strict_fields=options.strict_fields,
                 metric_aliases=options.metric_aliases,
                 comments=StreamComments(listen.limits.comment_seconds),
+                responses=ResponseStore(options.responses, count=len(listen.public)),
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

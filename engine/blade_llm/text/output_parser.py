@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blade_llm.text.events import Content, Event
+from blade_llm.text.events import Arguments, CallBegun, CallEnded, Content, Event
 from blade_llm.text.reasoning import ReasoningForm, ThinkParser
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import CallForm
+from blade_llm.text.tool_parsers.freeform import FreeformText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class OutputParsing:
     """The functions that may be called."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Function → JSON Schema of its parameters."""
+    freeform: frozenset[str] = frozenset()
+    """Those that take a text: the arguments of their calls are given out as that text."""
     named: bool = False
     """The one call there is was named in the request, not chosen by the model."""
     forced: bool = False
@@ -57,6 +60,9 @@ class OutputParser:
         self._think = ThinkParser(parsing.reasoning, inside=parsing.inside) if parsing.reasoning else None
         self._calls = parsing.calls.parser(parsing.names, parsing.parameters) if parsing.calls else None
         self._forced = parsing.forced
+        self._freeform = parsing.freeform
+        self._texts: dict[int, FreeformText] = {}
+        """Calls of freeform tools that have not ended."""
 
     def add(self, piece: str) -> list[Event]:
         """What ``piece`` brings; perhaps nothing, while it may be part of a marker."""
@@ -67,7 +73,10 @@ class OutputParser:
     def finish(self) -> list[Event]:
         """What was held back, now that nothing more comes."""
         events = self._after_reasoning(self._think.finish()) if self._think else []
-        events += self._calls.finish() if self._calls else []
+        if self._calls is not None:
+            events += self._with_texts(self._calls.finish())
+        for index, text in self._texts.items():
+            events.append(Arguments(index, text.finish()))
         return [event for event in events if not isinstance(event, Content)] if self._forced else events
 
     def _after_reasoning(self, events: list[Event]) -> list[Event]:
@@ -78,8 +87,24 @@ class OutputParser:
 
     def _content(self, text: str) -> list[Event]:
         if self._calls is not None:
-            return self._calls.add(text)
+            return self._with_texts(self._calls.add(text))
         return [Content(text)] if text else []
+
+    def _with_texts(self, events: list[Event]) -> list[Event]:
+        """The same, the arguments of freeform tools as the text that they hold."""
+        if not self._freeform:
+            return events
+        found: list[Event] = []
+        for event in events:
+            match event:
+                case CallBegun(index, name) if name in self._freeform:
+                    self._texts[index] = FreeformText()
+                case Arguments(index, text) if index in self._texts:
+                    event = Arguments(index, self._texts[index].add(text))
+                case CallEnded(index) if index in self._texts:
+                    found.append(Arguments(index, self._texts.pop(index).finish()))
+            found.append(event)
+        return found
 
 
 class ReasoningCounter:

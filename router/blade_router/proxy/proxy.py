@@ -31,6 +31,7 @@ from blade_router.policies.load import with_room
 from blade_router.proxy.error_events import error_event, wants_stream
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected
+from blade_router.proxy.response_holder import holders, is_about_responses, mark_lines
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
 from blade_router.proxy.revisions import count_failure, count_rejection, count_response
 from blade_router.proxy.shadow import Shadows
@@ -197,6 +198,7 @@ class Proxy:
         self, request: ClientRequest, client: Client, admission: Admission, retries: RetryState
     ) -> int:
         ids = resume_headers(request)  # also where there is one endpoint: another may come before the stream ends
+        about_responses = is_about_responses(request.path)
         choice = self._pick_first(request, admission, retries)
         while choice is not None or (choice := await self._pick(request, client, admission, retries)) is not None:
             endpoint = choice.endpoint
@@ -204,6 +206,8 @@ class Proxy:
             added += admission.headers
             index = self._index_for(endpoint, request) if self.kv_index is not None else None
             extra = self._token.lines() + NO_COMMENTS if endpoint.config.engine == "blade" else b""
+            if about_responses and endpoint.config.engine == "blade":
+                extra += mark_lines(endpoint, admission.key_name)
             if ids and supports_resume(endpoint):
                 extra += ids
             if index is not None:
@@ -293,7 +297,10 @@ class Proxy:
         candidates, retries.panic = self.endpoints.candidates(
             (), admission.service, self.policy.adapter(request), admission.key_name
         )
-        return self._try(self._choose(candidates, request), request, retries) if candidates else None
+        if not candidates:
+            return None
+        left = holders(candidates, request, self.endpoints, admission.service)
+        return self._try(self._choose(left, request), request, retries)
 
     @staticmethod
     def _try(choice: Choice, request: ClientRequest, retries: RetryState) -> Choice:
@@ -324,7 +331,8 @@ class Proxy:
             elif retries.trial is not None and retries.trial.waits:
                 await retries.trial.turn(client)
             else:
-                choice = self._choose(candidates, request)
+                left = holders(candidates, request, self.endpoints, admission.service)
+                choice = self._choose(left, request)
                 if retries.trial is not None:
                     retries.trial.sent_to(choice.endpoint)
                 if retries.reason:
@@ -355,6 +363,8 @@ class Proxy:
     def _index_for(self, endpoint: Endpoint, request: ClientRequest) -> KvIndex | None:
         """The KV index, where it wants to learn this prompt's block hashes from the endpoint's response."""
         index = self.kv_index
+        if request.fields.previous_response_id is not None:
+            return None  # the blocks are those of a conversation that is not in the request
         if index is None or endpoint.config.engine != "blade" or not index.wanted(request.prompt.chain):
             return None
         return index

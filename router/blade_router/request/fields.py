@@ -32,6 +32,7 @@ class RoutingFields(msgspec.Struct, frozen=True):
     prompt: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
     input: msgspec.Raw = ABSENT
+    previous_response_id: str | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     max_output_tokens: int | None = None

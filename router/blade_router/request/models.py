@@ -18,6 +18,7 @@ from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
 from blade_router.request.output_size import outputs, token_limit
 from blade_router.request.request import ClientRequest
+from blade_router.request.response_ids import BELOW_RESPONSES, mark_in
 from blade_router.request.rewrite import insert_text, set_fields
 from blade_router.request.routes import SCORING, check_kinds
 
@@ -31,7 +32,6 @@ _LENGTHS = {
     paths.MESSAGES: ("max_tokens",),
 }
 """The names of the output length's limit in each API. Every engine knows the last one."""
-_BELOW_RESPONSES = paths.RESPONSES + "/"
 
 SALTED = frozenset(
     (paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES, paths.EMBEDDINGS, *SCORING, "/v1/classify"),
@@ -116,8 +116,10 @@ class Catalog:
         Raises:
             Refused: 400, it has to name one.
         """
-        if request.method != "POST" or request.path.startswith(_BELOW_RESPONSES):  # e.g. to cancel one
-            return Target(self.services[0])
+        if request.method != "POST" or request.path.startswith(BELOW_RESPONSES):  # e.g. to cancel one
+            mark = mark_in(request.response_id)
+            found = (each.config.service for each in self._endpoints.all if mark and each.response_mark == mark)
+            return Target(next(found, self.services[0]))
         message = "you must provide a model parameter: this router serves several models"
         if self._only is not None:  # the same for every client: a key that may not use all of them was refused before
             message += f" ({', '.join(model.name for model in self.models)})"

@@ -19,6 +19,7 @@ from blade_router.request.abridge import MAX_ABRIDGED, MAX_TEXT, PARSED_WHOLE, S
 from blade_router.request.fields import NOTHING, RoutingFields
 from blade_router.request.parse import parse_abridged, parse_fields
 from blade_router.request.prompt_text import Prompt, expected_size
+from blade_router.request.response_ids import response_of
 from blade_router.request.routes import ANY_ROUTE, check_path, check_route, methods_of, not_allowed
 from blade_router.request.turns import large_bodies
 from blade_router.request.usage import Usage
@@ -157,6 +158,11 @@ class ClientRequest:
             if self.charge is not None:
                 self.charge.set_text(len(self._prompt.text))
         return self._prompt
+
+    @property
+    def response_id(self) -> str:
+        """The response that it reads, or goes on from; empty for none."""
+        return response_of(self.path, self.fields.previous_response_id)
 
     @property
     def route_reason(self) -> str:

@@ -46,6 +46,7 @@ class ResumeState:
     prompt_digest: str
     service: str
     revision: str
+    response_mark: str
 
     def body(self, token_ids: list[list[int]]) -> bytes:
         """The body of the request to resume after ``token_ids``."""
@@ -58,6 +59,7 @@ class ResumeState:
                 seed=self.seed,
                 prompt_digest=self.prompt_digest,
                 token_ids=token_ids,
+                response_tag=self.response_mark,
             )
         )
 
@@ -78,6 +80,7 @@ def read_resume_state(request: ClientRequest, headers: Headers, endpoint: Endpoi
             prompt_digest=digest.decode("latin-1"),
             service=endpoint.config.service,
             revision=endpoint.revision,
+            response_mark=endpoint.response_mark if request.path == paths.RESPONSES else "",
         )
     except ValueError:
         return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.errors import draining, engine_dead, model_not_found
 from blade_llm.api.common.limits import MAX_BODY_BYTES
+from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.metrics.names import Aliases
@@ -48,6 +49,8 @@ class ServerContext:
     """Checks the schemas, expressions and grammars that requests bring."""
     comments: StreamComments = field(default_factory=StreamComments)
     """Keep streams alive that have to wait."""
+    responses: ResponseStore = field(default_factory=ResponseStore)
+    """Responses that clients may come back to."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 

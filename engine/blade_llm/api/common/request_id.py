@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blade_protocol import headers
 
+_LONGEST_HEADER: Final = 2048
 _ACCEPTED: Final = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 
 
@@ -30,7 +31,11 @@ class RequestIdMiddleware:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[headers.REQUEST_ID] = request_id
+                given_back = MutableHeaders(scope=message)
+                given_back[headers.REQUEST_ID] = request_id
+                if ignored := scope["state"].get("ignored"):
+                    listed = [*filter(None, [given_back.get(headers.IGNORED)]), *ignored]
+                    given_back[headers.IGNORED] = ", ".join(listed)[:_LONGEST_HEADER]
             await send(message)
 
         await self._app(scope, receive, send_with_id)

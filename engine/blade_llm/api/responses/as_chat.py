@@ -11,8 +11,7 @@ from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.common.fields import parse
 from blade_llm.api.common.unknown_fields import check_keys
-from blade_llm.api.responses.conversation import messages_of
-from blade_llm.api.responses.functions import chat_tools
+from blade_llm.api.responses.functions import ResponseTools, chat_tools
 from blade_llm.api.responses.requests import AS_IN_CHAT, ResponsesRequest
 
 _NAMES: Final[Mapping[str, str]] = {
@@ -27,10 +26,12 @@ _NAMES: Final[Mapping[str, str]] = {
 _ANY_NAME: Final = re.compile(rf"\b({'|'.join(map(re.escape, _NAMES))})\b")
 
 
-def as_chat(request: ResponsesRequest, raw: Mapping[str, Any]) -> ChatRequest:
+def as_chat(
+    request: ResponsesRequest, raw: Mapping[str, Any], tools: ResponseTools, messages: list[dict[str, Any]]
+) -> ChatRequest:
     """The chat request. ``raw``: the body ``request`` was made of. Raises :class:`ApiError` 400."""
     chat: dict[str, Any] = {name: value for name, value in raw.items() if name in AS_IN_CHAT}
-    chat["messages"] = messages_of(request.input, request.instructions)
+    chat["messages"] = messages
     chat["max_completion_tokens"] = request.max_output_tokens
     if (form := _response_format(request.text.format)) is not None:
         chat["response_format"] = form
@@ -39,7 +40,7 @@ def as_chat(request: ResponsesRequest, raw: Mapping[str, Any]) -> ChatRequest:
     if request.with_logprobs:
         chat |= {"logprobs": True, "top_logprobs": request.top_logprobs}
     with with_response_field_names():
-        return parse(chat | chat_tools(request), ChatRequest)
+        return parse(chat | chat_tools(request, tools), ChatRequest)
 
 
 @contextlib.contextmanager

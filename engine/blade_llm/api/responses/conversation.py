@@ -5,17 +5,24 @@ What the model said in one turn (reasoning, text, calls) is one assistant messag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.conversation import ROLES
+from blade_llm.api.responses.functions import qualified
 
 _ROLES: Final = {role: known for role, known in ROLES.items() if role != "tool"}
 TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
-def messages_of(items: str | list[Any], instructions: str | None) -> list[dict[str, Any]]:
-    """Chat messages for a request's ``input`` and ``instructions``. Raises :class:`ApiError` 400 (which item)."""
+def messages_of(
+    items: str | list[Any], instructions: str | None, earlier: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Chat messages for a request's ``input`` and ``instructions``, those of ``earlier`` items between both.
+
+    Raises :class:`ApiError` 400 (which item).
+    """
     conversation = _Conversation()
     if instructions is not None:
         conversation.messages.append({"role": "system", "content": instructions})
@@ -23,6 +30,8 @@ def messages_of(items: str | list[Any], instructions: str | None) -> list[dict[s
         items = [{"role": "user", "content": items}]
     if not items:
         raise bad_request("input must hold at least one item", "input")
+    for item in earlier:
+        conversation.add(item, "previous_response_id")
     for index, item in enumerate(items):
         conversation.add(item, f"input[{index}]")
     return conversation.messages
@@ -47,13 +56,15 @@ class _Conversation:
                     self._turn("reasoning_content", "content", "tool_calls")["reasoning_content"] = text
             case "function_call":
                 self._turn().setdefault("tool_calls", []).append(_call(item, where))
-            case "function_call_output":
+            case "custom_tool_call":
+                self._turn().setdefault("tool_calls", []).append(_custom_call(item, where))
+            case "function_call_output" | "custom_tool_call_output":
                 content = _text(item.get("output"), f"{where}.output")
                 self.messages.append(
                     {"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": content}
                 )
             case "item_reference":
-                reason = "responses are not stored, so items cannot be referred to; send the item itself"
+                reason = "items are not found by their id; send the item itself, or previous_response_id"
                 raise bad_request(f"{where}: {reason}", "input", "unsupported")
             case str():
                 raise bad_request(f"{where}: items of type {kind!r} are not supported", "input", "unsupported")
@@ -105,8 +116,19 @@ def _part(part: Any, where: str) -> str:
 
 
 def _call(item: dict[str, Any], where: str) -> dict[str, Any]:
-    function = {"name": _string(item, "name", where), "arguments": _string(item, "arguments", where)}
+    function = {"name": _name(item, where), "arguments": _string(item, "arguments", where)}
     return {"id": _string(item, "call_id", where), "type": "function", "function": function}
+
+
+def _custom_call(item: dict[str, Any], where: str) -> dict[str, Any]:
+    custom = {"name": _name(item, where), "input": _string(item, "input", where)}
+    return {"id": _string(item, "call_id", where), "type": "custom", "custom": custom}
+
+
+def _name(item: dict[str, Any], where: str) -> str:
+    """The name under which the model knows what it called."""
+    name, space = _string(item, "name", where), item.get("namespace")
+    return qualified(space, name) if isinstance(space, str) and space else name
 
 
 def _string(item: dict[str, Any], name: str, where: str) -> str:

@@ -23,6 +23,8 @@ class Envelope:
         request: ResponsesRequest,
         sampling: SamplingParams,
         created: int | None = None,
+        *,
+        stored: bool = False,
     ) -> None:
         reasoning = request.reasoning
         created = int(time.time()) if created is None else created
@@ -35,7 +37,7 @@ class Envelope:
             "metadata": request.metadata,
             "model": model,
             "parallel_tool_calls": request.parallel_tool_calls,
-            "previous_response_id": None,
+            "previous_response_id": request.previous_response_id,
             "prompt_cache_key": request.prompt_cache_key,
             "reasoning": {
                 "effort": None if reasoning is None else reasoning.effort,
@@ -43,14 +45,14 @@ class Envelope:
             },
             "safety_identifier": request.safety_identifier,
             "service_tier": "default",
-            "store": False,
+            "store": stored,
             "temperature": sampling.temperature,
             "text": {"format": request.text.format, "verbosity": request.text.verbosity},
             "tool_choice": request.tool_choice,
             "tools": echoed_tools(request),
             "top_logprobs": request.top_logprobs or 0,
             "top_p": sampling.top_p,
-            "truncation": "disabled",
+            "truncation": request.truncation,
             "user": request.user,
         }
 

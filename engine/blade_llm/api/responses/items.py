@@ -93,19 +93,20 @@ class ReasoningItem:
 
 
 class FunctionCall:
-    """A function call for the client to execute."""
+    """A function call for the client to execute. ``namespace``: that of the function, empty for none."""
 
-    def __init__(self, number: str, index: int, call_id: str, name: str) -> None:
+    def __init__(self, number: str, index: int, call_id: str, name: str, namespace: str = "") -> None:
         self._id = f"fc_{number}"
         self._where = {"item_id": self._id, "output_index": index}
         self._call_id = call_id
         self._name = name
+        self._namespace = {"namespace": namespace} if namespace else {}
         self._arguments: list[str] = []
 
     def body(self, status: Status) -> dict[str, Any]:
         return {
             "id": self._id, "type": "function_call", "status": status, "call_id": self._call_id, "name": self._name,
-            "arguments": "".join(self._arguments),
+            "arguments": "".join(self._arguments), **self._namespace,
         }  # fmt: skip
 
     def opened(self) -> list[Event]:
@@ -118,6 +119,31 @@ class FunctionCall:
     def closed(self) -> list[Event]:
         done = {"name": self._name, "arguments": "".join(self._arguments)}
         return [{"type": "response.function_call_arguments.done", **self._where, **done}]
+
+
+class CustomToolCall:
+    """A call of a freeform tool for the client to execute."""
+
+    def __init__(self, number: str, index: int, call_id: str, name: str, namespace: str = "") -> None:
+        self._id = f"ctc_{number}"
+        self._where = {"item_id": self._id, "output_index": index}
+        self._call = {"call_id": call_id, "name": name, **({"namespace": namespace} if namespace else {})}
+        self._texts: list[str] = []
+
+    def body(self, status: Status) -> dict[str, Any]:
+        text = "".join(self._texts)
+        del status  # OpenAI's has none
+        return {"id": self._id, "type": "custom_tool_call", **self._call, "input": text}
+
+    def opened(self) -> list[Event]:
+        return []
+
+    def grow(self, text: str, logprobs: Logprobs) -> Event:
+        self._texts.append(text)
+        return {"type": "response.custom_tool_call_input.delta", **self._where, "delta": text}
+
+    def closed(self) -> list[Event]:
+        return [{"type": "response.custom_tool_call_input.done", **self._where, "input": "".join(self._texts)}]
 
 
 def _brief(logprobs: Logprobs) -> Logprobs:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from blade_llm.api.generation.logprobs import TokenNames, chat_logprobs
 from blade_llm.api.generation.result import ChoiceUpdate
-from blade_llm.api.responses.items import Event, FunctionCall, Item, Logprobs, Message, ReasoningItem, Status
+from blade_llm.api.responses.items import (
+    CustomToolCall,
+    Event,
+    FunctionCall,
+    Item,
+    Logprobs,
+    Message,
+    ReasoningItem,
+    Status,
+)
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.events import CallBegun, CallEnded, Content, Reasoning, merged
 from blade_llm.text.events import Event as Found
@@ -15,7 +25,13 @@ from blade_llm.text.tokenizer import Tokenizer
 
 
 class Output:
-    """One response's items. ``number``: what their ids are made of."""
+    """One response's items.
+
+    Args:
+        number: what their ids are made of.
+        freeform: names of the tools that take a text.
+        namespaces: name of a function as the model knows it → namespace, and name in that.
+    """
 
     def __init__(
         self,
@@ -25,8 +41,12 @@ class Output:
         *,
         with_logprobs: bool,
         call_ids: CallIds | None = None,
+        freeform: Collection[str] = (),
+        namespaces: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         self._number = number
+        self._freeform = freeform
+        self._namespaces = namespaces or {}
         self._call_ids = call_ids or CallIds()
         self._parser = parser
         self._names = TokenNames(tokenizer)
@@ -62,7 +82,9 @@ class Output:
         match found:
             case CallBegun(index, name):
                 events = self._end("completed")
-                call = FunctionCall(self._id(), len(self.items), self._call_ids.id_of(0, index), name)
+                kind = CustomToolCall if name in self._freeform else FunctionCall
+                space, short = self._namespaces.get(name, ("", name))
+                call = kind(self._id(), len(self.items), self._call_ids.id_of(0, index), short, space)
                 return events + self._begin(call)
             case CallEnded():
                 return self._end("completed")

@@ -73,6 +73,12 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     tool_choice: str | dict[str, Any] = "auto"
     """``none``, ``auto``, ``required``, a function, or ``allowed_tools``."""
     parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    """Go on from a response that is kept (``--response_store_bytes``, ``--response_store_time``)."""
+    store: bool | None = None
+    """Keep the response for a while; true when left out."""
+    truncation: Literal["auto", "disabled"] = "disabled"
+    """``auto``: leave out the oldest messages where the prompt is too long."""
     max_tool_calls: int | None = None
     """Limits tools that run on the server, and there are none."""
     metadata: Annotated[dict[_Key, _Value], msgspec.Meta(max_length=16)] = {}
@@ -105,6 +111,7 @@ def _defaults(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
 
 IGNORED: Final[Mapping[str, str]] = {
     **NEVER_MATTERS,
+    "client_metadata": "for the client's own records",
     "request_id": "the id is made of the header x-request-id",
 }
 """Fields that are accepted and do not change the output → why."""
@@ -115,16 +122,13 @@ _ELSEWHERE: Final = {
     for field in msgspec.structs.fields(kind)
     if field.name not in ResponsesRequest.__struct_fields__ and field.name not in IGNORED
 }
-_NOT_STORED: Final = "responses are not stored"
 REFUSED: Final[Mapping[str, Refusal]] = {
     **_ELSEWHERE,
     **NEVER_SUPPORTED,
-    "previous_response_id": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
-    "conversation": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
-    "background": Refusal(f"{_NOT_STORED}, so none can be fetched later; use 'stream'", (False,)),
-    "background_options": Refusal(f"{_NOT_STORED}, so none can be fetched later"),
+    "conversation": Refusal("there are no conversations; send previous_response_id, or the earlier items in 'input'"),
+    "background": Refusal("nothing goes on without its client; use 'stream'", (False,)),
+    "background_options": Refusal("nothing goes on without its client"),
     "prompt": Refusal("prompts are not stored; send 'instructions' and 'input'"),
-    "truncation": Refusal("nothing is dropped from a conversation that is too long", ("disabled",)),
     "context_management": Refusal("conversations are not compacted", ([],)),
     "moderation": Refusal("there is no moderation"),
     "image": Refusal("answers are text"),
@@ -136,7 +140,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "max_completion_tokens": Refusal("belongs to /v1/chat/completions; here it is max_output_tokens"),
     "logprobs": Refusal(f'belongs to /v1/chat/completions; here it is include: ["{LOGPROBS}"]', (False,)),
     "n": Refusal("a response is one answer", (1,)),
-    "previous_response": Refusal(f"{_NOT_STORED}; send the earlier items in 'input'"),
+    "previous_response": Refusal("send previous_response_id, or the earlier items in 'input'"),
     "previous_input_messages": Refusal("send the earlier items in 'input'", ([],)),
     "enable_response_messages": Refusal("prompts and outputs are not returned as messages of Harmony", (False,)),
 }

@@ -1,26 +1,35 @@
-"""Handlers of ``/v1/responses`` and of what lies below it."""
+"""The handler of ``/v1/responses``."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from blade_llm.api.chat import chat_prompt
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.errors import ApiError
 from blade_llm.api.generation.generate import encode, submit
+from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.generation.resumable import resumable, seeded, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import run_unary
 from blade_llm.api.responses.as_chat import as_chat, response_field_names, with_response_field_names
+from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.envelope import Envelope
+from blade_llm.api.responses.functions import read_tools
+from blade_llm.api.responses.memory import Kept, earlier_items, keep, own_items, owner_of, response_id
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.requests import parse_request
 from blade_llm.api.responses.stream import ResponseEvents
+from blade_llm.api.responses.truncation import fitting
+from blade_llm.api.tools.offered import note_ignored
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
 
@@ -30,10 +39,23 @@ async def create(context: ServerContext, request: Request) -> Response:
     context.require_service()
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw)
-    chat = seeded(as_chat(fields, raw), request)
+    tools = read_tools(fields.tools)
+    note_ignored(request, tools.ignored)
+    owner, earlier = owner_of(request), list[dict[str, Any]]()
+    if (previous := fields.previous_response_id) is not None:
+        earlier = await asyncio.to_thread(earlier_items, context, previous, owner)
+    messages = messages_of(fields.input, fields.instructions, earlier)
+    chat = seeded(as_chat(fields, raw, tools, messages), request)
     model = context.resolve_model(chat.model)
+
+    async def prompt_of(kept: list[dict[str, Any]]) -> Prompt:
+        return await chat_prompt(context, msgspec.structs.replace(chat, messages=kept), Search())
+
     with with_response_field_names():
-        prompt = await chat_prompt(context, chat, Search())
+        if fields.truncation == "auto":
+            prompt = await fitting(messages, prompt_of, context.max_model_len, chat.token_limit)
+        else:
+            prompt = await prompt_of(messages)
     prompt = replace(prompt, field_names=response_field_names(prompt.field_names))
     stream = resumable(
         request,
@@ -49,7 +71,14 @@ async def create(context: ServerContext, request: Request) -> Response:
     )
     result = submit(context, request, chat, [prompt], Search(), "input", resumable=stream)
     number = request.state.request_id
-    envelope = Envelope(f"resp_{number}", model, fields, prompt.sampling, None if stream is None else stream.created)
+    stored = context.responses.enabled and fields.store is not False
+    created = None if stream is None else stream.created
+    envelope = Envelope(response_id(request, stream), model, fields, prompt.sampling, created, stored=stored)
+
+    def ended(body: dict[str, Any]) -> None:
+        if stored:
+            keep(context, Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body))
+
     parsing = prompt.parsing or OutputParsing()
     output = Output(
         number,
@@ -57,14 +86,21 @@ async def create(context: ServerContext, request: Request) -> Response:
         context.model.tokenizer,
         with_logprobs=fields.with_logprobs,
         call_ids=CallIds(None if stream is None else stream.key),
+        freeform=parsing.freeform,
+        namespaces=tools.namespaces,
     )
     if fields.stream:
-        return await streamed(ResponseEvents(context, result, envelope, output), result, stream)
-    return await run_unary(result.generation, request.receive, _whole_response(context, result, envelope, output))
+        return await streamed(ResponseEvents(context, result, envelope, output, ended), result, stream)
+    whole = _whole_response(context, result, envelope, output, ended)
+    return await run_unary(result.generation, request.receive, whole)
 
 
 async def _whole_response(
-    context: ServerContext, result: GenerationResult, envelope: Envelope, output: Output
+    context: ServerContext,
+    result: GenerationResult,
+    envelope: Envelope,
+    output: Output,
+    ended: Callable[[dict[str, Any]], None],
 ) -> Response:
     try:
         while not result.finished:
@@ -72,11 +108,6 @@ async def _whole_response(
                 output.add(update)
     finally:
         context.metrics.observe(result)
-    return Response(encode(envelope.ended(output, result)), media_type="application/json")
-
-
-async def stored(context: ServerContext, request: Request) -> Response:
-    """Refuse: other servers return responses that they stored."""
-    name = str(request.path_params["rest"]).partition("/")[0]
-    message = f"{name!r}: responses are not stored by this server; keep them at the client"
-    raise ApiError(404, message, kind="not_found_error", code="response_not_found")
+    body = envelope.ended(output, result)
+    ended(body)
+    return Response(encode(body), media_type="application/json")

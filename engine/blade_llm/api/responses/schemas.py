@@ -45,8 +45,15 @@ ITEM: Final[dict[str, Any]] = {
             arguments=_TEXT,
         ),
         _item(
+            ["type", "call_id", "name", "input"],
+            type={"const": "custom_tool_call"},
+            call_id=_TEXT,
+            name=_TEXT,
+            input=_TEXT,
+        ),
+        _item(
             ["type", "call_id", "output"],
-            type={"const": "function_call_output"},
+            type={"enum": ["function_call_output", "custom_tool_call_output"]},
             call_id=_TEXT,
             output=_SAID,
         ),
@@ -61,6 +68,37 @@ _FUNCTION: Final[dict[str, Any]] = _item(
     parameters={"type": ["object", "null"]},
     strict={"type": ["boolean", "null"]},
 )
+_GRAMMAR: Final[dict[str, Any]] = {
+    "anyOf": [
+        _item(["type"], type={"const": "text"}),
+        _item(
+            ["type", "syntax", "definition"],
+            type={"const": "grammar"},
+            syntax={"const": "lark"},
+            definition=_TEXT,
+        ),
+        {"type": "null"},
+    ]
+}
+_CUSTOM: Final[dict[str, Any]] = _item(
+    ["type", "name"],
+    type={"const": "custom"},
+    name=_FUNCTION["properties"]["name"],
+    description={"type": ["string", "null"]},
+    format=_GRAMMAR,
+)
+_CALLABLE: Final[dict[str, Any]] = {"anyOf": [_FUNCTION, _CUSTOM]}
+_NAMESPACE: Final[dict[str, Any]] = _item(
+    ["type", "name", "tools"],
+    type={"const": "namespace"},
+    name={"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+    description={"type": ["string", "null"]},
+    tools={"type": "array", "items": _CALLABLE},
+)
+_SERVER_TOOL: Final[dict[str, Any]] = _item(
+    ["type"],
+    type={"enum": ["web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "mcp"]},
+)
 _FORMAT: Final[dict[str, Any]] = {
     "anyOf": [
         _item(["type"], type={"enum": ["text", "json_object"]}),
@@ -69,11 +107,11 @@ _FORMAT: Final[dict[str, Any]] = {
 }
 FIELDS: Final[dict[str, dict[str, Any]]] = {
     "input": {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": ITEM}]},
-    "tools": {"type": "array", "items": _FUNCTION},
+    "tools": {"type": "array", "items": {"anyOf": [*_CALLABLE["anyOf"], _NAMESPACE, _SERVER_TOOL]}},
     "tool_choice": {
         "anyOf": [
             {"enum": ["none", "auto", "required"]},
-            _item(["type", "name"], type={"const": "function"}, name=_TEXT),
+            _item(["type", "name"], type={"enum": ["function", "custom"]}, name=_TEXT),
             _item(
                 ["type", "mode", "tools"],
                 type={"const": "allowed_tools"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from blade_llm.api.common.context import ServerContext
@@ -14,13 +15,21 @@ from blade_llm.engine.client import Outputs
 
 
 class ResponseEvents:
-    """Implements :class:`blade_llm.api.generation.sse.Events`."""
+    """Implements :class:`blade_llm.api.generation.sse.Events`. ``ended`` takes the final response."""
 
-    def __init__(self, context: ServerContext, result: GenerationResult, envelope: Envelope, output: Output) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        result: GenerationResult,
+        envelope: Envelope,
+        output: Output,
+        ended: Callable[[dict[str, Any]], None],
+    ) -> None:
         self._context = context
         self._result = result
         self._envelope = envelope
         self._output = output
+        self._ended = ended
         self._number = 0
 
     @property
@@ -32,6 +41,7 @@ class ResponseEvents:
 
     def end(self) -> bytes:
         body = self._envelope.ended(self._output, self._result)
+        self._ended(body)
         return self._event({"type": f"response.{body['status']}", "response": body})
 
     def failed(self, error: ApiError) -> bytes:

@@ -42,6 +42,15 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
     call_id: str
     name: str
     arguments: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class CustomToolCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+    id: str
+    call_id: str
+    name: str
+    input: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResponseFailure(msgspec.Struct):
@@ -81,5 +90,5 @@ class ResponseObject(msgspec.Struct):
     error: ResponseFailure | None
     incomplete_details: IncompleteDetails | None
     model: str
-    output: list[MessageItem | ReasoningOutput | FunctionCallItem]
+    output: list[MessageItem | ReasoningOutput | FunctionCallItem | CustomToolCallItem]
     usage: ResponseUsage | None

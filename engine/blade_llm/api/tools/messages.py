@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from blade_llm.api.common.errors import bad_request
+from blade_llm.text.tool_parsers.freeform import INPUT
 
 
 def with_calls(message: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -37,6 +38,8 @@ def with_calls(message: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
+    if isinstance(call, dict) and call.get("type") == "custom":
+        call = _as_function(call, where)
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or call.get("type", "function") != "function":
         raise bad_request(f'{where} must be {{"id": …, "type": "function", "function": {{…}}}}', "messages")
@@ -50,6 +53,17 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     elif not isinstance(arguments, dict):
         raise bad_request(f"{where}.function.arguments must be a string of JSON", "messages")
     return {**call, "type": "function", "function": {**function, "arguments": arguments}}
+
+
+def _as_function(call: dict[str, Any], where: str) -> dict[str, Any]:
+    """A call of a freeform tool as the model wrote it."""
+    custom = call.get("custom")
+    if not isinstance(custom, dict) or not isinstance(custom.get("input"), str):
+        raise bad_request(
+            f'{where} must be {{"id": …, "type": "custom", "custom": {{"name": …, "input": …}}}}', "messages"
+        )
+    rest = {name: value for name, value in call.items() if name != "custom"}
+    return {**rest, "type": "function", "function": {"name": custom.get("name"), "arguments": {INPUT: custom["input"]}}}
 
 
 def _parsed(arguments: str) -> Any:

@@ -11,6 +11,7 @@ from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.generation.structured_outputs import check_structure
 from blade_llm.api.tools.grammar import ArgumentsError, output_structure
+from blade_llm.api.tools.offered import chosen, read_offered
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.api.tools.use import ToolUse, read_tools
 from blade_llm.sampling.grammar_spec import GrammarSpec
@@ -36,7 +37,8 @@ def offered_tools(
 
     Raises :class:`ApiError` 400, also for a model that cannot call.
     """
-    use = read_tools([tool.function for tool in tools], choice, parallel=parallel)
+    offered, choice = chosen(read_offered(tools), choice)
+    use = read_tools(offered.functions, choice, parallel=parallel, places=offered.places, freeform=offered.freeform)
     if use is not None:
         _require_tools(model, own_template=own_template)
     return use
@@ -61,6 +63,7 @@ def output_parsing(model: ServedModel, use: ToolUse | None, prompt: str, generat
     return OutputParsing(
         calls=None if use is None else model.call_form,
         names=frozenset() if use is None else use.names,
+        freeform=frozenset() if use is None else use.freeform,
         parameters={} if use is None else {function.name: function.parameters for function in use.functions},
         named=use is not None and use.mode == "named",
         forced=use is not None and use.mode != "auto",
@@ -90,12 +93,14 @@ async def guided(
         for index, function in enumerate(use.functions):
             if function.name in use.names:
                 schema = msgspec.json.encode(use.schema(function)).decode()
-                await check_structure(GrammarSpec("json", schema), validator, f"tools.{index}.function.parameters")
+                await check_structure(
+                    GrammarSpec("json", schema), validator, f"tools.{use.place(index)}.function.parameters"
+                )
     try:
         structure = output_structure(sampling.grammar_spec, parsing, use, tokenizer)
     except ArgumentsError as error:
-        names = [] if use is None else [function.name for function in use.functions]
-        place = f"tools.{names.index(error.function)}.function.parameters: " if error.function in names else ""
+        places = {} if use is None else {each.name: use.place(index) for index, each in enumerate(use.functions)}
+        place = f"tools.{places[error.function]}.function.parameters: " if error.function in places else ""
         raise bad_request(f"{place}{error}", "tools" if calls else "response_format", "unsupported") from None
     if structure is None or structure == sampling.grammar_spec:
         return sampling

@@ -125,9 +125,12 @@ class ParsedChatSerializer:
                 delta = _reasoning(text)
             case CallBegun(number, name):
                 stream.num_calls += 1
+                if name in self._parsing.freeform:
+                    stream.freeform.add(number)
                 delta = {"tool_calls": [{"index": number, **self._call(index, number, name)}]}
             case Arguments(number, text):
-                delta = {"tool_calls": [{"index": number, "function": {"arguments": text}}]}
+                more = {"custom": {"input": text}} if number in stream.freeform else {"function": {"arguments": text}}
+                delta = {"tool_calls": [{"index": number, **more}]}
             case _:
                 return b""
         return self._delta(index, delta, stream)
@@ -149,7 +152,9 @@ class ParsedChatSerializer:
             if isinstance(found, CallBegun):
                 calls.append(self._call(index, found.index, found.name))
             elif isinstance(found, Arguments):
-                calls[found.index]["function"]["arguments"] += found.text
+                call = calls[found.index]
+                inner, name = ("custom", "input") if call["type"] == "custom" else ("function", "arguments")
+                call[inner][name] += found.text
         return {
             "role": "assistant",
             "content": content or (None if calls or reasoning else ""),
@@ -160,8 +165,11 @@ class ParsedChatSerializer:
 
     def _call(self, choice: int, index: int, name: str) -> dict[str, Any]:
         """A call without its arguments."""
+        call_id = self._call_ids.id_of(choice, index)
+        if name in self._parsing.freeform:
+            return {"id": call_id, "type": "custom", "custom": {"name": name, "input": ""}}
         return {
-            "id": self._call_ids.id_of(choice, index),
+            "id": call_id,
             "type": "function",
             "function": {"name": name, "arguments": ""},
         }
@@ -174,6 +182,8 @@ class _Stream:
         self.parser = parser
         self.begun = False
         self.num_calls = 0
+        self.freeform: set[int] = set()
+        """Numbers of the calls whose arguments are a text."""
         self.entries: list[TokenEntry] = []
         """Log-probabilities that are not given out yet: those of text that is held back, too."""
         self.token_ids: list[int] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -35,6 +35,14 @@ class ToolUse:
     """An output may hold several calls."""
     closed: bool = True
     """Objects of arguments take no keys that they do not list."""
+    places: tuple[int, ...] = ()
+    """Where each of the functions stands in ``tools``; empty: as they stand here."""
+    freeform: frozenset[str] = frozenset()
+    """Names of those that take a text."""
+
+    def place(self, index: int) -> int:
+        """Where in the request's ``tools`` a function stands."""
+        return self.places[index] if self.places else index
 
     @property
     def allowed(self) -> list[FunctionDefinition]:
@@ -64,12 +72,19 @@ class ToolUse:
 
 
 def read_tools(
-    functions: Sequence[FunctionDefinition], choice: ToolChoice | str | None, *, parallel: bool = True
+    functions: Sequence[FunctionDefinition],
+    choice: ToolChoice | str | None,
+    *,
+    parallel: bool = True,
+    places: Sequence[int] = (),
+    freeform: Collection[str] = (),
 ) -> ToolUse | None:
     """The request's tools; None when it has none, or none may be called.
 
     Args:
         choice: ``none``, ``auto`` (the default), ``required``, or the function to call, as OpenAI's chat API writes it.
+        places: where each function stands in the request.
+        freeform: names of those that take a text.
 
     Raises :class:`ApiError` 400 that names ``tools`` or ``tool_choice``.
     """
@@ -81,8 +96,8 @@ def read_tools(
         raise bad_request(f"tools holds {len(functions)} functions; send at most {MAX_TOOLS}", "tools")
     seen: set[str] = set()
     for index, function in enumerate(functions):
-        _check(function, f"tools[{index}]", seen)
-    name = choice.function.name if isinstance(choice, NamedToolChoice) else None
+        _check(function, f"tools[{places[index] if places else index}]", seen)
+    name = _named(choice)
     if name is not None and name not in seen:
         raise bad_request(f"tool_choice names {name!r}, which is not among the tools", "tool_choice")
     if choice == "none":
@@ -92,7 +107,17 @@ def read_tools(
         mode="named" if name is not None else "required" if choice == "required" else "auto",
         name=name,
         parallel=parallel,
+        places=tuple(places),
+        freeform=frozenset(freeform),
     )
+
+
+def _named(choice: ToolChoice | str | None) -> str | None:
+    """The one function to call."""
+    if not isinstance(choice, NamedToolChoice):
+        return None
+    named = choice.function or choice.custom
+    return None if named is None else named.name
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:

@@ -157,8 +157,12 @@ def test_shapes(server: ServerProcess, text: str, limit: int | None) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"tools": [{"type": "custom", "name": "c"}]}, "tools"),
+        ({"tools": [{"type": "teleport"}]}, "tools"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "custom", "name": "c", "format": {"type": "grammar", "syntax": "abnf"}}]}, "tools"),
+        ({"tools": [{"type": "custom"}]}, "tools"),
+        ({"tools": [{"type": "namespace", "name": "n"}]}, "tools"),
         ({"tools": [FLAT, FLAT]}, "tools"),
         ({"tools": [{**FLAT, "name": "a b"}]}, "tools"),
         ({"tools": [{**FLAT, "parameters": {"type": "string"}}]}, "tools"),

@@ -205,7 +205,7 @@ def test_an_agent_calls_reads_the_result_and_responds(server: ServerProcess, mod
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "letters"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools", "name"),
         ({"tools": [{"type": "function"}]}, "tools", "function"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "web_search"),
+        ({"tools": [{"type": "teleport"}]}, "tools", "teleport"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools",
          "object"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": 5}}}}]}, "tools",
