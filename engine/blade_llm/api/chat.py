@@ -13,6 +13,7 @@ from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import parse
+from blade_llm.api.common.unknown_fields import note_left_out
 from blade_llm.api.conversation import content_of, render
 from blade_llm.api.generation.generate import ResponseSerializer, encode, event, respond, response_head
 from blade_llm.api.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
@@ -24,7 +25,7 @@ from blade_llm.api.generation.sampling import check_length, sampling_params
 from blade_llm.api.generation.search import Search, search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
 from blade_llm.api.tools.grammar import tag_writer
-from blade_llm.api.tools.offered import ignored_tools, note_ignored
+from blade_llm.api.tools.offered import ignored_tools
 from blade_llm.api.tools.parsing import guided, offered_tools, output_parsing
 from blade_llm.api.tools.serializer import CallIds, ParsedChatSerializer
 
@@ -36,7 +37,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     """Serve one chat request. Raises :class:`ApiError`."""
     context.require_service()
     chat = seeded(parse(await read_json(request, context.max_body_bytes), ChatRequest), request)
-    note_ignored(request, ignored_tools(chat.tools))
+    note_left_out(ignored_tools(chat.tools))
     model = context.resolve_model(chat.model)
     search = search_of(chat)
     if chat.prompt_logprobs is not None and chat.stream:

@@ -11,7 +11,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blade_protocol import headers
 
-_LONGEST_HEADER: Final = 2048
 _ACCEPTED: Final = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 
 
@@ -31,11 +30,7 @@ class RequestIdMiddleware:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given_back = MutableHeaders(scope=message)
-                given_back[headers.REQUEST_ID] = request_id
-                if ignored := scope["state"].get("ignored"):
-                    listed = [*filter(None, [given_back.get(headers.IGNORED)]), *ignored]
-                    given_back[headers.IGNORED] = ", ".join(listed)[:_LONGEST_HEADER]
+                MutableHeaders(scope=message)[headers.REQUEST_ID] = request_id
             await send(message)
 
         await self._app(scope, receive, send_with_id)

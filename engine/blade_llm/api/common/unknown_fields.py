@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Final
 
@@ -54,8 +54,11 @@ class UnknownFields:
         """
         if self.strict:
             raise _unknown(name, known, within)
+        self.leave_out(f"{within}.{name[:LONGEST_NAME]}" if within else name[:LONGEST_NAME])
+
+    def leave_out(self, path: str) -> None:
+        """Record what is known and has no effect, which nobody is refused for."""
         if len(self._names) < _MAX_KEPT:
-            path = f"{within}.{name[:LONGEST_NAME]}" if within else name[:LONGEST_NAME]
             self._names[path] = None
 
     def header(self) -> str:
@@ -84,6 +87,13 @@ def note_unknown(name: str, known: Collection[str] = (), within: str = "") -> No
     found = _current.get()
     if found is not None:
         found.note(name, known, within)
+
+
+def note_left_out(paths: Iterable[str]) -> None:
+    """Let the response to the request that is being handled name what of it is known and has no effect."""
+    if (found := _current.get()) is not None:
+        for path in paths:
+            found.leave_out(path)
 
 
 def check_keys(value: dict[str, object], known: Collection[str], within: str) -> None:

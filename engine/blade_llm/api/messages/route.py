@@ -15,6 +15,7 @@ from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.unknown_fields import note_left_out
 from blade_llm.api.conversation import render
 from blade_llm.api.generation.generate import encode, submit
 from blade_llm.api.generation.prompt import Prompt
@@ -36,7 +37,6 @@ _COUNTED: Final = 4
 """Contexts' worth of text that is counted at most; of a longer prompt it is known that it does not fit."""
 _MANY_BLOCKS: Final = 4_000
 """Blocks from which translating them would hold up other requests' tokens."""
-_IGNORED: Final = "x-blade-ignored"
 
 
 async def create(context: ServerContext, request: Request) -> Response:
@@ -78,7 +78,7 @@ async def create(context: ServerContext, request: Request) -> Response:
         response = await run_unary(
             result.generation, request.receive, _whole_message(context, result, envelope, output)
         )
-    return _with_ignored(response, fields)
+    return response
 
 
 async def count_tokens(context: ServerContext, request: Request) -> Response:
@@ -89,11 +89,12 @@ async def count_tokens(context: ServerContext, request: Request) -> Response:
     context.resolve_model(chat.model)
     with with_message_field_names():
         body = {"input_tokens": await _count(context, chat)}
-    return _with_ignored(Response(encode(body), media_type="application/json"), fields)
+    return Response(encode(body), media_type="application/json")
 
 
 async def _as_chat(fields: PromptFields, raw: dict[str, Any]) -> ChatRequest:
     """The chat request. Raises :class:`ApiError` 400."""
+    note_left_out(left_out(fields))
     blocks = 0
     for message in fields.messages:
         content = message.get("content") if isinstance(message, dict) else None
@@ -148,10 +149,3 @@ async def _whole_message(
     finally:
         context.metrics.observe(result)
     return Response(encode(envelope.ended(output, result)), media_type="application/json")
-
-
-def _with_ignored(response: Response, fields: PromptFields) -> Response:
-    """``response`` with the names of the declared tools that nobody can run."""
-    if tools := left_out(fields):
-        response.headers.append(_IGNORED, ", ".join(f"tools.{kind}" for kind in tools))
-    return response

@@ -40,8 +40,12 @@ def chat_tools(request: PromptFields) -> dict[str, Any]:
 
 
 def left_out(request: PromptFields) -> list[str]:
-    """Types of the declared tools that are not offered to the model."""
-    return [str(tool["type"]) for tool in request.tools if _runs_on_server(tool.get("type"))]
+    """The declared tools that are not offered to the model, as ``tools[2].web_search_20250305``."""
+    return [
+        f"tools[{index}].{tool['type']}"
+        for index, tool in enumerate(request.tools)
+        if _runs_on_server(tool.get("type"))
+    ]
 
 
 def _runs_on_server(kind: Any) -> bool:

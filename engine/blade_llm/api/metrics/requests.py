@@ -145,7 +145,7 @@ class ServerMetrics:
         _INFERENCE.observe(self._mine, prefill + last - first)
 
     def count_ignored(self, fields: int) -> None:
-        """Count fields of a request that nobody knows."""
+        """Count fields of a request that nobody knows, or that have no effect."""
         self._mine[_IGNORED] += fields
 
     def render(self) -> bytes:
@@ -167,7 +167,7 @@ class _RequestCollector(Collector):
         for reason, position in _REASONS.items():
             finished.add_metric([reason], totals[position])
         yield finished
-        text = "Fields of requests that nobody knows and that were left out"
+        text = "Fields of requests that were left out, most of them because nobody knows them"
         yield CounterMetricFamily(names.ENGINE_IGNORED_FIELDS, text, value=totals[_IGNORED])
 
     def describe(self) -> Iterator[Metric]:

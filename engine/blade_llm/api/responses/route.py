@@ -14,6 +14,7 @@ from starlette.responses import Response
 from blade_llm.api.chat import chat_prompt
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.unknown_fields import note_left_out
 from blade_llm.api.generation.generate import encode, submit
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.result import GenerationResult
@@ -29,7 +30,6 @@ from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.requests import parse_request
 from blade_llm.api.responses.stream import ResponseEvents
 from blade_llm.api.responses.truncation import fitting
-from blade_llm.api.tools.offered import note_ignored
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
 
@@ -40,7 +40,7 @@ async def create(context: ServerContext, request: Request) -> Response:
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw)
     tools = read_tools(fields.tools)
-    note_ignored(request, tools.ignored)
+    note_left_out(tools.ignored)
     owner, earlier = owner_of(request), list[dict[str, Any]]()
     if (previous := fields.previous_response_id) is not None:
         earlier = await asyncio.to_thread(earlier_items, context, previous, owner)

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from starlette.requests import Request
-
 from blade_llm.api.common.errors import ApiError, bad_request, shortened
 from blade_llm.api.tools.custom import as_function, has_unenforced_format
 from blade_llm.api.tools.requests import FunctionDefinition, NamedToolChoice, Tool, ToolChoice
@@ -115,10 +113,3 @@ def restricted(offered: Offered, names: Sequence[Any]) -> Offered:
 def _name(entry: Mapping[str, Any]) -> Any:
     inner = entry.get("function", entry.get("custom", entry))
     return inner.get("name") if isinstance(inner, dict) else None
-
-
-def note_ignored(request: Request, names: Iterable[str]) -> None:
-    """Let the header ``x-blade-ignored`` of the response tell what of the request changed nothing."""
-    if found := list(names):
-        state = request.scope.setdefault("state", {})
-        state["ignored"] = [*state.get("ignored", ()), *found]
