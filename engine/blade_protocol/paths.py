@@ -1,5 +1,6 @@
 """HTTP paths of the public port, an engine's internal port and a router's admin port."""
 
+import re
 from typing import Final
 
 CHAT_COMPLETIONS: Final = "/v1/chat/completions"
@@ -67,3 +68,18 @@ INTERNAL_QUOTAS: Final = "/internal/quotas"
 """Between the replicas of a router: borrowing shares of limits; on the admin port."""
 INTERNAL_REPLICA_SYNC: Final = "/internal/replica_sync"
 """Between the replicas of a router: what each has sent where; on the admin port."""
+
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#@]+(?=[/?]|$)", re.IGNORECASE)
+"""Scheme and authority of a target in absolute form, which every server has to take."""
+
+
+def origin_form(target: bytes) -> bytes | None:
+    """The path and query of a request target (RFC 9112 section 3.2), without scheme and host, whatever host a client
+    sees here; None for what is neither a path nor an ``http`` URL."""
+    if target.startswith(b"/"):
+        return target
+    found = _ABSOLUTE.match(target)
+    if found is None:
+        return None
+    rest = target[found.end() :]
+    return rest if rest.startswith(b"/") else b"/" + rest

@@ -5,7 +5,7 @@ targets, several or odd lengths, a length beside a transfer coding. This module 
 proxy must not, because the engine behind it could read it differently (request smuggling).
 """
 
-from blade_protocol.request_target import origin_form
+from blade_protocol.paths import origin_form
 from blade_router.http.body_budget import BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.trace_context import Span

@@ -30,7 +30,7 @@ from blade_router.policies import Choice, Policy
 from blade_router.policies.load import with_room
 from blade_router.proxy.error_events import error_event, wants_stream
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
-from blade_router.proxy.response_headers import REDIRECTS, redirected
+from blade_router.proxy.response_headers import REDIRECTS, redirected, request_ids
 from blade_router.proxy.response_holder import holders, is_about_responses, mark_lines
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
 from blade_router.proxy.revisions import count_failure, count_rejection, count_response
@@ -38,13 +38,7 @@ from blade_router.proxy.shadow import Shadows
 from blade_router.proxy.unavailable import unavailable
 from blade_router.request.output_size import samples
 from blade_router.request.read_usage import usage_of_stream
-from blade_router.request.request import (
-    ANTHROPIC_REQUEST_ID,
-    NO_COMMENTS,
-    REQUEST_ID,
-    ClientRequest,
-    read_request,
-)
+from blade_router.request.request import NO_COMMENTS, REQUEST_ID, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -54,7 +48,6 @@ CLIENT_GONE = 499
 BROKEN = 502
 """The same of responses that began well and broke off."""
 
-_MESSAGES = frozenset((paths.MESSAGES, paths.COUNT_TOKENS))
 _ENDPOINT = names.ENDPOINT.encode()
 _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
@@ -449,9 +442,7 @@ class Proxy:
         endpoint = choice.endpoint
         request.endpoint = endpoint.name
         request.route, request.route_words = choice, words
-        ids = [(REQUEST_ID, request.id)]
-        if request.path in _MESSAGES:
-            ids.append((ANTHROPIC_REQUEST_ID, request.id))
+        ids = request_ids(request)
         if self._shows_routes(request):
             reason = request.route_reason.encode("ascii")
             return [*ids, (_ENDPOINT, endpoint.name_header), (_REASON, reason)]

@@ -1,8 +1,9 @@
 """The headers of an engine's response that reach its client."""
 
 from blade_protocol import headers as names
+from blade_protocol.anthropic import speaks_anthropic
 from blade_router.http.errors import Headers, Refused
-from blade_router.request.request import ANTHROPIC_REQUEST_ID, HOP_BY_HOP, REQUEST_ID, ROUTER_PREFIX
+from blade_router.request.request import ANTHROPIC_REQUEST_ID, HOP_BY_HOP, REQUEST_ID, ROUTER_PREFIX, ClientRequest
 
 CORS = frozenset(
     b"access-control-" + name
@@ -40,6 +41,14 @@ def forwardable(upstream: Headers, length: int | None) -> Headers:
     if length is not None:
         headers.append((b"content-length", b"%d" % length))
     return headers
+
+
+def request_ids(request: ClientRequest) -> Headers:
+    """The headers with the id of a request, by the names that its API's clients know."""
+    ids = [(REQUEST_ID, request.id)]
+    if speaks_anthropic(request.path):
+        ids.append((ANTHROPIC_REQUEST_ID, request.id))
+    return ids
 
 
 def redirected(status: int, headers: Headers) -> Refused:

@@ -31,7 +31,7 @@ from blade_llm.server.http.limits import (
     HttpLimits,
 )
 from blade_protocol.body_framing import BodyFraming
-from blade_protocol.request_target import origin_form
+from blade_protocol.paths import origin_form
 
 _LINGER_SECONDS: Final = 5.0
 """For the client to take the response to a request that was refused."""
