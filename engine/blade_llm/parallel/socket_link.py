@@ -20,7 +20,7 @@ from blade_llm.parallel.waiting import LONGEST_SLEEP
 _RECONNECT_MS: Final = 20
 """Between two tries to reach a rank that does not listen yet."""
 _INTRODUCTION_MS: Final = 5_000
-"""A stage that refuses the one before it waits so long until the next has heard which stage it is, to refuse it, too."""
+"""A stage that refuses the one before it waits so long until the next has heard which stage it is, and refuses it."""
 
 
 class SocketLink:
