@@ -15,6 +15,8 @@ import pytest
 from benchmarks.fleet import Fleet, Program, engine, fleet
 from openai import AsyncOpenAI, OpenAI
 
+from blade_protocol import headers
+
 
 @pytest.fixture(scope="module")
 def two_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
@@ -194,16 +196,14 @@ def _lasting(value: Any) -> Any:
 @pytest.mark.parametrize("path", BODIES)
 def test_every_route_responds_the_same_through_the_router(two_replicas: Fleet, path: str) -> None:
     body = BODIES[path] | ({"temperature": 0} if "max_" in str(BODIES[path]) else {})
-    responses = [
-        httpx.post(program.url + path, json=body, timeout=60)
-        for program in (two_replicas.engines[0], two_replicas.router)
-    ]
+    programs = (two_replicas.engines[0], two_replicas.router)
+    with_more = {**body, "no_such_field": 1}
+    responses = [httpx.post(program.url + path, json=with_more, timeout=60) for program in programs]
     assert [response.status_code for response in responses] == [200, 200]
+    assert [response.headers[headers.IGNORED] for response in responses] == ["no_such_field"] * 2
     assert _lasting(responses[0].json()) == _lasting(responses[1].json())
-    wrong = [
-        httpx.post(program.url + path, json={**body, "stream": True, "no_such_field": 1}, timeout=60)
-        for program in (two_replicas.engines[0], two_replicas.router)
-    ]
+    misfit = {**body, next(iter(body)): 5, "stream": True}
+    wrong = [httpx.post(program.url + path, json=misfit, timeout=60) for program in programs]
     assert [response.status_code for response in wrong] == [400, 400]
     assert wrong[0].json() == wrong[1].json()
 
