@@ -76,7 +76,6 @@ def test_many_inputs_in_order(server: ServerProcess) -> None:
         ({"input": "x", "dimensions": 0}, "dimensions"),
         ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "x", "pooling": "max"}, "pooling"),
-        ({"input": "x", "temperature": 1}, "temperature"),
     ],
 )
 def test_bad_inputs(server: ServerProcess, fields: dict[str, Any], param: str) -> None:
@@ -143,7 +142,6 @@ def test_tokenize_messages(server: ServerProcess) -> None:
         ("/tokenize", {"prompt": "x", "messages": HELLO}, "prompt"),
         ("/tokenize", {"prompt": 5}, "prompt"),
         ("/tokenize", {"messages": [{"role": "user", "content": 5}]}, "messages"),
-        ("/tokenize", {"prompt": "x", "temperature": 0}, "temperature"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [384]}, "tokens"),
         ("/detokenize", {"tokens": "x"}, "tokens"),
