@@ -158,7 +158,11 @@ def test_events_report_work(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bool) -> None:
-    total = server.wait_idle()["kv_blocks_total"]
+    def aborted() -> float:
+        exposition = read_exposition(httpx.get(f"{server.url}/metrics").text)
+        return exposition[metrics.ENGINE_REQUESTS + '_total{finished_reason="abort"}']
+
+    total, before = server.wait_idle()["kv_blocks_total"], aborted()
     client = httpx.Client(timeout=30)
     if stream:
         request = client.build_request("POST", f"{server.url}/v1/completions", json={**LONG, "stream": True})
@@ -173,7 +177,7 @@ def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, stream: bo
     state = server.wait_idle()
     assert state["kv_blocks_free"] == total
     assert state["running"] == 0
-    wait_until(lambda: 'finished_reason="abort"' in httpx.get(f"{server.url}/metrics").text)
+    wait_until(lambda: aborted() == before + 1)
 
 
 def test_an_idle_engine_never_wakes(server: ServerProcess) -> None:
