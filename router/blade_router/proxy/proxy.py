@@ -38,7 +38,7 @@ from blade_router.proxy.shadow import Shadows
 from blade_router.proxy.unavailable import unavailable
 from blade_router.request.output_size import samples
 from blade_router.request.read_usage import usage_of_stream
-from blade_router.request.request import NO_COMMENTS, REQUEST_ID, ClientRequest, read_request
+from blade_router.request.request import NO_COMMENTS, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -133,7 +133,7 @@ class Proxy:
             request = await read_request(raw)
             client.request_id = request.id
             if wants_stream(request):
-                client.expect_stream([(REQUEST_ID, request.id)], partial(error_event, request.path))
+                client.expect_stream(request_ids(request), partial(error_event, request.path))
             raw.body = b""  # beside what it is rewritten to it would take the same memory again
             if request.method == "GET" and is_models(request.path) and self._list_models is not None:
                 listing = await self._list_models(request)

@@ -231,7 +231,10 @@ def test_comments_and_events_that_end_in_cr_lf() -> None:
     ("event", "shape"),
     [
         (b"event: content_block_delta\ndata: {}\n\n", b'event: error\ndata: {"type":"error","error":'),
-        (b'event: response.created\ndata: {"sequence_number":3}\n\n', b'event: error\ndata: {"type":"error","code":"engine_lost"'),
+        (
+            b'event: response.created\ndata: {"sequence_number":3}\n\n',
+            b'event: error\ndata: {"type":"error","code":"engine_lost"',
+        ),
     ],
 )
 def test_a_stream_that_breaks_behind_a_comment_ends_as_its_api_has_it(event: bytes, shape: bytes) -> None:

@@ -80,6 +80,7 @@ async def test_a_held_stream_ends_in_an_error_event(tmp_path: Path) -> None:
     async with serving(wait=False, endpoints=(endpoint,), config=config) as router:
         response = await post(router, stream=True)
     assert response.status_code == 200
+    assert response.headers["request-id"] == response.headers["x-request-id"], "the head went out with a comment"
     *comments, last, end = response.text.split("\n\n")
     assert comments, "it was held for a while"
     assert all(comment.startswith(":") for comment in comments)
