@@ -39,6 +39,7 @@ from blade_router.proxy.unavailable import unavailable
 from blade_router.request.output_size import samples
 from blade_router.request.read_usage import usage_of_stream
 from blade_router.request.request import NO_COMMENTS, ClientRequest, read_request
+from blade_router.request.response_ids import mark_in
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -318,6 +319,8 @@ class Proxy:
             if not candidates:
                 if not await self._endpoint_available(request, client, admission, retries):
                     return None
+            elif retries.needs_budget and retries.last is not None and mark_in(request.response_id):
+                return None  # one engine keeps the response, and that has answered
             elif retries.needs_budget:
                 if not await retries.take_retry():
                     return None
