@@ -31,7 +31,7 @@ from blade_router.policies.load import with_room
 from blade_router.proxy.error_events import error_event, wants_stream
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected, request_ids
-from blade_router.proxy.response_holder import holders, is_about_responses, mark_lines
+from blade_router.proxy.response_holder import has_holder, holders, is_about_responses, mark_lines
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
 from blade_router.proxy.revisions import count_failure, count_rejection, count_response
 from blade_router.proxy.shadow import Shadows
@@ -39,7 +39,6 @@ from blade_router.proxy.unavailable import unavailable
 from blade_router.request.output_size import samples
 from blade_router.request.read_usage import usage_of_stream
 from blade_router.request.request import NO_COMMENTS, ClientRequest, read_request
-from blade_router.request.response_ids import mark_in
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -319,10 +318,8 @@ class Proxy:
             if not candidates:
                 if not await self._endpoint_available(request, client, admission, retries):
                     return None
-            elif retries.needs_budget and retries.last is not None and mark_in(request.response_id):
-                return None  # one engine keeps the response, and that has answered
             elif retries.needs_budget:
-                if not await retries.take_retry():
+                if (retries.last is not None and has_holder(request)) or not await retries.take_retry():
                     return None
             elif retries.trial is not None and retries.trial.waits:
                 await retries.trial.turn(client)
