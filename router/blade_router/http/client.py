@@ -330,7 +330,7 @@ class Client:
         headers = refusal.headers
         if self._anthropic:
             body = refusal.message_body(self.request_id.decode("latin-1") or None)
-            if self.request_id:
+            if self.request_id and not header_of(headers, _REQUEST_ID):
                 headers.append((_REQUEST_ID, self.request_id))
         else:
             body = refusal.body
