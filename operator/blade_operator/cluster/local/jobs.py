@@ -50,7 +50,8 @@ class Jobs:
 
     def _show(self, job: Object, pod: Object) -> None:
         try:
-            line = progress_file(self._layout.pod(pod)).read_text(encoding="utf-8", errors="replace")[:_MOST_PROGRESS]
+            with progress_file(self._layout.pod(pod)).open(encoding="utf-8", errors="replace") as file:
+                line = file.read(_MOST_PROGRESS)
         except OSError:
             return
         if line != (job["metadata"].get("annotations") or {}).get(PROGRESS):
