@@ -68,7 +68,8 @@ class Estimate:
         if self._seen > LEARN_ALL and self._seen % LEARN_EVERY:
             return
         fields = request.fields
-        if 0 < usage.prompt_tokens <= MAX_LEARNED and given_tokens(request) is None:
+        whole = fields.previous_response_id is None  # else the prompt is a conversation that is not in the request
+        if whole and 0 < usage.prompt_tokens <= MAX_LEARNED and given_tokens(request) is None:
             size = text_bytes(request)
             if size >= _LEARN_FROM and size == len(request.body) - request.added_bytes:
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens

@@ -306,7 +306,7 @@ class Client:
             raise ClientGone
         if self._refusal is not None:
             # JSON has line ends between its parts only, and an event none at all
-            body = b" ".join(b"".join((*self._refusal, body)).split(b"\n"))
+            body = b" ".join(b"".join((*self._refusal, body)).splitlines())
             body = self._error_event(body) if self.status != 200 else _plain_event(body)
         self.complete = True
         if self._chunked:
@@ -330,7 +330,7 @@ class Client:
         headers = refusal.headers
         if self._anthropic:
             body = refusal.message_body(self.request_id.decode("latin-1") or None)
-            if self.request_id:
+            if self.request_id and not header_of(headers, _REQUEST_ID):
                 headers.append((_REQUEST_ID, self.request_id))
         else:
             body = refusal.body

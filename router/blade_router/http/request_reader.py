@@ -11,6 +11,7 @@ import httptools
 
 from blade_protocol.body_framing import BodyFraming
 from blade_protocol.limits import BODY_BUDGET_BYTES
+from blade_protocol.paths import origin_form
 from blade_router.http import head
 from blade_router.http.body_budget import LARGE_BODY, BodyBudget, BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
@@ -135,7 +136,8 @@ class RequestReader:
         last = self.waiting[-1] if self.waiting else None
         if self.stage is not IDLE:
             self.refused_origin = header_of(self._headers, b"origin")
-            refusal.path = self._target.partition(b"?")[0]
+            path = (origin_form(self._target) or b"").partition(b"?")[0]
+            refusal.path = b"/" + path.strip(b"/")
         self.stop()
         self._refusal = None
         refusal.__traceback__ = None  # its frames refer to this reader: a cycle

@@ -31,14 +31,14 @@ from blade_router.policies.load import with_room
 from blade_router.proxy.error_events import error_event, wants_stream
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected, request_ids
-from blade_router.proxy.response_holder import holders, is_about_responses, mark_lines
+from blade_router.proxy.response_holder import has_holder, holders, is_about_responses, mark_lines
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
 from blade_router.proxy.revisions import count_failure, count_rejection, count_response
 from blade_router.proxy.shadow import Shadows
 from blade_router.proxy.unavailable import unavailable
 from blade_router.request.output_size import samples
 from blade_router.request.read_usage import usage_of_stream
-from blade_router.request.request import NO_COMMENTS, REQUEST_ID, ClientRequest, read_request
+from blade_router.request.request import NO_COMMENTS, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
 
 logger = logging.getLogger("blade_router.proxy")
@@ -133,7 +133,7 @@ class Proxy:
             request = await read_request(raw)
             client.request_id = request.id
             if wants_stream(request):
-                client.expect_stream([(REQUEST_ID, request.id)], partial(error_event, request.path))
+                client.expect_stream(request_ids(request), partial(error_event, request.path))
             raw.body = b""  # beside what it is rewritten to it would take the same memory again
             if request.method == "GET" and is_models(request.path) and self._list_models is not None:
                 listing = await self._list_models(request)
@@ -319,7 +319,7 @@ class Proxy:
                 if not await self._endpoint_available(request, client, admission, retries):
                     return None
             elif retries.needs_budget:
-                if not await retries.take_retry():
+                if (retries.last is not None and has_holder(request)) or not await retries.take_retry():
                     return None
             elif retries.trial is not None and retries.trial.waits:
                 await retries.trial.turn(client)

@@ -179,9 +179,11 @@ async def buffer_head(connection: Connection, attempt: Attempt | None = None) ->
     parts: list[bytes] = []
     size = 0
     while chunk := connection.read_now() or await connection.read():
-        part = events.feed(chunk) if events is not None else chunk
-        if not size and part.startswith(b":"):  # a comment is no sign that the engine has begun
-            part = without_comments(part)
+        part = chunk
+        if events is not None:
+            part = events.feed(chunk)
+            if not size and part.startswith(b":"):  # a comment is no sign that the engine has begun
+                part = without_comments(part)
         if part:
             parts.append(part)
         size += len(part)

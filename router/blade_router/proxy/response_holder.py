@@ -29,6 +29,11 @@ def mark_lines(endpoint: Endpoint, key_name: str) -> bytes:
     return found
 
 
+def has_holder(request: ClientRequest) -> bool:
+    """One engine keeps what the request is about: when that has answered, no other one could do better."""
+    return bool(mark_in(request.response_id))
+
+
 def holders(
     candidates: Sequence[Endpoint], request: ClientRequest, endpoints: EndpointSet, service: str
 ) -> Sequence[Endpoint]:

@@ -114,7 +114,7 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _text_of_block(block: _Block) -> str:
-    arguments = bytes(block.input).decode()
+    arguments = bytes(block.input).decode(errors="replace")  # what is skipped is not checked
     found = (block.thinking, block.text, block.name, block.partial_json, "" if arguments == "{}" else arguments)
     return "".join(each for each in found if each)
 

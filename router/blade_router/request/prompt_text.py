@@ -122,7 +122,7 @@ class _Pieces:
         if fields.tools:
             self._add(fields.tools)
         if given(fields.system):
-            self._add_content(fields.system)
+            self._add_system(fields.system)
         chat = fields.chat
         if chat is not None:
             self._add_chat(chat)
@@ -193,16 +193,26 @@ class _Pieces:
         if message.tool_calls:
             self._add(message.tool_calls)
 
+    def _add_system(self, content: msgspec.Raw) -> None:
+        """Add what stands before the messages of ``/v1/messages``, without the blocks that engines leave out."""
+        for block in self._some(content) if _is_list(content) else [content]:
+            if not _is_billing(block):
+                self._add_part(block)
+
     def _add_content(self, content: msgspec.Raw, *, nested: bool = False) -> None:
         if _is_list(content):
             for part in self._some(content):
-                self._add_part(part, nested)
-        elif not _is_billing(content):
+                self._add_part(part, nested=nested)
+        else:
             self._add(content)
 
-    def _add_part(self, part: msgspec.Raw, nested: bool) -> None:
+    def _add_part(self, part: msgspec.Raw, *, nested: bool = False) -> None:
         """A text counts like a message's whole content, and so do a tool's call and its result, whose
-        ``cache_control`` comes and goes; anything else, like an image, by its digest."""
+        ``cache_control`` comes and goes; anything else, like an image, by its digest.
+
+        ``nested``: it is in a tool's result, in which there are texts. Whatever else is there is not looked into:
+        each level would be read once more.
+        """
         try:
             found = _part(part)
         except msgspec.ValidationError:
@@ -210,10 +220,9 @@ class _Pieces:
             return
         text = found.text or found.thinking
         if text:
-            if not _is_billing(text):
-                self._add(text)
+            self._add(text)
             return
-        if found.input or (found.content and not nested):
+        if not nested and (found.input or found.content):
             for piece in (found.name, found.input):
                 if piece:
                     self._add(piece)
@@ -253,8 +262,12 @@ def _raw_size(fields: RoutingFields) -> int:
     return size
 
 
-def _is_billing(text: msgspec.Raw) -> bool:
-    """It is the block that a coding agent changes with every request, and engines leave out."""
+def _is_billing(block: msgspec.Raw) -> bool:
+    """It is the block, or the text, that a coding agent changes with every request, and engines leave out."""
+    try:
+        text = _part(block).text
+    except msgspec.ValidationError:
+        text = block
     return bytes(memoryview(text)[: len(_BILLING)]) == _BILLING
 
 

@@ -16,7 +16,7 @@ import msgspec
 from blade_protocol import anthropic, headers
 from blade_protocol.resume import LOST
 from blade_router.http.errors import Headers, error_body
-from blade_router.resume.comments import num_comments
+from blade_router.resume.comments import num_comments, without_comments
 from blade_router.resume.numbered_events import ErrorEvent, Numbered
 
 _DONE = b"data: [DONE]"
@@ -61,7 +61,7 @@ class EventStream:
             self.count = 0 if chunk.startswith(b":") else 1
         else:
             self.count = chunk.count(b"\n\n") - num_comments(chunk)
-        if chunk and (self.count or not chunk.startswith(b":")):
+        if chunk and (self.count or without_comments(chunk)):
             self._before, self._sent = self._sent, chunk
         return chunk
 
@@ -104,7 +104,10 @@ class EventStream:
 
     def _last_event(self) -> tuple[bytes, bytes]:
         """Name (empty without one) and data line of the last event that was passed on."""
-        event = self._sent.replace(b"\r\n", b"\n").rstrip(b"\n").rpartition(b"\n\n")[2]
+        rest, event = self._sent.replace(b"\r\n", b"\n").rstrip(b"\n"), b""
+        while rest and not event:
+            rest, _, event = rest.rpartition(b"\n\n")
+            event = without_comments(event)
         lines = event.split(b"\n")
         name = next((line for line in lines if line.startswith(b"event:")), b"")
         data = next((line for line in lines if line.startswith(b"data:")), b"")

@@ -27,6 +27,17 @@ def test_tokens_are_estimated_and_learned() -> None:
     assert 10 <= estimate.output(without) <= 12
 
 
+def test_nothing_is_learned_of_prompts_that_engines_keep() -> None:
+    """One client's long conversation must not make the prompts of all others seem long."""
+    estimate, other = Estimate(), request("/v1/responses", model="m", input="x" * 4000)
+    before = estimate.prompt(other)
+    kept = request("/v1/responses", model="m", input="And then? " * 10, previous_response_id="resp_1")
+    for _ in range(100):
+        estimate.learn(kept, Usage(prompt_tokens=50_000, completion_tokens=5))
+    assert estimate.prompt(other) == before
+    assert estimate.output(other) < 256, "outputs tell as much as others'"
+
+
 @pytest.mark.parametrize(
     ("body", "tokens"),
     [

@@ -85,8 +85,10 @@ async def test_a_refusal_after_comments_is_an_event() -> None:
 
 
 @pytest.mark.interpreted
-async def test_an_engines_error_after_comments_is_an_event_too() -> None:
-    async with MockEngine("a", mode="status", status=404) as engine, serving(engine) as router:
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+async def test_an_engines_error_after_comments_is_an_event_too(line_end: bytes) -> None:
+    said = line_end.join((b"{", b'"error": {"message": "a says 404"}', b"}"))
+    async with MockEngine("a", mode="status", status=404, error_body=said) as engine, serving(engine) as router:
         async with connected(router.port) as client:
             gate = Waiting()
             router.router.proxy.admission_control = gate
@@ -96,6 +98,7 @@ async def test_an_engines_error_after_comments_is_an_event_too() -> None:
             await gate.client.heartbeat(b"waiting")
             gate.decided.set_result(None)
             event = (await client.response()).body.removeprefix(b": waiting\n\n")
+            assert len(event.splitlines()) == 2, "the data is one line, whatever ends a line for readers of events"
             assert "says 404" in json.loads(event.removeprefix(b"data: "))["error"]["message"]
 
 

@@ -1,6 +1,7 @@
 """Comments in streams: they keep a silent one alive, count as nothing, and leave every way open until the answer."""
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from router_support.raw import BODY, connected, post
 from router_support.serving import eventually, question, serving
 from router_support.streams import config, replica
 
-from blade_protocol.routing import RouterConfig
+from blade_protocol.routing import EndpointConfig, RouterConfig
 from blade_router.observability.outcome import Outcome
 from blade_router.resume.comments import num_comments, without_comments
 from blade_router.resume.stream import EventStream
@@ -206,3 +207,52 @@ def test_comments_are_told_from_events() -> None:
     for chunk, count in ((b": a\n\n", 0), (b"data: 1\n\n", 1), (b": a\n\ndata: 2\n\n", 1), (b": a\n\n: b\n\n", 0)):
         assert (stream.feed(chunk), stream.count) == (chunk, count)
     assert stream.last.endswith(b"data: 2\n\n"), "the usage may be there"
+
+
+def test_a_line_of_comment_is_not_its_whole_event() -> None:
+    mixed = b": a\ndata: 1\n\n"
+    assert (num_comments(mixed), num_comments(b": a\n: b\n\n" + mixed)) == (0, 1)
+    assert without_comments(b": a\n: b\n\n" + mixed) == b"data: 1\n\n"
+    stream = EventStream()
+    assert (stream.feed(b": a\ndata: [DONE]\n\n"), stream.count, stream.over) == (b": a\ndata: [DONE]\n\n", 1, True)
+
+
+def test_comments_and_events_that_end_in_cr_lf() -> None:
+    """As some servers write both: an event behind a comment is not taken for one."""
+    both = b": ping\r\n\r\ndata: 1\r\n\r\n"
+    assert num_comments(both) == 0
+    assert without_comments(both) == b"data: 1\r\n\r\n"
+    stream = EventStream()
+    assert (stream.feed(both), stream.last) == (both, both)
+    assert (stream.feed(b": ping\r\n\r\n"), stream.count, stream.last) == (b": ping\r\n\r\n", 0, both)
+
+
+@pytest.mark.parametrize(
+    ("event", "shape"),
+    [
+        (b"event: content_block_delta\ndata: {}\n\n", b'event: error\ndata: {"type":"error","error":'),
+        (
+            b'event: response.created\ndata: {"sequence_number":3}\n\n',
+            b'event: error\ndata: {"type":"error","code":"engine_lost"',
+        ),
+    ],
+)
+def test_a_stream_that_breaks_behind_a_comment_ends_as_its_api_has_it(event: bytes, shape: bytes) -> None:
+    stream = EventStream()
+    stream.feed(event + b": a\n\n")
+    assert stream.broken("it was reset").startswith(shape)
+    stream.feed(b"event: message_stop\ndata: {}\n\n: a\n\n")
+    assert stream.over
+
+
+async def test_what_is_no_stream_may_begin_like_a_comment() -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 5\r\n\r\n: a\n\n")
+
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    endpoint = EndpointConfig(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", name="a", engine="vllm")
+    async with serving(wait=False, endpoints=(endpoint,)) as router:
+        assert (await router.client.get("/version")).content == b": a\n\n"
+    server.close()

@@ -58,7 +58,15 @@ async def test_errors_of_the_router_have_their_clients_shape(tmp_path: Path) -> 
 
 async def test_a_body_that_is_too_large(tmp_path: Path) -> None:
     async with MockEngine("a") as engine, serving(engine, max_body_bytes=1000) as router:
-        error(await post(router, x="x" * 2000), 413, "request_too_large", "request_too_large")
+        for path in (paths.MESSAGES, f"{str(router.client.base_url).rstrip('/')}/{paths.MESSAGES}/"):
+            error(await post(router, path, x="x" * 2000), 413, "request_too_large", "request_too_large")
+
+
+async def test_a_redirect_is_refused_with_one_id() -> None:
+    async with MockEngine("a", mode="status", status=307) as engine, serving(engine) as router:
+        response = await post(router)
+        error(response, 502, "api_error", "engine_redirected")
+        assert len(response.headers.get_list("request-id")) == 1
 
 
 async def test_limits_and_overload(tmp_path: Path) -> None:
@@ -80,6 +88,7 @@ async def test_a_held_stream_ends_in_an_error_event(tmp_path: Path) -> None:
     async with serving(wait=False, endpoints=(endpoint,), config=config) as router:
         response = await post(router, stream=True)
     assert response.status_code == 200
+    assert response.headers["request-id"] == response.headers["x-request-id"], "the head went out with a comment"
     *comments, last, end = response.text.split("\n\n")
     assert comments, "it was held for a while"
     assert all(comment.startswith(":") for comment in comments)

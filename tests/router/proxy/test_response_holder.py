@@ -82,6 +82,20 @@ async def test_an_engine_that_is_not_ready_is_not_replaced() -> None:
         assert second.received == []
 
 
+@pytest.mark.parametrize("status", [500, 503])
+async def test_what_that_engine_answers_is_final(status: int) -> None:
+    """No other one could do better: nothing is taken from the budget for retries, and no one waits."""
+    async with MockEngine("a") as first, MockEngine("b") as second, serving(first, second) as router:
+        mark = await _mark(router, first)
+        first.mode, first.status = "status", status
+        second.received.clear()
+        for _ in range(2):
+            body = {"input": "x", "previous_response_id": f"resp_{mark}_{SECRET}"}
+            found = await router.client.post("/v1/responses", json=body)
+            assert (found.status_code, found.json()["error"]["message"]) == (status, f"a says {status}")
+        assert second.received == []
+
+
 @pytest.mark.parametrize("name", ["resp_1", f"resp_{SECRET}", "resp_0123456_" + SECRET])
 async def test_an_id_without_a_mark_goes_anywhere(name: str) -> None:
     async with MockEngine("a") as engine, serving(engine) as router:

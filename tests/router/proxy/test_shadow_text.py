@@ -89,6 +89,7 @@ def call(id: str, name: str | None, arguments: str) -> dict[str, Any]:
         (message(stream=True), 'hmIt isf{"x":1}'),
         (answer(b"data: {\n\n", True), None),
         (answer(b"<html>", False), None),
+        (answer(b'{"content": [{"input": {"x":"\xff"}}]}', False), '{"x":"\ufffd"}'),
     ],
 )
 async def test_texts(found: Answer, text: str | None) -> None:

@@ -296,3 +296,21 @@ def test_no_share_is_learned_of_a_prompt_that_is_known_in_part(blocks: int, lear
         placement.first_byte()
         placement.ended(Usage(1_000_000, 1, 100_000))
     assert (index._caches[endpoint].unit > 0.0) is learned
+
+
+def test_no_share_is_learned_of_a_conversation_that_the_engine_keeps() -> None:
+    """A request that goes on from a response has little text of its own, and most of its prompt is cached."""
+    index, endpoint = PrefixIndex(), endpoints(1)[0]
+    for _ in range(4):
+        (matched,) = index.match([1, 2, 3, 4], [endpoint])
+        placement = index.sent([1, 2, 3, 4], endpoint, matched)
+        placement.first_byte()
+        placement.ended(Usage(900, 1, 450))
+    cache = index._caches[endpoint]
+    cache.capacity, unit = 64, cache.unit
+    assert unit > 0.0
+    for turn in range(8):
+        placement = index.sent([100 + turn, 200 + turn], endpoint, 0)
+        placement.first_byte()
+        placement.ended(Usage(50_000, 1, 49_900))
+    assert (cache.capacity, cache.unit) == (64, unit), "the cache did not grow"

@@ -249,3 +249,27 @@ def test_calls_and_results_differ_by_what_is_in_them() -> None:
         )
     }
     assert len(texts) == 9
+
+
+def test_only_of_a_system_prompt_something_is_left_out() -> None:
+    """Engines leave out nothing else, so a text of that beginning counts everywhere else."""
+    billing = "x-anthropic-billing-header: cch=1; " + LONG
+    assert prompt(chat(user("hi"), system=billing)).text == prompt(chat(user("hi"))).text
+    assert prompt(chat(user("hi"), system=[text(billing), text("b")])).size < len(LONG)
+    for body in (
+        chat(user(billing)),
+        chat(user([text(billing)])),
+        chat(user("hi"), result(billing)),
+        chat(user("hi"), result([text(billing)])),
+    ):
+        assert prompt(body).size > len(LONG)
+    assert shared(prompt(chat(user([text(billing + "a")]))), prompt(chat(user([text("b" + billing)])))) == 0
+
+
+def test_what_is_in_a_tools_result_is_not_looked_into() -> None:
+    """Reading each level of a nest would cost its depth times its size: seconds for one small body."""
+    deep = '{"input": 1, "content": [' * 200 + '"x"' + "]}" * 200
+    body = b'{"messages": [{"role": "user", "content": [%b]}]}' % deep.encode()
+    made = Prompt(parse_fields(body))
+    assert made.text.count(b"\n") == 2, "the role, the input of the first level, and a digest of all that is in it"
+    assert made.size < 64

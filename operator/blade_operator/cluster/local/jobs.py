@@ -50,13 +50,12 @@ class Jobs:
 
     def _show(self, job: Object, pod: Object) -> None:
         try:
-            line = progress_file(self._layout.pod(pod)).read_text(encoding="utf-8", errors="replace")[:_MOST_PROGRESS]
+            with progress_file(self._layout.pod(pod)).open(encoding="utf-8", errors="replace") as file:
+                line = file.read(_MOST_PROGRESS)
         except OSError:
             return
         if line != (job["metadata"].get("annotations") or {}).get(PROGRESS):
-            self._store.update(
-                Ref.of(job), lambda edited: edited["metadata"].setdefault("annotations", {}).update({PROGRESS: line})
-            )
+            self._store.update(Ref.of(job), lambda edited: _annotate(edited["metadata"], line))
 
     def _sync(self, job: Object) -> None:
         pods = [pod for pod in self._pods.of(job) if not is_terminating(pod)]
@@ -88,6 +87,10 @@ class Jobs:
         }
         self._store.write_status(Ref.of(job), {**status, "conditions": [condition]})
         self._events.record(job, "Normal" if kind == "Complete" else "Warning", reason, message, "job-controller")
+
+
+def _annotate(metadata: Object, line: str) -> None:
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), PROGRESS: line}
 
 
 def is_finished(job: Object) -> bool:

@@ -97,6 +97,8 @@ class RecordedPrompt(PrefixInsertion):
             self.index.abandon(self)
         elif len(self.chain) >= MAX_BLOCKS:
             pass  # the chain is only the start of the prompt: what share of it was cached is not known
+        elif usage is not None and usage.prompt_tokens > (len(self.chain) + 1) * BLOCK:
+            pass  # more tokens than bytes: most of it is not in the request (a kept conversation, pictures)
         elif usage is not None and usage.cached_tokens is not None and usage.prompt_tokens > 0:
             self.index.correct(self, usage.cached_tokens / usage.prompt_tokens)
 

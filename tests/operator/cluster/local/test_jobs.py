@@ -73,6 +73,17 @@ async def test_what_a_program_says_of_its_progress_is_an_annotation_of_its_job(t
         assert said(runtime) == "all of it"
 
 
+async def test_annotations_that_are_null_take_progress_too(tmp_path: Path) -> None:
+    """As a manifest has them whose ``annotations:`` has nothing behind it: an error here would stop every other pod."""
+    wanted = job("import os; open(os.environ['BLADE_PROGRESS_FILE'], 'w').write('all of it' * 1000)")
+    wanted["metadata"]["annotations"] = None
+    async with local(tmp_path) as runtime:
+        await runtime.apply(wanted)
+        assert (await until(lambda: _ended(runtime)))["type"] == "Complete"
+        said = ("all of it" * 1000)[:1024]
+        assert runtime.get("Job", "work")["metadata"]["annotations"] == {"serving.bladellm.io/progress": said}
+
+
 async def test_a_program_that_fails_is_started_again_in_the_same_pod(tmp_path: Path) -> None:
     code = (
         f"import os, sys; p = {str(tmp_path / 'tried')!r}; sys.exit(os.path.exists(p) or open(p, 'w').write('') or 7)"
