@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -33,6 +34,9 @@ from blade_llm.api.responses.truncation import fitting
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
 
+_LONG_INPUT: Final = 4_000
+"""Items (or characters) from which translating them would hold up other requests' tokens."""
+
 
 async def create(context: ServerContext, request: Request) -> Response:
     """Serve one request. Raises :class:`ApiError`."""
@@ -44,7 +48,8 @@ async def create(context: ServerContext, request: Request) -> Response:
     owner, earlier = owner_of(request), list[dict[str, Any]]()
     if (previous := fields.previous_response_id) is not None:
         earlier = await asyncio.to_thread(earlier_items, context, previous, owner)
-    messages = messages_of(fields.input, fields.instructions, earlier)
+    read = functools.partial(messages_of, fields.input, fields.instructions, earlier)
+    messages = await asyncio.to_thread(read) if len(fields.input) + len(earlier) > _LONG_INPUT else read()
     chat = seeded(as_chat(fields, raw, tools, messages), request)
     model = context.resolve_model(chat.model)
 
