@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.generation.field_names import Place
 from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.api.tools.custom import has_unenforced_format
 from blade_llm.api.tools.offered import is_server_tool, unknown_tool
@@ -29,6 +30,8 @@ class ResponseTools:
 
     chat: list[dict[str, Any]] = field(default_factory=list)
     """As a chat writes them, those in namespaces under names of their own."""
+    places: list[Place] = field(default_factory=list)
+    """Where each of these stands in the request."""
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Name in the chat → namespace, and name in that."""
     ignored: list[str] = field(default_factory=list)
@@ -50,11 +53,13 @@ def read_tools(tools: list[dict[str, Any]]) -> ResponseTools:
                 name = _string(each, "name", place)
                 full = qualified(space, name)
                 _add(found, {**each, "name": full, "description": _described(tool, each)}, place)
+                found.places.append((index, number))
                 found.namespaces[full] = (space, name)
         elif is_server_tool(kind):
             found.ignored.append(f"{where}.{kind}")
         else:
             _add(found, tool, where)
+            found.places.append((index,))
     return found
 
 

@@ -22,7 +22,7 @@ from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.generation.resumable import resumable, seeded, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import run_unary
-from blade_llm.api.responses.as_chat import as_chat, response_field_names, with_response_field_names
+from blade_llm.api.responses.as_chat import FIELD_NAMES, as_chat
 from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.functions import read_tools
@@ -56,12 +56,12 @@ async def create(context: ServerContext, request: Request) -> Response:
     async def prompt_of(kept: list[dict[str, Any]]) -> Prompt:
         return await chat_prompt(context, msgspec.structs.replace(chat, messages=kept), Search())
 
-    with with_response_field_names():
+    with FIELD_NAMES.named(tools.places):
         if fields.truncation == "auto":
             prompt = await fitting(messages, prompt_of, context.max_model_len, chat.token_limit)
         else:
             prompt = await prompt_of(messages)
-    prompt = replace(prompt, field_names=response_field_names(prompt.field_names))
+    prompt = replace(prompt, field_names=FIELD_NAMES.of_parameters(prompt.field_names))
     stream = resumable(
         request,
         chat,
