@@ -112,6 +112,12 @@ def test_the_document_names_every_route_and_field(documented: ServerProcess) -> 
     assert named <= set(document["components"]["schemas"])
     calls = document["components"]["schemas"]["ChatMessage"]["properties"]["tool_calls"]["items"]
     assert [each["$ref"].rpartition("/")[2] for each in calls["anyOf"]] == ["ToolCall", "CustomToolCall"]
+    for body in ("MessagesRequest", "CountTokensRequest"):  # whose choice is an object always
+        choice = document["components"]["schemas"][body]["properties"]["tool_choice"]
+        assert {each.get("$ref", each.get("type")) for each in choice["anyOf"]} == {
+            "#/components/schemas/ToolChoice",
+            "null",
+        }
     assert httpx.get(f"{documented.url}/docs").status_code == 200
 
 
