@@ -81,7 +81,8 @@ async def create(context: ServerContext, request: Request) -> Response:
     envelope = Envelope(response_id(request, stream), model, fields, prompt.sampling, created, stored=stored)
 
     def ended(body: dict[str, Any]) -> None:
-        if stored:
+        # One that another engine began has its mark: nobody would look for it here, nor as this caller's.
+        if stored and (stream is None or stream.sent_token_ids is None):
             keep(context, Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body))
 
     parsing = prompt.parsing or OutputParsing()
