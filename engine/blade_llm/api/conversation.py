@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import secrets
 from collections.abc import Collection, Mapping
 from typing import Any, Final, Protocol
@@ -39,6 +40,9 @@ _KEYS: Final = frozenset(
     }
 )  # fmt: skip
 """Of messages, those of answers that clients send back included; templates may read others."""
+_WORD: Final = re.compile(r"\w+")
+_MOST_READ: Final = 1_000_000
+"""Characters of a template, which a request's may exceed here: it is refused when it is rendered."""
 _PART_KEYS: Final = frozenset({"type", "text", "refusal", "image_url", "input_audio", "file", "video_url", "audio_url"})
 
 
@@ -165,9 +169,14 @@ def _is_large(messages: list[dict[str, Any]]) -> bool:
 
 
 def _checked(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+    words: set[str] | None = None
     for message in messages:
-        for name in message.keys() - _KEYS:
-            if name not in template:  # it has keys of messages as words
+        for name in message:
+            if name in _KEYS:
+                continue
+            if words is None:  # once: a client's keys may be many, and templates are long
+                words = {*_WORD.findall(template, 0, _MOST_READ)}
+            if not words.issuperset(_WORD.findall(name) or [name]):  # a template has keys of messages as words
                 note_unknown(name, _KEYS, "messages[]")
         content = message.get("content")
         for part in content if isinstance(content, list) else ():

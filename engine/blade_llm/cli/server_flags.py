@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 from blade_llm.api.common.comments import INTERVAL_SECONDS
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.pooling import Pooling
+from blade_llm.api.common.response_store import DEFAULT_BYTES, DEFAULT_SECONDS
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.cli.flags import (
     Flag,
@@ -154,9 +155,9 @@ _SERVICE = (
     Flag(name="enable_tokenizer_info_endpoint", help="serve GET /tokenizer_info: the tokenizer's configuration and the "
          "chat template", kind=boolean, default=False),
     Flag(name="response_store_bytes", help="most bytes of responses that are kept for previous_response_id; 0: none",
-         kind=byte_size, default=64 << 20),
+         kind=byte_size, default=DEFAULT_BYTES),
     Flag(name="response_store_time", help="how long a response is kept after its last use", kind=seconds,
-         default=3600.0),
+         default=DEFAULT_SECONDS),
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),

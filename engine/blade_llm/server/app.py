@@ -54,9 +54,9 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
     for path, handler in adapters.CLIENT_ROUTES.items():  # in no document: most servers do not allow them
         app.add_api_route(path, _endpoint(context, handler), methods=["POST"], include_in_schema=False)
     stored = responses.stored if is_served(paths.RESPONSES, context.model.task) else refuse
-    for method in ("GET", "POST", "DELETE"):  # in no document: what a router may serve by id
+    for methods in (_READ, ["POST"], ["DELETE"]):  # in no document: what a router may serve by id
         path = paths.RESPONSES + "/{rest:path}"
-        app.add_api_route(path, _endpoint(context, stored), methods=[method], include_in_schema=False)
+        app.add_api_route(path, _endpoint(context, stored), methods=methods, include_in_schema=False)
     app.openapi = functools.cache(lambda: describe(served, context))  # type: ignore[method-assign]
     return app
 

@@ -147,13 +147,12 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
         found["prompt"] = prompts(MAX_CHOICES)
     if "truncate_prompt_tokens" in body.__struct_fields__:
         found["truncate_prompt_tokens"] = {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}
-    if "tools" in body.__struct_fields__:
-        found["tools"] = TOOLS
-        found["tool_choice"] = TOOL_CHOICE
     if body is ResponsesRequest:
         found |= RESPONSE_FIELDS
-    if body in (MessagesRequest, CountTokensRequest):
+    elif body in (MessagesRequest, CountTokensRequest):
         found |= MESSAGE_FIELDS
+    elif "tools" in body.__struct_fields__:
+        found |= {"tools": TOOLS, "tool_choice": TOOL_CHOICE}
     if body is EmbeddingRequest:
         found["input"] = prompts(MAX_INPUTS)
     found["tokens"] = {"type": "array", "items": token_id}

@@ -35,6 +35,7 @@ CHATS: dict[str, tuple[str, dict[str, Any]]] = {
     "length": (PLAIN, {"max_tokens": 12, "stream_options": USAGE}),
     "usage in every chunk": ("four words are enough", {"stream_options": USAGE | {"continuous_usage_stats": True}}),
     "logprobs": (PLAIN, {"logprobs": True, "top_logprobs": 1}),
+    "token ids": (PLAIN, {"return_token_ids": True, "return_prompt_text": True}),
     "reasoning": ("<think>\nHm, 2 + 2.\n</think>\n\nFour.", {"stream_options": USAGE}),
     "hidden reasoning": ("<think>\nHm, 2 + 2.\n</think>\n\nFour.", {"include_reasoning": False}),
     "calls": (f"Let me see. {CALL}\n{CALL}", {"tools": [TOOL], "stream_options": USAGE}),
@@ -81,6 +82,13 @@ def test_chats(server: ServerProcess, model: Path, case: str) -> None:
     assert any(name == "finish" for name, _ in whole[1:])
     for data in resumed_everywhere(server, stream):
         assert merged_stream(data) == whole
+        assert _returned_ids(data) == _returned_ids(stream.data)
+
+
+def _returned_ids(data: bytes) -> list[int]:
+    chunks = [json.loads(line[6:]) for line in data.decode().splitlines() if line.startswith("data: {")]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    return [token_id for choice in choices for token_id in choice.get("token_ids", ())]
 
 
 @pytest.mark.parametrize("case", TEXTS)
@@ -102,6 +110,10 @@ def test_responses(server: ServerProcess, model: Path, script: str) -> None:
     assert whole[1]["status"] == "completed"
     for data in resumed_everywhere(server, stream):
         assert responded(data) == whole
+    kept = f"{server.url}/v1/responses/{whole[1]['id']}"
+    assert httpx.delete(kept).status_code == 200
+    assert responded(stream.resumed(server, 1)) == whole
+    assert httpx.get(kept).status_code == 404, "it is the one that began it that keeps it"
 
 
 @pytest.mark.parametrize(

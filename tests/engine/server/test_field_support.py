@@ -7,10 +7,11 @@ import pytest
 
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.generation.requests import CompletionRequest
+from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest
 from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.server.field_support import ignored_by, refused_by
 
-GENERATING = (ChatRequest, CompletionRequest, ResponsesRequest)
+GENERATING = (ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest)
 OF_VLLM = """
 add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template chat_template_kwargs
 continue_final_message documents ec_transfer_params echo ignore_eos include_reasoning include_stop_str_in_output
@@ -39,7 +40,18 @@ def test_every_field_of_one_is_known_to_all(body: type[msgspec.Struct]) -> None:
         own = {*other.__struct_fields__}
         if other is ResponsesRequest:  # its words for what others call differently
             own -= {"input", "instructions", "include", "text", "reasoning", "max_output_tokens", "max_tool_calls"}
+        if other is MessagesRequest:
+            own -= {"system", "stop_sequences", "output_config", "output_format"}
         assert own <= _known(body)
+
+
+def test_a_message_may_be_counted_as_it_is() -> None:
+    assert {*MessagesRequest.__struct_fields__} <= {
+        *CountTokensRequest.__struct_fields__,
+        *ignored_by(CountTokensRequest),
+    }
+    assert ignored_by(MessagesRequest).keys() <= ignored_by(CountTokensRequest).keys()
+    assert refused_by(MessagesRequest) == refused_by(CountTokensRequest)
 
 
 @pytest.mark.parametrize("body", GENERATING)

@@ -6,6 +6,7 @@ requests are refused.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -107,6 +108,16 @@ def test_the_document_names_every_route_and_field(documented: ServerProcess) -> 
     chat = document["components"]["schemas"]["ChatRequest"]["properties"]
     assert {"messages", "user", "audio", "top_logprobs", "logit_bias"} < set(chat)
     assert document["components"]["schemas"]["CompletionRequest"]["additionalProperties"] is True
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert named <= set(document["components"]["schemas"])
+    calls = document["components"]["schemas"]["ChatMessage"]["properties"]["tool_calls"]["items"]
+    assert [each["$ref"].rpartition("/")[2] for each in calls["anyOf"]] == ["ToolCall", "CustomToolCall"]
+    for body in ("MessagesRequest", "CountTokensRequest"):  # whose choice is an object always
+        choice = document["components"]["schemas"][body]["properties"]["tool_choice"]
+        assert {each.get("$ref", each.get("type")) for each in choice["anyOf"]} == {
+            "#/components/schemas/ToolChoice",
+            "null",
+        }
     assert httpx.get(f"{documented.url}/docs").status_code == 200
 
 

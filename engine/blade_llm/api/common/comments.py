@@ -55,10 +55,12 @@ class StreamComments:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for stream, (sent, since) in list(self._streams.items()):
-            if stream.num_sent != sent:
-                self._streams[stream] = (stream.num_sent, now)
-            elif now - since >= self._interval:
-                stream.comment()
-                self._streams[stream] = (stream.num_sent, now)
-        self._timer = loop.call_later(self._tick, self._look) if self._streams else None
+        try:
+            for stream, (sent, since) in list(self._streams.items()):
+                if stream.num_sent != sent:
+                    self._streams[stream] = (stream.num_sent, now)
+                elif now - since >= self._interval:
+                    self._streams[stream] = (stream.num_sent, now)
+                    stream.comment()
+        finally:  # what goes wrong with one stream must not end the comments of all
+            self._timer = loop.call_later(self._tick, self._look) if self._streams else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -126,14 +126,35 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "tool_choice": Refusal(_OF_CHATS, ("none", "auto")),
     "include_reasoning": Refusal(f"{_OF_CHATS}; here the text comes as it is", (True,)),
     "return_prompt_text": Refusal(_OF_CHATS, (False,)),
+    "previous_response_id": Refusal("belongs to /v1/responses; send the whole conversation"),
+    "truncation": Refusal("belongs to /v1/responses; see truncate_prompt_tokens", ("disabled",)),
 }
 """What chats and completions refuse, where they do not have the field → why."""
+
 
 _MOST_SEARCHED: Final = 10_000
 """Entries of an object."""
 _MESSAGE: Final = re.compile(r"(.*) - at (?:`key` in )?`\$\.?(.*)`", re.DOTALL)
 """What is wrong, and where: after the last mark, as what is wrong may hold one in a value."""
 _Request = TypeVar("_Request", bound=msgspec.Struct)
+
+
+def of_other_routes(kinds: Iterable[type[msgspec.Struct]], route: str, *known: Collection[str]) -> dict[str, Refusal]:
+    """The fields of ``kinds``, which belong to ``route``, but for those of ``known``: refused unless their value is
+    the default."""
+    return {
+        field.name: Refusal(f"belongs to {route}", _defaults(field))
+        for kind in kinds
+        for field in msgspec.structs.fields(kind)
+        if not any(field.name in names for names in known)
+    }
+
+
+def _defaults(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
+    """The value that requests nothing."""
+    if field.required:
+        return ()
+    return (field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),)
 
 
 def parse(

@@ -13,11 +13,20 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    reasoning_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a model that thinks."""
+    accepted_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    """With speculative decoding, like the next."""
+    rejected_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopLogprob(msgspec.Struct):
@@ -41,10 +50,21 @@ class CalledFunction(msgspec.Struct):
     """JSON, as the model wrote it; incomplete where the answer was cut short."""
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(msgspec.Struct, tag_field="type", tag="function"):
     id: str
-    type: Literal["function"]
     function: CalledFunction
+
+
+class CalledTool(msgspec.Struct):
+    name: str
+    input: str
+
+
+class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom"):
+    """Of a freeform tool."""
+
+    id: str
+    custom: CalledTool
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
@@ -52,7 +72,7 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     content: str | None
     refusal: None
     reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET
-    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall | CustomToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):

@@ -132,6 +132,7 @@ class Choice:
         """Leave out of the latencies what came so far: another engine generated it."""
         self.num_replayed = self.num_tokens
         self.first_token_at = None
+        self.gaps = [0] * len(self.gaps)
 
     def _text_of(self, output: RequestOutput) -> str:
         """What ``output`` adds to the text, up to a stop string; also counts and sets ``finish_reason``."""

@@ -8,8 +8,9 @@ fields as it likes; two different ones are a 400, never a silent choice between 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -23,6 +24,8 @@ from blade_llm.sampling.guided.validation import Validator
 
 ANY_OBJECT = GrammarSpec("json", '{"type": "object"}')
 """The structure of ``json_object``."""
+_LONG_SCHEMA: Final = 20_000
+"""Characters from which reading one would hold up other requests' tokens."""
 _WHITE_SPACE = 'JSON answers are written with ", " and ": " and no other white space; leave it out'
 
 
@@ -96,15 +99,21 @@ class StructureError(Exception):
     """A structure that cannot be expressed. The message says what to change."""
 
 
-TagWriter = Callable[[dict[str, Any] | str], str]
-"""Makes a grammar in Lark of a structural tag. Raises :class:`StructureError`."""
+class TagWriter(Protocol):
+    """Makes a grammar in Lark of a structural tag. Raises :class:`StructureError`."""
+
+    def __call__(self, tag: dict[str, Any] | str, *, closed: bool = False) -> str:
+        """``closed``: objects of its schemas take no keys that they do not list."""
 
 
-def no_tags(tag: dict[str, Any] | str) -> str:
+_Tags = Callable[[dict[str, Any] | str], str]
+
+
+def no_tags(tag: dict[str, Any] | str, *, closed: bool = False) -> str:
     raise StructureError("not available here; write a grammar")
 
 
-def requested_structure(fields: StructureFields, tags: TagWriter = no_tags) -> tuple[GrammarSpec, str] | None:
+def requested_structure(fields: StructureFields, tags: _Tags = no_tags) -> tuple[GrammarSpec, str] | None:
     """The structure that a request sets and its field; None for a free output.
 
     Raises :class:`ApiError` 400 for two that differ, and for options that are not available.
@@ -143,15 +152,17 @@ async def validated_structure(
 ) -> tuple[GrammarSpec | None, str]:
     """:func:`requested_structure`, validated, and its field for errors that only the engine finds; None and "" without
     one. Raises :class:`ApiError` 400 that names the field and says what is wrong."""
+    outputs = fields.structured_outputs
+    closed = validator.closes_objects or (outputs is not None and outputs.disable_additional_properties is True)
+    write = functools.partial(tags, closed=closed)
     if _is_slow(fields):
-        requested = await asyncio.to_thread(requested_structure, fields, tags)
+        requested = await asyncio.to_thread(requested_structure, fields, write)
     else:
-        requested = requested_structure(fields, tags)
+        requested = requested_structure(fields, write)
     if requested is None:
         return None, ""
     structure, name = requested
-    outputs = fields.structured_outputs
-    if validator.closes_objects or (outputs is not None and outputs.disable_additional_properties):
+    if closed:
         structure = with_closed_objects(structure)
     await check_structure(structure, validator, name)
     return structure, _field(name)
@@ -183,16 +194,18 @@ def _check_options(fields: StructureFields) -> None:
 
 
 def _is_slow(fields: StructureFields) -> bool:
-    """Whether a structure has to be rewritten before it is validated."""
+    """Whether a structure has to be rewritten, or a long one read, before it is validated."""
     outputs, form = fields.structured_outputs, fields.response_format
+    schemas = (fields.guided_json, fields.json_schema, None if outputs is None else outputs.json)
     return (
-        any(value is not None for value in (fields.guided_grammar, fields.ebnf, fields.structural_tag))
+        any(isinstance(schema, str) and len(schema) > _LONG_SCHEMA for schema in schemas)
+        or any(value is not None for value in (fields.guided_grammar, fields.ebnf, fields.structural_tag))
         or (outputs is not None and (outputs.grammar is not None or outputs.structural_tag is not None))
         or (form is not None and form.type == "structural_tag")
     )
 
 
-def _response_format(requested: ResponseFormat | None, tags: TagWriter) -> list[tuple[GrammarSpec, str]]:
+def _response_format(requested: ResponseFormat | None, tags: _Tags) -> list[tuple[GrammarSpec, str]]:
     if requested is None or requested.type == "text":
         return []
     if requested.type == "json_object":
@@ -230,7 +243,7 @@ def _grammar(name: str, grammar: str | None, *, ebnf: bool = False) -> list[tupl
         raise bad_request(f"{name}: {error}", _field(name)) from None
 
 
-def _tag(name: str, tag: dict[str, Any] | str | None, tags: TagWriter) -> list[tuple[GrammarSpec, str]]:
+def _tag(name: str, tag: dict[str, Any] | str | None, tags: _Tags) -> list[tuple[GrammarSpec, str]]:
     if tag is None:
         return []
     try:

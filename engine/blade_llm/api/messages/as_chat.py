@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from blade_llm.api.chat_request import ChatRequest
-from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.fields import parse
+from blade_llm.api.generation.field_names import FieldNames
 from blade_llm.api.messages.conversation import messages_of
 from blade_llm.api.messages.requests import AS_IN_CHAT, MessagesRequest, PromptFields, json_format, thinks
-from blade_llm.api.messages.tools import chat_tools
+from blade_llm.api.messages.tools import chat_tools, places
 
 _NAMES: Final[Mapping[str, str]] = {
     "response_format.json_schema": "output_config.format",
@@ -23,7 +21,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "stop": "stop_sequences",
 }
 """A chat's name → ours."""
-_ANY_NAME: Final = re.compile(r"\b(response_format\.json_schema|response_format|function\.parameters)\b")
+FIELD_NAMES: Final = FieldNames(_NAMES, ("response_format.json_schema", "response_format", "function.parameters"))
 _THINKING: Final = {"enable_thinking": True, "thinking": True}
 """What the templates of Qwen3 and GLM, and of DeepSeek-V3.1 and Granite, call it."""
 
@@ -43,8 +41,9 @@ def as_chat(request: PromptFields, raw: Mapping[str, Any]) -> ChatRequest:
     if (form := json_format(request)) is not None:
         json_schema = {"name": "output", "schema": form.schema, "strict": True}
         chat["response_format"] = {"type": "json_schema", "json_schema": json_schema}
-    with with_message_field_names():
-        return parse(chat | _thinking(request) | chat_tools(request), ChatRequest)
+    chat |= _thinking(request) | chat_tools(request)
+    with FIELD_NAMES.named(places(request)):
+        return parse(chat, ChatRequest)
 
 
 def _thinking(request: PromptFields) -> dict[str, Any]:
@@ -57,22 +56,3 @@ def _thinking(request: PromptFields) -> dict[str, Any]:
     if request.output_config is not None and request.output_config.effort is not None:
         found["reasoning_effort"] = request.output_config.effort
     return found
-
-
-@contextlib.contextmanager
-def with_message_field_names() -> Iterator[None]:
-    """Errors raised inside name the fields of a message's request."""
-    try:
-        yield
-    except ApiError as error:
-        detail = error.detail
-        message = _ANY_NAME.sub(lambda found: _NAMES[found[1]], detail.message)
-        param = None if detail.param is None else _NAMES.get(detail.param, detail.param)
-        raise ApiError(
-            error.status, message, kind=detail.type, param=param, code=detail.code, headers=error.headers
-        ) from None
-
-
-def message_field_names(field_names: Mapping[str, str]) -> dict[str, str]:
-    """:attr:`~blade_llm.api.generation.prompt.Prompt.field_names` with the fields of a message's request."""
-    return {thing: _NAMES.get(name, name) for thing, name in field_names.items()}

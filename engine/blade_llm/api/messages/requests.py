@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import bad_request
-from blade_llm.api.common.fields import Refusal, parse
-from blade_llm.api.generation.requests import MAX_TEXT, SamplingFields
+from blade_llm.api.common.fields import NEVER_MATTERS, NEVER_SUPPORTED, Refusal, of_other_routes, parse
+from blade_llm.api.generation.requests import MAX_TEXT, CompletionRequest, SamplingFields
 from blade_protocol.anthropic import NO_THREADS
 
 _MAX_SEQUENCES: Final = 16
@@ -111,7 +112,8 @@ def json_format(request: PromptFields) -> JsonFormat | None:
 AS_IN_CHAT: Final = frozenset({*SamplingFields.__struct_fields__, "chat_template", "chat_template_kwargs"})
 """Fields that mean the same in a chat request."""
 
-_IGNORED_BY_BOTH: Final[Mapping[str, str]] = {
+IGNORED: Final[Mapping[str, str]] = {
+    **NEVER_MATTERS,
     "cache_control": "the prefix cache finds equal beginnings by itself",
     "context_management": "nothing is cleared from a conversation; templates drop the thinking of earlier turns",
     "speed": "there is one speed",
@@ -119,26 +121,36 @@ _IGNORED_BY_BOTH: Final[Mapping[str, str]] = {
     "billing_policy": "nothing is billed",
     "user_profile_id": "nothing is kept about users",
     "workspace_id": "there are no workspaces",
-}
-IGNORED: Final[Mapping[str, str]] = {
-    **_IGNORED_BY_BOTH,
     "metadata": "nothing is kept about users",
+    "user": "nothing is kept about users",
+    "safety_identifier": "nothing is kept about users",
+    "prompt_cache_key": "the prefix cache finds equal beginnings by itself",
     "service_tier": "there is one tier; see priority",
     "inference_geo": "it is computed where the server is",
     "diagnostics": "no message is stored to compare with",
     "fallbacks": "there is one model",
     "fallback_credit_token": "nothing is billed",
+    "request_id": "the id is made of the header x-request-id",
+    "stream_options": "every stream has the usage",
 }
 """Fields that are accepted and do not change the output → why."""
 IGNORED_BY_COUNT: Final[Mapping[str, str]] = {
     **IGNORED,
-    **dict.fromkeys(
-        ("max_tokens", "stop_sequences", "stream", "temperature", "top_k", "top_p"), "changes nothing in the prompt"
-    ),
+    **{
+        name: "changes nothing in the prompt"
+        for name in MessagesRequest.__struct_fields__
+        if name not in CountTokensRequest.__struct_fields__
+    },
 }
 """The same of counting: bodies of a message may be counted as they are."""
 
 REFUSED: Final[Mapping[str, Refusal]] = {
+    **of_other_routes(
+        (CompletionRequest, ChatRequest), "/v1/chat/completions", MessagesRequest.__struct_fields__, IGNORED
+    ),
+    **{name: refusal for name, refusal in NEVER_SUPPORTED.items() if name != "thinking"},
+    "previous_response_id": Refusal("belongs to /v1/responses; send the whole conversation"),
+    "truncation": Refusal("belongs to /v1/responses; leave out messages", ("disabled",)),
     "container": Refusal("nothing runs on the server"),
     "mcp_servers": Refusal("the server connects to no other; offer the model tools of yours", ([],)),
     "compaction": Refusal("conversations are not compacted"),

@@ -24,11 +24,11 @@ from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.generation.resumable import resumable, seeded, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import run_unary
-from blade_llm.api.messages.as_chat import as_chat, message_field_names, with_message_field_names
+from blade_llm.api.messages.as_chat import FIELD_NAMES, as_chat
 from blade_llm.api.messages.output import Envelope, Output
 from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest, PromptFields, parse_request, thinks
 from blade_llm.api.messages.stream import MessageEvents
-from blade_llm.api.messages.tools import left_out
+from blade_llm.api.messages.tools import left_out, places
 from blade_llm.api.tools.parsing import offered_tools
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
@@ -46,13 +46,13 @@ async def create(context: ServerContext, request: Request) -> Response:
     fields = parse_request(raw, MessagesRequest)
     chat = seeded(await _as_chat(fields, raw), request)
     model = context.resolve_model(chat.model)
-    prompt = await _prompt(context, chat)
+    prompt = await _prompt(context, fields, chat)
     room = prompt.sampling.max_tokens
     sampling = msgspec.structs.replace(prompt.sampling, max_tokens=min(fields.max_tokens, room))
     if problem := sampling.problem():
         name, advice = problem
         raise bad_request(f"{name} {advice}", name)
-    prompt = replace(prompt, sampling=sampling, field_names=message_field_names(prompt.field_names))
+    prompt = replace(prompt, sampling=sampling, field_names=FIELD_NAMES.of_parameters(prompt.field_names))
     stream = resumable(
         request,
         chat,
@@ -87,7 +87,7 @@ async def count_tokens(context: ServerContext, request: Request) -> Response:
     fields = parse_request(raw, CountTokensRequest)
     chat = await _as_chat(fields, raw)
     context.resolve_model(chat.model)
-    with with_message_field_names():
+    with FIELD_NAMES.named(places(fields)):
         body = {"input_tokens": await _count(context, chat)}
     return Response(encode(body), media_type="application/json")
 
@@ -104,12 +104,12 @@ async def _as_chat(fields: PromptFields, raw: dict[str, Any]) -> ChatRequest:
     return as_chat(fields, raw)
 
 
-async def _prompt(context: ServerContext, chat: ChatRequest) -> Prompt:
+async def _prompt(context: ServerContext, fields: MessagesRequest, chat: ChatRequest) -> Prompt:
     """The prompt, whose output may have all that the context has room for. Raises :class:`ApiError` 400.
 
     Clients compact a conversation when they read "prompt is too long: N tokens > M maximum", as Anthropic's API says.
     """
-    with with_message_field_names():
+    with FIELD_NAMES.named(places(fields)):
         try:
             return await chat_prompt(context, chat, Search())
         except ApiError as error:

@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 from blade_llm.api.common.errors import bad_request
+from blade_llm.api.generation.field_names import Place
 from blade_llm.api.messages.requests import PromptFields
 
 _ON_SERVER: Final = re.compile(
@@ -37,6 +38,11 @@ def chat_tools(request: PromptFields) -> dict[str, Any]:
             raise bad_request("tool_choice of type tool needs a name", "tool_choice")
         chosen = {"type": "function", "function": {"name": choice.name}}
     return {"tools": tools, "tool_choice": chosen, "parallel_tool_calls": not choice.disable_parallel_tool_use}
+
+
+def places(request: PromptFields) -> list[Place]:
+    """Where those that a chat request has stand in the request."""
+    return [(index,) for index, tool in enumerate(request.tools) if not _runs_on_server(tool.get("type"))]
 
 
 def left_out(request: PromptFields) -> list[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from blade_llm.api.chat_request import ChatRequest
-from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import parse
 from blade_llm.api.common.unknown_fields import check_keys
+from blade_llm.api.generation.field_names import FieldNames
 from blade_llm.api.responses.functions import ResponseTools, chat_tools
 from blade_llm.api.responses.requests import AS_IN_CHAT, ResponsesRequest
 
@@ -21,9 +20,10 @@ _NAMES: Final[Mapping[str, str]] = {
     "max_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning",
     "messages": "input",
+    "function.parameters": "parameters",
 }
 """A chat's name → ours."""
-_ANY_NAME: Final = re.compile(rf"\b({'|'.join(map(re.escape, _NAMES))})\b")
+FIELD_NAMES: Final = FieldNames(_NAMES, _NAMES)
 
 
 def as_chat(
@@ -39,27 +39,8 @@ def as_chat(
         chat["reasoning_effort"] = request.reasoning.effort
     if request.with_logprobs:
         chat |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-    with with_response_field_names():
+    with FIELD_NAMES.named(tools.places):
         return parse(chat | chat_tools(request, tools), ChatRequest)
-
-
-@contextlib.contextmanager
-def with_response_field_names() -> Iterator[None]:
-    """Errors raised inside name the fields of a response's request."""
-    try:
-        yield
-    except ApiError as error:
-        detail = error.detail
-        message = _ANY_NAME.sub(lambda found: _NAMES[found[1]], detail.message)
-        param = None if detail.param is None else _NAMES.get(detail.param, detail.param)
-        raise ApiError(
-            error.status, message, kind=detail.type, param=param, code=detail.code, headers=error.headers
-        ) from None
-
-
-def response_field_names(field_names: Mapping[str, str]) -> dict[str, str]:
-    """:attr:`~blade_llm.api.generation.prompt.Prompt.field_names` with the fields of a response's request."""
-    return {thing: _NAMES.get(name, name) for thing, name in field_names.items()}
 
 
 def _response_format(form: dict[str, Any]) -> dict[str, Any] | None:

@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.generation.field_names import Place
 from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.api.tools.custom import has_unenforced_format
 from blade_llm.api.tools.offered import is_server_tool, unknown_tool
 from blade_llm.api.tools.requests import CustomDefinition
+from blade_llm.api.tools.use import MAX_TOOLS
 
 _LONGEST_NAME: Final = 64
+_LONGEST_SHARED: Final = 16_384
+"""Characters of a namespace's description, as each of its tools gets a copy."""
 _BETWEEN: Final = "__"
 """Between a namespace and the name of a function in it, where the former does not end so already."""
 _SPECIFIED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,6 +33,8 @@ class ResponseTools:
 
     chat: list[dict[str, Any]] = field(default_factory=list)
     """As a chat writes them, those in namespaces under names of their own."""
+    places: list[Place] = field(default_factory=list)
+    """Where each of these stands in the request."""
     namespaces: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Name in the chat → namespace, and name in that."""
     ignored: list[str] = field(default_factory=list)
@@ -45,16 +51,21 @@ def read_tools(tools: list[dict[str, Any]]) -> ResponseTools:
             inner = tool.get("tools")
             if not isinstance(inner, list) or not all(isinstance(each, dict) for each in inner):
                 raise bad_request(f"{where}.tools must be a list of tools", "tools")
+            if isinstance(shared := tool.get("description"), str) and len(shared) > _LONGEST_SHARED:
+                message = f"{where}.description has {len(shared)} characters; send at most {_LONGEST_SHARED}"
+                raise bad_request(message, "tools")
             for number, each in enumerate(inner):
                 place = f"{where}.tools[{number}]"
                 name = _string(each, "name", place)
                 full = qualified(space, name)
                 _add(found, {**each, "name": full, "description": _described(tool, each)}, place)
+                found.places.append((index, number))
                 found.namespaces[full] = (space, name)
         elif is_server_tool(kind):
             found.ignored.append(f"{where}.{kind}")
         else:
             _add(found, tool, where)
+            found.places.append((index,))
     return found
 
 
@@ -95,6 +106,8 @@ def _add(found: ResponseTools, tool: dict[str, Any], where: str) -> None:
     kind = tool.get("type")
     if not isinstance(kind, str) or kind not in _SPECIFIED:
         raise unknown_tool(kind, where)
+    if len(found.chat) == MAX_TOOLS:
+        raise bad_request(f"tools holds more than {MAX_TOOLS} functions; send at most {MAX_TOOLS}", "tools")
     if isinstance(tool.get(kind), dict):
         tool = {**tool, **tool[kind]}  # as a chat has it
     _string(tool, "name", where)

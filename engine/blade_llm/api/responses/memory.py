@@ -71,14 +71,22 @@ def find(context: ServerContext, name: str, owner: str) -> Kept | None:
 
 
 def earlier_items(context: ServerContext, name: str, owner: str) -> list[dict[str, Any]]:
-    """The conversation up to and with a response, as input items. Raises :class:`ApiError` 400 where it is not kept."""
+    """The conversation up to and with a response, as input items.
+
+    It is no longer than a request may be, however many turns it has. Raises :class:`ApiError` 400 where it is longer,
+    or not kept.
+    """
     turns: list[list[dict[str, Any]]] = []
     previous: str | None = name
+    room = context.max_body_bytes
     while previous is not None:
         kept = find(context, previous, owner)
         if kept is None:
             raise _previous_not_found(name)
         turns.append([*kept.input, *kept.response["output"]])
+        room -= len(msgspec.json.encode(turns[-1]))
+        if room < 0:
+            raise _previous_too_long(name, context.max_body_bytes)
         previous = kept.previous
     return [item for turn in reversed(turns) for item in turn]
 
@@ -103,6 +111,14 @@ def _with_id(item: dict[str, Any]) -> dict[str, Any]:
         item = {**item, "content": [{"type": part, "text": content}]}
     own = {"id": f"{_PREFIXES.get(kind, 'item')}_{secrets.token_hex(16)}", "type": kind}
     return {**own, **{name: value for name, value in item.items() if value is not None}}
+
+
+def _previous_too_long(name: str, limit: int) -> ApiError:
+    message = (
+        f"the conversation up to {shortened(name)!r} exceeds {limit} bytes; send its last part in 'input', without "
+        "previous_response_id, or start the server with a larger --max_body_bytes"
+    )
+    return bad_request(message, "previous_response_id")
 
 
 def _previous_not_found(name: str) -> ApiError:

@@ -9,7 +9,7 @@ import msgspec
 
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import bad_request
-from blade_llm.api.common.fields import NEVER_MATTERS, NEVER_SUPPORTED, Refusal, parse
+from blade_llm.api.common.fields import NEVER_MATTERS, NEVER_SUPPORTED, Refusal, of_other_routes, parse
 from blade_llm.api.generation.requests import CompletionRequest, ReasoningEffort, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -102,13 +102,6 @@ AS_IN_CHAT: Final = frozenset({*SamplingFields.__struct_fields__, "chat_template
 """Fields that mean the same in a chat request."""
 
 
-def _defaults(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
-    """The value that requests nothing."""
-    if field.required:
-        return ()
-    return (field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),)
-
-
 IGNORED: Final[Mapping[str, str]] = {
     **NEVER_MATTERS,
     "client_metadata": "for the client's own records",
@@ -116,14 +109,10 @@ IGNORED: Final[Mapping[str, str]] = {
 }
 """Fields that are accepted and do not change the output → why."""
 
-_ELSEWHERE: Final = {
-    field.name: Refusal("belongs to /v1/chat/completions", _defaults(field))
-    for kind in (CompletionRequest, ChatRequest)
-    for field in msgspec.structs.fields(kind)
-    if field.name not in ResponsesRequest.__struct_fields__ and field.name not in IGNORED
-}
 REFUSED: Final[Mapping[str, Refusal]] = {
-    **_ELSEWHERE,
+    **of_other_routes(
+        (CompletionRequest, ChatRequest), "/v1/chat/completions", ResponsesRequest.__struct_fields__, IGNORED
+    ),
     **NEVER_SUPPORTED,
     "conversation": Refusal("there are no conversations; send previous_response_id, or the earlier items in 'input'"),
     "background": Refusal("nothing goes on without its client; use 'stream'", (False,)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -21,7 +22,7 @@ from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.generation.resumable import resumable, seeded, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import run_unary
-from blade_llm.api.responses.as_chat import as_chat, response_field_names, with_response_field_names
+from blade_llm.api.responses.as_chat import FIELD_NAMES, as_chat
 from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.functions import read_tools
@@ -32,6 +33,9 @@ from blade_llm.api.responses.stream import ResponseEvents
 from blade_llm.api.responses.truncation import fitting
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
+
+_LONG_INPUT: Final = 4_000
+"""Items (or characters) from which translating them would hold up other requests' tokens."""
 
 
 async def create(context: ServerContext, request: Request) -> Response:
@@ -44,19 +48,20 @@ async def create(context: ServerContext, request: Request) -> Response:
     owner, earlier = owner_of(request), list[dict[str, Any]]()
     if (previous := fields.previous_response_id) is not None:
         earlier = await asyncio.to_thread(earlier_items, context, previous, owner)
-    messages = messages_of(fields.input, fields.instructions, earlier)
+    read = functools.partial(messages_of, fields.input, fields.instructions, earlier)
+    messages = await asyncio.to_thread(read) if len(fields.input) + len(earlier) > _LONG_INPUT else read()
     chat = seeded(as_chat(fields, raw, tools, messages), request)
     model = context.resolve_model(chat.model)
 
     async def prompt_of(kept: list[dict[str, Any]]) -> Prompt:
         return await chat_prompt(context, msgspec.structs.replace(chat, messages=kept), Search())
 
-    with with_response_field_names():
+    with FIELD_NAMES.named(tools.places):
         if fields.truncation == "auto":
             prompt = await fitting(messages, prompt_of, context.max_model_len, chat.token_limit)
         else:
             prompt = await prompt_of(messages)
-    prompt = replace(prompt, field_names=response_field_names(prompt.field_names))
+    prompt = replace(prompt, field_names=FIELD_NAMES.of_parameters(prompt.field_names))
     stream = resumable(
         request,
         chat,
@@ -76,7 +81,8 @@ async def create(context: ServerContext, request: Request) -> Response:
     envelope = Envelope(response_id(request, stream), model, fields, prompt.sampling, created, stored=stored)
 
     def ended(body: dict[str, Any]) -> None:
-        if stored:
+        # One that another engine began has its mark: nobody would look for it here, nor as this caller's.
+        if stored and (stream is None or stream.sent_token_ids is None):
             keep(context, Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body))
 
     parsing = prompt.parsing or OutputParsing()

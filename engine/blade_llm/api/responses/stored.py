@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -20,12 +21,13 @@ async def stored(context: ServerContext, request: Request) -> Response:
     """``/v1/responses/ID``, its ``input_items``, or to cancel it. Raises :class:`ApiError`."""
     name, _, below = str(request.path_params["rest"]).partition("/")
     known = {"": ("GET", "DELETE"), "input_items": ("GET",), "cancel": ("POST",)}.get(below)
-    if known is None or (not below and request.method == "POST"):
+    method = "GET" if request.method == "HEAD" else request.method
+    if known is None or (not below and method == "POST"):
         raise ApiError(404, f"no route {request.url.path}", kind="not_found_error")
-    if request.method not in known:
+    if method not in known:
         message = f"{request.method} is not allowed on {request.url.path}"
         raise ApiError(405, message, headers={"allow": ", ".join(known)})
-    kept = find(context, name, owner_of(request))
+    kept = await asyncio.to_thread(find, context, name, owner_of(request))
     if kept is None:
         raise not_found(name)
     if below == "cancel":
@@ -33,7 +35,7 @@ async def stored(context: ServerContext, request: Request) -> Response:
         raise bad_request(f"{message} To end a stream, close it.")
     if below == "input_items":
         return _json(_page(kept, request))
-    if request.method == "DELETE":
+    if method == "DELETE":
         context.responses.delete(name)
         return _json({"id": name, "object": "response", "deleted": True})
     if request.query_params.get("stream") == "true":

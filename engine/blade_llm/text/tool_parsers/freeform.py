@@ -10,6 +10,7 @@ from typing import Any, Final
 INPUT: Final = "input"
 """The one argument of a freeform tool."""
 _HEAD: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_WRITTEN_HEAD: Final = '{"input":"'
 _STOPS: Final = re.compile(r'["\\]')
 _QUOTES: Final = 3
 """Those of the key, and the one that begins the text."""
@@ -46,6 +47,8 @@ class FreeformText:
         if self._done or self._inside:
             return ""
         self._done = True
+        if _WRITTEN_HEAD.startswith("".join(self._held.split())):
+            return ""  # cut short before the text began
         try:
             found: Any = json.loads(self._held)
         except (ValueError, RecursionError):

@@ -75,3 +75,22 @@ async def test_what_speaks_gets_none_and_0_is_never() -> None:
     comments.leave(speaking)
     comments.leave(silent)
     comments.leave(never)
+
+
+async def test_a_stream_that_fails_takes_no_other_with_it() -> None:
+    class Failing(Silent):
+        def comment(self) -> None:
+            super().comment()
+            raise OSError("broken")
+
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context["exception"]))
+    failing, silent = Failing(), Silent()
+    comments = StreamComments(INTERVAL)
+    comments.watch(failing)
+    comments.watch(silent)
+    await asyncio.wait_for(silent.done.wait(), 30)
+    assert failing.comments
+    assert {str(failure) for failure in failures} == {"broken"}
+    comments.leave(failing)
+    comments.leave(silent)

@@ -138,6 +138,12 @@ def test_what_cannot_be_rewritten_says_why(grammar: str, message: str) -> None:
         "root ::= " + "([a-z]+ " * 90 + ")*" * 90,
         "root ::= [a-z]{0,100000}",
         'root ::= "' + "a" * 70_000 + '"',
+        'root ::= ("' + "a" * 60_000 + '"){200}',
+        'root ::= (""{999999}){999999} "a"',
+        "\n".join(
+            ['root ::= r0 "a"', *(f"r{number} ::= r{number + 1} r{number + 1}" for number in range(60)), 'r60 ::= ""']
+        ),
+        'root ::= "a"{1,' + " " * 60_000 + "x",
     ],
 )
 def test_large_grammars_take_a_bounded_time(grammar: str) -> None:
@@ -158,4 +164,10 @@ def test_which_is_which() -> None:
     assert is_ebnf(OF_VLLM)
     assert is_ebnf("# x\n  root::= [a]")
     assert not is_ebnf('start: "a ::= b"\n')
+
+
+def test_lines_are_looked_through_once() -> None:
+    begun = time.process_time()
+    assert not is_ebnf("\n" * 1_000_000 + "a" + " " * 1_000_000)
+    assert time.process_time() - begun < 30  # going back takes hours
     assert not is_ebnf('?start: sum\nsum: NUMBER "::=" NUMBER')

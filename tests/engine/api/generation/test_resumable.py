@@ -8,6 +8,7 @@ from starlette.requests import Request
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.requests import GenerationFields
+from blade_llm.api.generation.result import Choice
 from blade_llm.api.generation.resumable import RESUMED, Resumable, resumable
 from blade_llm.api.generation.search import Search
 from blade_llm.sampling.parameters import SamplingParams
@@ -65,3 +66,10 @@ def test_an_adapter_here_and_none_there_differ(adapter: str, content: str) -> No
     with pytest.raises(ApiError) as refused:
         stream(adapter, digest)
     assert (refused.value.status, refused.value.detail.code) == (409, "prompt_differs")
+
+
+def test_the_time_between_replayed_tokens_is_not_measured() -> None:
+    choice = Choice.__new__(Choice)
+    choice.num_tokens, choice.first_token_at, choice.gaps = 3, 1.0, [2, 0]
+    choice.mark_replayed()
+    assert (choice.num_replayed, choice.gaps) == (3, [0, 0])

@@ -245,6 +245,12 @@ def _error(response: httpx.Response, status: int, kind: str) -> str:
             "tools.0.input_schema",
         ),
         (
+            {"tools": [{"type": "web_search_20250305", "name": "w"}, {**WEATHER, "input_schema": {"type": "array"}}]},
+            400,
+            "invalid_request_error",
+            "tools[1]",
+        ),
+        (
             {"output_config": {"format": {"type": "json_schema", "schema": {"type": "thing"}}}},
             400,
             "invalid_request_error",

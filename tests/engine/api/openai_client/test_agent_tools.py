@@ -123,6 +123,15 @@ def test_tools_of_the_server_are_ignored_and_named(server: ServerProcess, stream
     assert (found.status_code, found.headers[headers.IGNORED]) == (200, "tools[0].web_search")
 
 
+def test_the_place_of_a_wrong_tool_is_the_request_s(server: ServerProcess) -> None:
+    wrong = {"type": "object", "properties": {"a": {"$ref": 3}}}
+    inner = [{"type": "function", "name": name, "strict": True, "parameters": wrong} for name in ("f", "g")]
+    inner[0]["parameters"] = {"type": "object"}
+    tools = [{"type": "web_search"}, {"type": "namespace", "name": "n", "tools": inner}]
+    error = server.post("/v1/responses", input="x", tools=tools).json()["error"]
+    assert (error["param"], error["message"].partition(": ")[0]) == ("tools", "tools.1.tools.1.parameters")
+
+
 def test_what_is_not_ignored_has_no_header(server: ServerProcess) -> None:
     assert headers.IGNORED not in server.post("/v1/responses", input="Success", tools=[SHELL, AGENTS]).headers
 

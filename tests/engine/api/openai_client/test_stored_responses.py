@@ -48,6 +48,7 @@ def test_it_is_read_and_deleted(server: ServerProcess, way: Way) -> None:
     found = server.client.responses.retrieve(made.id)
     assert found == made.model_copy() or found.model_dump() == made.model_dump()
     assert problems(_get(server, made.id).json(), Response) == []
+    assert httpx.head(f"{server.url}/v1/responses/{made.id}", headers=KEY).status_code == 200
     server.client.responses.delete(made.id)
     with pytest.raises(openai.NotFoundError, match="not found"):
         server.client.responses.retrieve(made.id)

@@ -49,3 +49,15 @@ def test_what_is_no_tool(tool: dict[str, object], place: str) -> None:
     with pytest.raises(ApiError, match=place) as caught:
         read_tools([tool])
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("size", "number", "place"),
+    [(20_000, 1, r"tools\[0\]\.description has 20000 characters"), (10_000, 129, "more than 128 functions")],
+)
+def test_no_request_grows_by_its_namespaces(size: int, number: int, place: str) -> None:
+    inner = [{"type": "function", "name": f"f{index}", "description": "x"} for index in range(number)]
+    tool = {"type": "namespace", "name": "n", "description": "d" * size, "tools": inner}
+    with pytest.raises(ApiError, match=place) as caught:
+        read_tools([tool])
+    assert (caught.value.status, caught.value.detail.param) == (400, "tools")

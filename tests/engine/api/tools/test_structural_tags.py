@@ -11,9 +11,10 @@ from engine_support.random_walk import GrammarEngine
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.fields import parse
 from blade_llm.api.generation.requests import CompletionRequest
-from blade_llm.api.generation.structured_outputs import StructureError, requested_structure
+from blade_llm.api.generation.structured_outputs import StructureError, requested_structure, validated_structure
 from blade_llm.api.tools.grammar import tag_writer
 from blade_llm.sampling.grammar_spec import GrammarSpec
+from blade_llm.sampling.guided.validation import Validator
 
 NUMBER: dict[str, Any] = {"type": "json_schema", "json_schema": {"type": "integer", "minimum": 0, "maximum": 99}}
 OLD: dict[str, Any] = {
@@ -129,6 +130,41 @@ def test_deep_ones_are_refused(engine: GrammarEngine) -> None:
         form = {"type": "optional", "content": form}
     with pytest.raises(StructureError, match="nested more than"):
         tag_writer(engine.tokenizer)({"format": form})
+
+
+def _triggered(tags: list[dict[str, Any]], triggers: list[str]) -> dict[str, Any]:
+    return {"format": {"type": "triggered_tags", "triggers": triggers, "tags": tags}}
+
+
+def test_large_ones_are_refused(engine: GrammarEngine) -> None:
+    """While they are written: all the tags are behind all the triggers."""
+    begin = "<" + "a" * 1_000
+    tags = [{"type": "tag", "begin": begin, "content": NUMBER, "end": ">"}] * 1_000
+    for tag, message in (
+        (_triggered(tags, [begin[:number] for number in range(1, 1_000)]), "too large"),
+        (_triggered(TAGS, ["<"] * 3_000), "3000 elements"),
+    ):
+        with pytest.raises(StructureError, match=message):
+            tag_writer(engine.tokenizer)(tag)
+
+
+async def test_objects_are_closed(engine: GrammarEngine) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    validator = Validator()
+    try:
+        for opened, spec in ((False, {}), (True, {"x-blade-closed": False})):
+            tags = [{"begin": "<f>", "schema": {**schema, **spec}, "end": "</f>"}]
+            for fields in (
+                {"structural_tag": {"structures": tags, "triggers": ["<f>"]}},
+                {"response_format": {"type": "structural_tag", "structures": tags, "triggers": ["<f>"]}},
+            ):
+                request = parse({"prompt": "x", **fields}, CompletionRequest)
+                found, _ = await validated_structure(request, validator, tag_writer(engine.tokenizer))
+                assert found is not None
+                assert engine.allows(found, '<f>{"a": 5}</f>')
+                assert engine.allows(found, '<f>{"b": 5}</f>') is opened
+    finally:
+        validator.close()
 
 
 def test_every_field_that_takes_one(engine: GrammarEngine) -> None:

@@ -153,21 +153,23 @@ class _Folding:
         if parts in self._apart:
             return None
         if parts not in self._terminals:
-            if self._size_of(sequence) > _MOST_POSITIONS:
+            positions = None
+            if self._size_of(sequence) <= _MOST_POSITIONS or _is_literal(sequence):
+                positions = Positions(self._rules).read(sequence)
+            if positions is None or not positions.classes:  # an empty text is no lexeme
                 self._apart.add(parts)
                 return None
-            expression = _expression(sequence, self._rules)
-            self._terminals[parts] = _Terminal(expression, Positions(self._rules).read(sequence), parts)
+            self._terminals[parts] = _Terminal(_expression(sequence, self._rules), positions, parts)
         return self._terminals[parts]
 
     def _size_of(self, sequence: list[Repeated]) -> float:
-        """Positions; infinite for what needs recursion, or is no lexeme as it is empty."""
-        return sum(self._size(each.item) * (each.most or each.least + 1) for each in sequence) or float("inf")
+        """Positions, and one for each empty text, as reading it takes time, too; infinite for what needs recursion."""
+        return sum(self._size(each.item) * (each.most or each.least + 1) for each in sequence)
 
     def _size(self, item: str | CharacterClass | Reference | Choice) -> float:
         match item:
             case str():
-                return len(item) if len(item) <= _MOST_POSITIONS else 1  # long ones are lexemes all the same
+                return len(item) or 1
             case CharacterClass():
                 return 1
             case Reference(name):
@@ -175,11 +177,7 @@ class _Folding:
                     self._sizes[name] = float("inf")  # as long as it is not known: it needs itself
                     self._sizes[name] = self._size(self._rules[name])
                 return self._sizes[name]
-        return sum(
-            self._size(each.item) * (each.most or each.least + 1)
-            for alternative in item.alternatives
-            for each in alternative
-        )
+        return sum(self._size_of(alternative) or 1 for alternative in item.alternatives)
 
 
 class _Follows:
@@ -214,6 +212,7 @@ class _Follows:
             after = self._after_terminal[text]
             for other in self._terminals.values():
                 going_on = continuations(one.positions, other.positions, self._work)
+                self._work.add(len(going_on) * len(after))
                 if any(meet(a, b) for a in going_on for b in after):
                     found += [one, other]
         return found
@@ -302,9 +301,16 @@ def _times(least: int, most: int | None) -> str:
 
 def _expression(sequence: list[Repeated], rules: Mapping[str, Choice]) -> str:
     """A lexeme as Lark writes it: a string if it is a literal."""
-    if len(sequence) == 1 and isinstance(sequence[0].item, str) and (sequence[0].least, sequence[0].most) == (1, 1):
-        return literal(sequence[0].item)
+    if _is_literal(sequence):
+        return literal(str(sequence[0].item))
     return f"/{_regular(sequence, rules)}/"
+
+
+def _is_literal(sequence: list[Repeated]) -> bool:
+    """A text and no more, which is one lexeme however long it is."""
+    if len(sequence) != 1 or (sequence[0].least, sequence[0].most) != (1, 1):
+        return False
+    return isinstance(sequence[0].item, str)
 
 
 def _regular(sequence: list[Repeated], rules: Mapping[str, Choice]) -> str:

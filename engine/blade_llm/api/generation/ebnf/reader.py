@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 ROOT: Final = "root"
-_DEFINITION: Final = re.compile(r"(?m)^\s*[A-Za-z_][\w.-]*\s*::=")
+_DEFINITION: Final = re.compile(r"(?m)^[^\S\n]*+[A-Za-z_][\w.-]*+\s*+::=")
+"""Like the next ones without going back: a client's text must not take time that grows with its square."""
 _TOKEN: Final = re.compile(
     r"""(?P<space>(?:\s|\#[^\n]*)+)
-    |(?P<name>[A-Za-z_][\w.-]*)(?P<defines>\s*::=)?
+    |(?P<name>[A-Za-z_][\w.-]*+)(?P<defines>\s*+::=)?
     |(?P<text>"(?:[^"\\]|\\.)*")
     |(?P<set>\[(?:[^\]\\]|\\.)*\])
-    |(?P<repeat>[*+?]|\{\s*\d+\s*(?:,\s*\d*\s*)?\})
+    |(?P<repeat>[*+?]|\{\s*+\d++\s*+(?:,\s*+\d*+\s*+)?\})
     |(?P<mark>[()|.,])""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )

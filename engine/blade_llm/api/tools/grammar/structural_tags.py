@@ -18,15 +18,26 @@ from blade_llm.api.generation.ebnf import EbnfError, is_ebnf, lark_of_ebnf
 from blade_llm.api.generation.structured_outputs import StructureError, TagWriter
 from blade_llm.api.tools.grammar.arguments import ArgumentsError
 from blade_llm.api.tools.grammar.rules import ANYTHING, Rules, either, escaped, json_value
+from blade_llm.sampling.guided import limits
+from blade_llm.sampling.guided.json_schema.objects import CLOSED
 from blade_llm.sampling.guided.text import literal
 from blade_llm.text.tokenizer import Tokenizer
 
 _ASCII_CLASSES: Final = "dws"
 _MOST_DEPTH: Final = 30
+_MOST_ELEMENTS: Final = limits.MAX_RULES
+"""Of a list: triggers are compared with tags."""
+_MOST_WRITTEN: Final = 4 * limits.MAX_CHARACTERS["grammar"]
+"""Characters: a format within others, or behind several triggers, is written more than once."""
+_PER_FORMAT: Final = 100
+"""What a format costs beside its text, in characters."""
 
 
-def structural_tag_grammar(tag: dict[str, Any] | str, tokenizer: Tokenizer) -> str:
+def structural_tag_grammar(tag: dict[str, Any] | str, tokenizer: Tokenizer, *, closed: bool = False) -> str:
     """The grammar of outputs that follow ``tag``, in Lark; vLLM's clients send it as text.
+
+    Args:
+        closed: objects of its schemas take no keys that they do not list, unless a schema says otherwise.
 
     Raises :class:`StructureError`.
     """
@@ -39,7 +50,7 @@ def structural_tag_grammar(tag: dict[str, Any] | str, tokenizer: Tokenizer) -> s
         else:
             raise StructureError("needs format, or structures and triggers")
         rules = Rules(tokenizer)
-        return rules.text(_Writer(rules, tokenizer).write(form, (), "format", 0))
+        return rules.text(_Writer(rules, tokenizer, closed=closed).write(form, (), "format", 0))
     except (EbnfError, ArgumentsError) as error:
         raise StructureError(str(error)) from None
 
@@ -74,8 +85,10 @@ def _of_structures(tag: dict[str, Any]) -> dict[str, Any]:
 class _Writer:
     """Each method returns an expression for a format and the end behind it, one of ``ends``; none: there is no end."""
 
-    def __init__(self, rules: Rules, tokenizer: Tokenizer) -> None:
+    def __init__(self, rules: Rules, tokenizer: Tokenizer, *, closed: bool) -> None:
         self._rules = rules
+        self._closed = closed
+        self._written = 0
         self._tokens = re.compile(
             "|".join(map(re.escape, sorted(tokenizer.added_ids, key=len, reverse=True))) or "(?!)"
         )
@@ -102,7 +115,10 @@ class _Writer:
             raise StructureError(f"{place}: nested more than {_MOST_DEPTH} deep")
         if not isinstance(kind, str) or kind not in self._writers:
             raise StructureError(f"{place}: type must be one of {', '.join(self._writers)}, not {str(kind)[:40]!r}")
-        return self._writers[kind](form, ends, place, depth + 1)
+        self._spend(_PER_FORMAT)
+        text = self._writers[kind](form, ends, place, depth + 1)
+        self._spend(len(text))
+        return text
 
     # What holds no others
 
@@ -115,6 +131,8 @@ class _Writer:
         schema = form.get("json_schema")
         if not isinstance(schema, (dict, bool)):
             raise StructureError(f"{place}.json_schema must be a JSON Schema")
+        if self._closed and isinstance(schema, dict):
+            schema = {CLOSED: True, **schema}
         return self._then(json_value(schema), ends)
 
     def _regex(self, form: dict[str, Any], ends: tuple[str, ...], place: str, depth: int) -> str:
@@ -216,12 +234,18 @@ class _Writer:
 
     def _literal(self, text: str) -> str:
         """``text`` with the tokens in it as these."""
+        self._spend(len(text))
         found, position = [], 0
         for match in self._tokens.finditer(text):
             found += [literal(text[position : match.start()])] if match.start() > position else []
             found.append(self._rules.marker(match[0]))
             position = match.end()
         return " ".join([*found, *([literal(text[position:])] if position < len(text) or not found else [])])
+
+    def _spend(self, characters: int) -> None:
+        self._written += characters
+        if self._written > _MOST_WRITTEN:
+            raise StructureError("it is too large; send fewer or simpler tags, and fewer triggers")
 
     def _name(self, base: str) -> str:
         self._number += 1
@@ -243,6 +267,8 @@ def _list(form: dict[str, Any], name: str, place: str) -> list[Any]:
     value = form.get(name)
     if not isinstance(value, list) or not value:
         raise StructureError(f"{place}.{name} must be a list with at least one element")
+    if len(value) > _MOST_ELEMENTS:
+        raise StructureError(f"{place}.{name} has {len(value)} elements; send at most {_MOST_ELEMENTS}")
     return value
 
 

@@ -1,0 +1,34 @@
+"""The conversation behind a response that is kept is no longer than a request may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from blade_llm.api.common.errors import ApiError
+from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
+from blade_llm.api.responses.memory import Kept, earlier_items, keep
+
+
+def _context(folder: Path, limit: int) -> Any:
+    store = ResponseStore(ResponseStoreOptions(folder=str(folder / "kept")))
+    return SimpleNamespace(responses=store, max_body_bytes=limit)
+
+
+def test_a_conversation_of_many_turns_has_a_limit(tmp_path: Path) -> None:
+    context = _context(tmp_path, 900)
+    names = [f"resp_{number:032x}" for number in range(4)]
+    for name, previous in zip(names, [None, *names], strict=False):
+        said = [{"role": "assistant", "content": "b" * 100}]
+        tools = [{"type": "function", "name": "c" * 10_000}]  # comes in every turn, and is no part of it
+        body = {"id": name, "output": said, "tools": tools}
+        keep(context, Kept(owner="me", previous=previous, input=[{"content": "a" * 100}], response=body))
+    assert len(earlier_items(context, names[2], "me")) == 6
+    with pytest.raises(ApiError, match="exceeds 900 bytes") as caught:
+        earlier_items(context, names[3], "me")
+    assert (caught.value.status, caught.value.detail.param) == (400, "previous_response_id")
+    with pytest.raises(ApiError, match="not found"):
+        earlier_items(context, names[2], "another")
