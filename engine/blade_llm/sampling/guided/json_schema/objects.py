@@ -33,6 +33,7 @@ class Keys:
         listed: one of them lists keys, be it none.
         others: one of them says itself what other keys there are.
         alternatives: not all of them hold at once.
+        named: one of them has ``propertyNames``.
     """
 
     names: dict[str, None] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Keys:
     listed: bool = False
     others: bool = False
     alternatives: bool = False
+    named: bool = False
 
     def add(self, schema: dict[str, Any], resolve: Resolve, steps: Steps) -> None:
         """Those of ``schema`` and of all that it combines."""
@@ -64,7 +66,8 @@ class Keys:
         self.names |= dict.fromkeys(schema.get("required", ()))
         self.patterns |= dict.fromkeys(schema.get("patternProperties", ()))
         self.least = max(self.least, schema.get("minProperties", 0))
-        self.others |= schema.get("additionalProperties", False) is not False or "propertyNames" in schema
+        self.named |= "propertyNames" in schema
+        self.others |= schema.get("additionalProperties", False) is not False or self.named
         self.alternatives |= "anyOf" in schema or "oneOf" in schema
 
 
@@ -82,9 +85,14 @@ def is_composed(schema: dict[str, Any]) -> bool:
     return bool(combining) and not (alone and not any(keyword in schema for keyword in _OWN))
 
 
-def closing(keys: Keys) -> dict[str, Any] | None:
-    """A schema of objects with ``keys`` and no others; None where that cannot be meant."""
-    if keys.others or not keys.listed or (keys.least > len(keys.names) and not keys.patterns):
+def closing(keys: Keys, *, sealed: bool) -> dict[str, Any] | None:
+    """A schema of objects with ``keys`` and no others; None where that cannot be meant.
+
+    ``sealed``: the schema says so itself, by ``unevaluatedProperties``.
+    """
+    if keys.others:
+        return None
+    if not sealed and (not keys.listed or (keys.least > len(keys.names) and not keys.patterns)):
         return None
     made: dict[str, Any] = {"properties": dict.fromkeys(keys.names, True), "additionalProperties": False}
     return made | ({"patternProperties": dict.fromkeys(keys.patterns, True)} if keys.patterns else {})
