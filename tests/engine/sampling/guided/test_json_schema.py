@@ -248,7 +248,7 @@ def test_cases_that_exclude_each_other_are_closed(driver: Driver) -> None:
         {"allOf": [_object("a", required="a"), {"properties": {"k": {"const": k}}, "required": ["k"]}]} for k in "xy"
     ]
     _check(
-        driver, {"oneOf": apart}, [{"k": "x", "a": 1}], [{"k": "z", "a": 1}, {"k": "x", "a": 1, "b": 1}], closed=True
+        driver, {"oneOf": apart}, [{"a": 1, "k": "x"}], [{"a": 1, "k": "z"}, {"a": 1, "k": "x", "b": 1}], closed=True
     )
     deep: dict[str, Any] = {"type": "null"}
     for _ in range(12):
