@@ -168,6 +168,7 @@ def test_what_a_schema_says_of_other_keys_counts(driver: Driver) -> None:
         _check(driver, {**_BASE, "additionalProperties": more}, [{"a": 1, "x": 1}], [], closed=True)
     _check(driver, {"allOf": [_BASE, {"additionalProperties": True}]}, [{"a": 1, "x": 1}], [], closed=True)
     _check(driver, {"type": "object"}, [{"x": 1}, {}], [], closed=True)
+    _check(driver, {"type": "object", **_MORE, "const": {"a": 1}}, [{"a": 1}], [{}, {"b": 1}], closed=True)
     _check(driver, {**_BASE, "x-blade-closed": False}, [{"a": 1, "x": 1}], [], closed=True)
     _check(driver, _BASE, [{"a": 1, "x": 1}], [])
     _check(driver, {}, [{"a": 1}, 5, [None]], [], closed=True)
@@ -185,6 +186,8 @@ def test_unevaluated_properties(driver: Driver, closed: bool) -> None:
         _check(driver, {**only, **shut, **defs}, [{"a": 1}], [{"a": 1, "x": 1}], closed=closed)
     _check(driver, {"type": "object", **shut}, [{}], [{"x": 1}], closed=closed)
     part = {"allOf": [{"type": "object", "properties": {"a": True}, **shut}], **_MORE}
+    with pytest.raises(GrammarSpecError, match="'r' is unsatisfiable"):
+        validate(GrammarSpec("json", json.dumps({"type": "object", "required": ["r"], **shut})))
     _check(driver, part, [{"a": 1}, {}], [{"b": 1}, {"x": 1}], closed=closed)
     with pytest.raises(GrammarSpecError, match="propertyNames"):
         validate(GrammarSpec("json", json.dumps({"allOf": [{"propertyNames": {"minLength": 1}}], **_BASE, **shut})))

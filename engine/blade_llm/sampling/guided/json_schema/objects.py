@@ -30,13 +30,14 @@ class Keys:
     """The keys that a schema and what it combines list.
 
     Attributes:
+        names: whether one of them has a schema for it; if not, it is required.
         listed: one of them lists keys, be it none.
         others: one of them says itself what other keys there are.
         alternatives: not all of them hold at once.
         named: one of them has ``propertyNames``.
     """
 
-    names: dict[str, None] = field(default_factory=dict)
+    names: dict[str, bool] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
     least: int = 0
     listed: bool = False
@@ -62,8 +63,9 @@ class Keys:
 
     def _add(self, schema: dict[str, Any]) -> None:
         self.listed |= "properties" in schema or "patternProperties" in schema
-        self.names |= dict.fromkeys(schema.get("properties", ()))
-        self.names |= dict.fromkeys(schema.get("required", ()))
+        self.names |= dict.fromkeys(schema.get("properties", ()), True)
+        for name in schema.get("required", ()):
+            self.names.setdefault(name, False)
         self.patterns |= dict.fromkeys(schema.get("patternProperties", ()))
         self.least = max(self.least, schema.get("minProperties", 0))
         self.named |= "propertyNames" in schema
@@ -94,7 +96,8 @@ def closing(keys: Keys, *, sealed: bool) -> dict[str, Any] | None:
         return None
     if not sealed and (not keys.listed or (keys.least > len(keys.names) and not keys.patterns)):
         return None
-    made: dict[str, Any] = {"properties": dict.fromkeys(keys.names, True), "additionalProperties": False}
+    names = [name for name, described in keys.names.items() if described or not sealed]
+    made: dict[str, Any] = {"properties": dict.fromkeys(names, True), "additionalProperties": False}
     return made | ({"patternProperties": dict.fromkeys(keys.patterns, True)} if keys.patterns else {})
 
 

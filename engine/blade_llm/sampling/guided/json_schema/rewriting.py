@@ -138,7 +138,7 @@ class _Rewriting:
     def _closing(
         self, schema: dict[str, Any], made: dict[str, Any], composed: bool, sealed: bool
     ) -> list[dict[str, Any]]:
-        if "additionalProperties" in schema:
+        if "additionalProperties" in schema or (not sealed and ("enum" in schema or "const" in schema)):
             return []
         if not composed and not sealed:
             if any(keyword in schema for keyword in ("$ref", *_PARTS)):
