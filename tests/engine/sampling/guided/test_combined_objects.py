@@ -75,7 +75,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 60))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))])
 def test_what_is_allowed_follows_the_schema(driver: Driver, seed: int, closed: bool) -> None:
     rng, tried = random.Random(seed), 0
     values = list(instances())
