@@ -42,8 +42,12 @@ def unique_lists(schema: dict[str, Any], resolve: Callable[[str], Any], steps: S
     if schema.get("type") != "array" or "items" not in schema or schema.keys() & _OTHER_LISTS:
         return None
     found = few_values(schema["items"], resolve, steps)
-    values = None if found is None else {as_text(value): value for value in found}
-    if values is None or len(values) > _MOST:
+    if found is None:
+        return None
+    values: dict[str, Any] = {}
+    for value in found:
+        values.setdefault(as_text(value), value)
+    if len(values) > _MOST:
         return None
     least = schema.get("minItems", 0)
     most = min(schema.get("maxItems", len(values)), len(values))
