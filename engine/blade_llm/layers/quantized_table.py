@@ -25,7 +25,9 @@ class QuantizedTable:
         self._weight = weight
         if isinstance(weight, QuantizedWeight):
             stored = weight.integers[:, 0::2] | weight.integers[:, 1::2] << _HALF if self._halves else weight.integers
-            self._weight = replace(weight, integers=weight.integers[:0], scales=weight.scales[:0], zeros=None)
+            # No view of the integers, which would keep all of them beside the halves.
+            none = weight.integers.new_empty(0, weight.columns)
+            self._weight = replace(weight, integers=none, scales=weight.scales[:0], zeros=None)
             tensors = [stored, weight.scales, *(() if weight.zeros is None else (weight.zeros,))]
         else:
             # As bytes: not every torch looks up rows of 8-bit floats.

@@ -14,7 +14,7 @@ import pytest
 
 KERNELS = {
     "layers": {"_rms_norm_kernel", "_activate_kernel", "_rope_write_kv_kernel"},
-    "caches": {"_rms_norm_kernel", "_activate_kernel", "_rope_write_kv_kernel"},
+    "caches": {"_rms_norm_kernel", "_activate_kernel", "_rope_write_kv_kernel", "pack_rows"},
     "families": {"_rms_norm_kernel", "_activate_kernel", "_layer_norm_kernel"},
     "step": {
         *("_gather_inputs_kernel", "_clear_kernel", "_count_kernel", "_penalties_kernel", "_thresholds_kernel"),
@@ -22,7 +22,7 @@ KERNELS = {
     },
     "latent": {"_rms_norm_kernel", "_rope_write_latent_kernel"},
     "experts": {"_route_kernel", "sort_by_expert", "grouped_linear", "weighted_sum"},
-    "linear": {"_one_row_kernel", "pack_rows", "_few_rows_kernel"},
+    "linear": {"_one_row_kernel", "_few_rows_kernel"},
 }
 CHOSEN = {"hopper": ["layers", "step", "experts"], "mi300": ["caches", "families", "latent", "linear"]}
 """Each part on one of the two."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+
+import numpy as np
 import pytest
 import torch
 from engine_support.quantized_checkpoints import round_weight
@@ -30,6 +33,16 @@ def test_integers(bits: int, group: int, symmetric: bool) -> None:
     share = 2 if bits <= 4 else 1
     others = rounded.scales.nbytes + (0 if zeros is None else zeros.nbytes)
     assert kept.nbytes == ROWS * HIDDEN // share + others
+
+
+def test_integers_are_not_kept_beside_their_halves() -> None:
+    integers = np.zeros((ROWS, HIDDEN), np.uint8)
+    freed = weakref.ref(integers)
+    weight = QuantizedWeight(4, torch.from_numpy(integers), torch.ones(ROWS, 1), None, HIDDEN)
+    kept = QuantizedTable(weight, torch.float32)
+    del integers, weight
+    assert freed() is None
+    assert kept.rows(IDS).eq(-8.0).all()
 
 
 def test_inputs_in_the_order_of_their_activations() -> None:

@@ -162,11 +162,13 @@ class _Walk:
 
         if "propertyNames" in schema:
             with_named_properties(schema, resolve, path / "propertyNames")
-        if schema.get("unevaluatedProperties") is False and listed_keys(schema, resolve, self._steps).alternatives:
-            raise GrammarSpecError(
-                f"{path}/unevaluatedProperties: keyword 'unevaluatedProperties' is not supported together with anyOf "
-                "or oneOf; write additionalProperties into each case"
-            )
+        if schema.get("unevaluatedProperties") is False:
+            keys = listed_keys(schema, resolve, self._steps)
+            if keys.alternatives or keys.named:
+                raise GrammarSpecError(
+                    f"{path}/unevaluatedProperties: keyword 'unevaluatedProperties' is not supported together with "
+                    "anyOf, oneOf or propertyNames; write additionalProperties into each case"
+                )
 
     def _keyword(self, schema: dict[str, Any], keyword: str, value: Any, path: Place) -> None:
         if keyword in _VALUES:

@@ -102,6 +102,10 @@ def test_names_of_properties(driver: Driver) -> None:
     _check(driver, {**named, "propertyNames": {"$ref": "#/$defs/n"}, "$defs": defs}, [{"a": 1}], [{"b": 1}])
     _check(driver, {**named, "propertyNames": {"pattern": "^x"}}, [{"x1": 1}], [{"a": 1}, {"x": None}])
     _check(driver, {**named, "propertyNames": {"format": "date"}}, [{"2024-02-29": 1}], [{"2023-02-29": 1}])
+    for name, right, wrong in (
+        ("email", "a.b@example.org", "a"), ("uri", "https://a.example:80/b", "a"), ("hostname", "a-b.example", "-a"),
+    ):  # fmt: skip
+        _check(driver, {**named, "propertyNames": {"format": name}}, [{right: 1}], [{wrong: 1}, {right: "x"}])
     _check(driver, {**named, "propertyNames": {"minLength": 2, "maxLength": 3}}, [{"ab": 1}], [{"a": 1}, {"abcd": 1}])
     _check(driver, {**named, "propertyNames": {"type": "string"}}, [{"": 1}], [{"a": None}])
     _check(driver, {"type": "object", "propertyNames": False}, [{}], [{"a": 1}])
@@ -121,10 +125,15 @@ def test_no_item_twice_where_there_are_few(driver: Driver) -> None:
     _check(driver, few, [[True], [None, False]], [[], [True, True], [True, False, None]])
     either = {"type": "array", "uniqueItems": True, "items": {"anyOf": [{"const": n} for n in range(6)]}}
     _check(driver, either, [[0, 3, 5], [1, 2]], [[1, 1]])
+    numbers = {"type": "array", "uniqueItems": True, "items": {"enum": [1, 1.0, True, [2], [2.0]]}}
+    _check(driver, numbers, [[True], [], [[2], 1]], [[1, 1], [1, 1.0], [[2], [2.0]]])
     many: dict[str, Any] = {"type": "array", "uniqueItems": True, "items": {"type": "integer"}}
     _check(driver, many, [[1, 2], [1, 1]], [["a"]])
-    root = {"properties": {"few": colors, "a/b": many}, "$defs": colors["$defs"]}
-    assert check_schema(root) == ("#/properties/a~1b/uniqueItems",)
+    listed = {**colors, "enum": [["r"], ["g", "g"]]}
+    _check(driver, listed, [["r"]], [["g"], []])
+    long = {"type": "array", "uniqueItems": True, "items": {"enum": ["x" * 200 + str(n) for n in range(7)]}}
+    root = {"properties": {"few": colors, "a/b": many, "c": listed, "d": long}, "$defs": colors["$defs"]}
+    assert sorted(check_schema(root)) == [f"#/properties/{name}/uniqueItems" for name in ("a~1b", "c", "d")]
 
 
 _BASE = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -159,6 +168,7 @@ def test_what_a_schema_says_of_other_keys_counts(driver: Driver) -> None:
         _check(driver, {**_BASE, "additionalProperties": more}, [{"a": 1, "x": 1}], [], closed=True)
     _check(driver, {"allOf": [_BASE, {"additionalProperties": True}]}, [{"a": 1, "x": 1}], [], closed=True)
     _check(driver, {"type": "object"}, [{"x": 1}, {}], [], closed=True)
+    _check(driver, {"type": "object", **_MORE, "const": {"a": 1}}, [{"a": 1}], [{}, {"b": 1}], closed=True)
     _check(driver, {**_BASE, "x-blade-closed": False}, [{"a": 1, "x": 1}], [], closed=True)
     _check(driver, _BASE, [{"a": 1, "x": 1}], [])
     _check(driver, {}, [{"a": 1}, 5, [None]], [], closed=True)
@@ -166,6 +176,21 @@ def test_what_a_schema_says_of_other_keys_counts(driver: Driver) -> None:
     both = {"allOf": [_BASE, _MORE], "unevaluatedProperties": False}
     _check(driver, both, [{"a": 1, "b": 1}], [{"a": 1, "x": 1}])
     _check(driver, {"type": "array", "prefixItems": [True], "unevaluatedItems": False}, [[1]], [[1, 2]])
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_unevaluated_properties(driver: Driver, closed: bool) -> None:
+    """Also where a schema that refers to others, or is a part of another, says so of itself alone."""
+    shut, defs = {"unevaluatedProperties": False}, {"$defs": {"b": _BASE}}
+    for only in ({"$ref": "#/$defs/b"}, {"allOf": [{"$ref": "#/$defs/b"}]}):
+        _check(driver, {**only, **shut, **defs}, [{"a": 1}], [{"a": 1, "x": 1}], closed=closed)
+    _check(driver, {"type": "object", **shut}, [{}], [{"x": 1}], closed=closed)
+    part = {"allOf": [{"type": "object", "properties": {"a": True}, **shut}], **_MORE}
+    with pytest.raises(GrammarSpecError, match="'r' is unsatisfiable"):
+        validate(GrammarSpec("json", json.dumps({"type": "object", "required": ["r"], **shut})))
+    _check(driver, part, [{"a": 1}, {}], [{"b": 1}, {"x": 1}], closed=closed)
+    with pytest.raises(GrammarSpecError, match="propertyNames"):
+        validate(GrammarSpec("json", json.dumps({"allOf": [{"propertyNames": {"minLength": 1}}], **_BASE, **shut})))
 
 
 def test_closed_objects_that_contain_themselves(driver: Driver) -> None:
@@ -187,13 +212,61 @@ def test_one_of_cases_that_are_references(driver: Driver) -> None:
         validate(GrammarSpec("json", json.dumps({**told_apart, "$defs": {"a": case("a"), "b": case("a")}})))
 
 
+def _object(*listed: str, required: str = "", **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": dict.fromkeys(listed, True), "required": list(required), **more}
+
+
+@pytest.mark.parametrize("referred", [False, True])
 @pytest.mark.parametrize(
-    ("most", "places"), [(None, None), (None, 2), (5, None), (5, 2), (3, 3), (100, None), (40, 40), (8, 0)]
+    ("first", "second"),
+    [
+        (_object("a"), _object("b", required="b")),
+        (_object("a", required="a"), _object("a", "b", required="ab")),
+        (_object("a", required="ab"), _object("a", "b", required="ab")),
+        (_object("a", propertyNames={"enum": ["a", "b"]}), _object("b", required="b")),
+        (_object("a", minProperties=2, required="a"), _object("a", "b", required="ab")),
+        (
+            {"type": "object", "properties": {"k": {"const": 1}}, "required": ["k"]},
+            {"type": "object", "properties": {"k": {"const": 1.0}}, "required": ["k"]},
+        ),
+    ],
+)
+def test_that_objects_are_closed_does_not_tell_cases_apart(
+    first: dict[str, Any], second: dict[str, Any], referred: bool
+) -> None:
+    """Some output of the second case would match the first as well, as the schema has it."""
+    cases = [{"$ref": "#/$defs/0"}, {"$ref": "#/$defs/1"}] if referred else [first, second]
+    schema = {"oneOf": cases, "$defs": {"0": first, "1": second}}
+    with pytest.raises(GrammarSpecError, match="oneOf"):
+        validate(with_closed_objects(GrammarSpec("json", json.dumps(schema))))
+
+
+def test_cases_that_exclude_each_other_are_closed(driver: Driver) -> None:
+    shut = _object("a", required="a", additionalProperties=False)
+    _check(driver, {"oneOf": [shut, _object("a", "b", required="ab")]}, [{"a": 1}, {"a": 1, "b": 1}], [{}], closed=True)
+    nested = [{**_object(required="v"), "properties": {"v": {"type": name}}} for name in ("string", "integer")]
+    both = {"oneOf": nested}
+    _check(driver, both, [{"v": "x"}, {"v": 1}], [{"v": None}, {"v": 1, "x": 1}], closed=True)
+    apart = [
+        {"allOf": [_object("a", required="a"), {"properties": {"k": {"const": k}}, "required": ["k"]}]} for k in "xy"
+    ]
+    _check(
+        driver, {"oneOf": apart}, [{"a": 1, "k": "x"}], [{"a": 1, "k": "z"}, {"a": 1, "k": "x", "b": 1}], closed=True
+    )
+    deep: dict[str, Any] = {"type": "null"}
+    for _ in range(12):
+        deep = {"oneOf": [{**_object(required="v"), "properties": {"v": each}} for each in (deep, {"type": "string"})]}
+    _check(driver, deep, [{"v": "x"}, {"v": {"v": "x"}}], [{"v": 1}, {"v": "x", "x": 1}], closed=True)
+
+
+@pytest.mark.parametrize(
+    ("most", "places"), [(None, None), (None, 2), (5, None), (5, 2), (3, 3), (100, None), (40, 40), (8, 0), (2, 4)]
 )
 def test_the_pattern_of_a_decimal(most: int | None, places: int | None) -> None:
     """As pydantic 2.11 to 2.13 writes it: what is made of it is a part of that, and numbers as people write them."""
     if most is not None and places is not None:
-        tail = rf"(?:\d{{0,{most - places}}}|(?=[\d.]{{1,{most + 1}}}0*$)\d{{0,{most - places}}}\.\d{{0,{places}}}0*$)"
+        whole = max(0, most - places)
+        tail = rf"(?:\d{{0,{whole}}}|(?=[\d.]{{1,{most + 1}}}0*$)\d{{0,{whole}}}\.\d{{0,{places}}}0*$)"
     elif most is not None:
         tail = rf"(?:\d{{0,{most}}}|(?=[\d.]{{1,{most + 1}}}0*$)\d*\.\d*0*$)"
     else:
@@ -202,7 +275,7 @@ def test_the_pattern_of_a_decimal(most: int | None, places: int | None) -> None:
     (made,) = without_look_aheads(original)
     assert "(?" not in made
     validate(GrammarSpec("json", json.dumps({"type": "string", "pattern": original})))
-    texts = ["0", "7", "0.5", "12", "-3.25", "+1", "99.99", "123.4", "1000", ".", "", "-", "a", "1.", ".5", "1..2"]
+    texts = ["0", "7", "0.5", "12", "-3.25", "+1", "99.99", "123.4", "1000", ".", "", "-", "a", "1.", ".5", "0.1234"]
     for text in texts:
         if re.search(made, text):
             Decimal(text)
@@ -216,6 +289,19 @@ def test_look_aheads_at_the_beginning_are_patterns(driver: Driver) -> None:
     _check(driver, password, ["aB3", "ABC12"], ["abc", "AB", "abc1", "A1 b"])
     assert without_look_aheads("^(?=a)b|c") == ["^(?=a)b|c"]
     assert without_look_aheads("(?:a|b)+") == ["(?:a|b)+"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"enum": 5}, {"$ref": 5}, {"$ref": ["a"]}, {"anyOf": []}, {"enum": []}, {"properties": 1, "type": "object"},
+        {"type": "object", "properties": {"a": True}, "required": 5}, {"type": "object", "properties": {"a": [1]}}, 5,
+    ],
+)  # fmt: skip
+def test_contents_of_no_known_form_are_any_json(driver: Driver, content: Any) -> None:
+    """``contentSchema`` is an annotation, which nothing has checked."""
+    schema = {"type": "string", "contentMediaType": "application/json", "contentSchema": content}
+    _check(driver, schema, ['{"b": 1}', "2"], ["{"])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "null", "nonsense", "{}", ' {"type": "object"}'])

@@ -64,22 +64,28 @@ class _Expressions:
         self._steps = steps
 
     def of(self, schema: Any, depth: int) -> str | None:
-        """None: not known."""
+        """None: not known, or too long. Nothing has checked ``schema``, which is an annotation."""
+        found = self._of(schema, depth)
+        return None if found is None or len(found) > _LONGEST else found
+
+    def _of(self, schema: Any, depth: int) -> str | None:
         self._steps.take()
         if schema is True or schema == {}:
             return _any(_LEVELS)
         if not isinstance(schema, dict) or depth == 0:
             return None
         keywords = schema.keys() - _PLAIN
-        if keywords == {"$ref"}:
+        if keywords == {"$ref"} and isinstance(schema["$ref"], str):
             return self.of(self._resolve(schema["$ref"]), depth - 1)
         name = schema.get("type")
         if keywords <= {"enum", "const"} and keywords:
             values = [schema["const"]] if "const" in schema else schema["enum"]
+            if not isinstance(values, list) or not values:
+                return None
             return "(" + "|".join(re.escape(json.dumps(value, ensure_ascii=False)) for value in values) + ")"
-        if keywords == {"anyOf"} and isinstance(schema["anyOf"], list):
-            cases = [self.of(case, depth - 1) for case in schema["anyOf"]]
-            return None if None in cases else f"({'|'.join(case for case in cases if case is not None)})"
+        if keywords == {"anyOf"} and isinstance(schema["anyOf"], list) and schema["anyOf"]:
+            cases = self._all(schema["anyOf"], depth)
+            return None if cases is None else f"({'|'.join(cases)})"
         if not isinstance(name, str):
             return None
         if name in _TYPES and not keywords:
@@ -93,18 +99,27 @@ class _Expressions:
 
     def _object(self, schema: dict[str, Any], depth: int) -> str | None:
         """Every listed property, in order; without any, those that ``additionalProperties`` speaks of."""
-        properties = schema.get("properties", {})
-        if not isinstance(properties, dict):
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        if not isinstance(properties, dict) or not isinstance(required, list):
             return None
         if not properties:
             value = self.of(schema.get("additionalProperties", True), depth - 1)
             return None if value is None else _some(f"{_STRING}: {value}")
-        if not set(schema.get("required", ())) <= set(properties):
+        if not all(key in properties for key in required if isinstance(key, str)):
             return None
-        pairs = []
-        for key, value in properties.items():
-            expression = self.of(value, depth - 1)
-            if expression is None:
+        values = self._all(list(properties.values()), depth)
+        if values is None:
+            return None
+        names = (re.escape(json.dumps(key, ensure_ascii=False)) for key in properties)
+        return r"\{" + ", ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True)) + r"\}"
+
+    def _all(self, schemas: list[Any], depth: int) -> list[str] | None:
+        """Of each the expression; None where one is not known, or all together are too long."""
+        found, characters = [], 0
+        for schema in schemas:
+            expression = self.of(schema, depth - 1)
+            characters += _LONGEST if expression is None else len(expression)
+            if expression is None or characters > _LONGEST:
                 return None
-            pairs.append(f"{re.escape(json.dumps(key, ensure_ascii=False))}: {expression}")
-        return r"\{" + ", ".join(pairs) + r"\}"
+            found.append(expression)
+        return found

@@ -97,6 +97,18 @@ _BOUNDS: Final[dict[str, dict[str, Any]]] = {
 }
 EXACT: Final[dict[str, dict[str, Any]]] = {name: {"pattern": f"^({text})$"} for name, text in _TEXTS.items()} | _BOUNDS
 """Format → keywords that mean it."""
+_LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+_HOST: Final = rf"{_LABEL}(\.{_LABEL}){{0,4}}"
+_ATOM: Final = "[A-Za-z0-9_+-]{1,30}"
+_NATIVE_NAMES: Final = {
+    "uuid": f"{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}",
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "hostname": _HOST,
+    "email": rf"{_ATOM}(\.{_ATOM})?@{_HOST}",
+    "uri": rf"[a-z][a-z0-9+-]{{0,14}}://{_HOST}(:[0-9]{{1,4}})?(/[A-Za-z0-9._~-]{{0,60}}){{0,8}}",
+}
+"""Of :data:`NATIVE`, as far as names of properties may be: not all that there are."""
 FOLLOWED: Final = sorted(NATIVE | EXACT.keys())
 """All formats that change outputs."""
 
@@ -106,5 +118,4 @@ def names_pattern(name: str) -> str | None:
     found: str | None = EXACT.get(name, {}).get("pattern")
     if found is not None:
         return found
-    by_hand = {"uuid": f"{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}", "ipv4": _IPV4, "ipv6": _IPV6}
-    return f"^({by_hand[name]})$" if name in by_hand else None
+    return f"^({_NATIVE_NAMES[name]})$" if name in _NATIVE_NAMES else None

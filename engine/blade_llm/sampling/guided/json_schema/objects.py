@@ -30,17 +30,20 @@ class Keys:
     """The keys that a schema and what it combines list.
 
     Attributes:
+        names: whether one of them has a schema for it; if not, it is required.
         listed: one of them lists keys, be it none.
         others: one of them says itself what other keys there are.
         alternatives: not all of them hold at once.
+        named: one of them has ``propertyNames``.
     """
 
-    names: dict[str, None] = field(default_factory=dict)
+    names: dict[str, bool] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
     least: int = 0
     listed: bool = False
     others: bool = False
     alternatives: bool = False
+    named: bool = False
 
     def add(self, schema: dict[str, Any], resolve: Resolve, steps: Steps) -> None:
         """Those of ``schema`` and of all that it combines."""
@@ -60,11 +63,13 @@ class Keys:
 
     def _add(self, schema: dict[str, Any]) -> None:
         self.listed |= "properties" in schema or "patternProperties" in schema
-        self.names |= dict.fromkeys(schema.get("properties", ()))
-        self.names |= dict.fromkeys(schema.get("required", ()))
+        self.names |= dict.fromkeys(schema.get("properties", ()), True)
+        for name in schema.get("required", ()):
+            self.names.setdefault(name, False)
         self.patterns |= dict.fromkeys(schema.get("patternProperties", ()))
         self.least = max(self.least, schema.get("minProperties", 0))
-        self.others |= schema.get("additionalProperties", False) is not False or "propertyNames" in schema
+        self.named |= "propertyNames" in schema
+        self.others |= schema.get("additionalProperties", False) is not False or self.named
         self.alternatives |= "anyOf" in schema or "oneOf" in schema
 
 
@@ -82,11 +87,17 @@ def is_composed(schema: dict[str, Any]) -> bool:
     return bool(combining) and not (alone and not any(keyword in schema for keyword in _OWN))
 
 
-def closing(keys: Keys) -> dict[str, Any] | None:
-    """A schema of objects with ``keys`` and no others; None where that cannot be meant."""
-    if keys.others or not keys.listed or (keys.least > len(keys.names) and not keys.patterns):
+def closing(keys: Keys, *, sealed: bool) -> dict[str, Any] | None:
+    """A schema of objects with ``keys`` and no others; None where that cannot be meant.
+
+    ``sealed``: the schema says so itself, by ``unevaluatedProperties``.
+    """
+    if keys.others:
         return None
-    made: dict[str, Any] = {"properties": dict.fromkeys(keys.names, True), "additionalProperties": False}
+    if not sealed and (not keys.listed or (keys.least > len(keys.names) and not keys.patterns)):
+        return None
+    names = [name for name, described in keys.names.items() if described or not sealed]
+    made: dict[str, Any] = {"properties": dict.fromkeys(names, True), "additionalProperties": False}
     return made | ({"patternProperties": dict.fromkeys(keys.patterns, True)} if keys.patterns else {})
 
 

@@ -50,7 +50,7 @@ def _decimal(found: re.Match[str]) -> str:
     if digits > _MOST_DIGITS:
         return r"^[+-]?[0-9]{1,30}(\.[0-9]{1,30})?$"
     if found["after"] is not None:
-        after = int(found["after"])
+        after = min(int(found["after"]), digits)
         whole = digits - after
         before = rf"(0|[1-9][0-9]{{0,{whole - 1}}})" if whole > 0 else "0"
         return rf"^[+-]?{before}{_fraction(after)}$"

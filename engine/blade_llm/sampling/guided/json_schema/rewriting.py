@@ -69,7 +69,9 @@ class _Rewriting:
         return self._references.resolve(reference, "#")
 
     def _reference(self, reference: str, part: bool) -> str:
-        schema = self._resolve(reference)
+        return self._named(self._resolve(reference), part)
+
+    def _named(self, schema: Any, part: bool) -> str:
         key = (id(schema), part)
         if key not in self._names:
             self._names[key] = str(len(self._names))
@@ -87,7 +89,8 @@ class _Rewriting:
             schema = self._unique(schema)
         if "propertyNames" in schema:
             schema = with_named_properties(schema, self._resolve, "#")
-        composed = is_composed(schema)
+        sealed = schema.get("unevaluatedProperties") is False
+        composed = is_composed(schema) or (sealed and any(keyword in schema for keyword in ("$ref", *_PARTS)))
         made = {key: value for key, value in schema.items() if key in _COPIED}
         for keyword in _ONE:
             if keyword in schema:
@@ -103,12 +106,18 @@ class _Rewriting:
         for keyword in _PARTS:
             if keyword in schema:
                 only_one = keyword == "oneOf" and "anyOf" not in schema and self._only_one(schema, inside)
-                made["anyOf" if only_one else keyword] = [self._schema(value, part=inside) for value in schema[keyword]]
+                as_part = inside or (keyword == "oneOf" and not only_one)
+                made["anyOf" if only_one else keyword] = [
+                    self._schema(value, part=as_part) for value in schema[keyword]
+                ]
         further = self._texts(schema, made)
+        if self._closed and not inside and "oneOf" in made:
+            # It is the open cases that have to exclude each other: closed ones may do so where the schema's do not.
+            further.append({"anyOf": [{"$ref": self._named(value, False)} for value in schema["oneOf"]]})
         if schema.get("unevaluatedItems") is False and "items" not in schema:
             made["items"] = False
-        if not part and (self._closed or schema.get("unevaluatedProperties") is False):
-            further += self._closing(schema, made, composed)
+        if sealed or (self._closed and not part):
+            further += self._closing(schema, made, composed, sealed)
         if further:
             made["allOf"] = [*made.get("allOf", []), *further]
         return made
@@ -126,15 +135,17 @@ class _Rewriting:
             raise GrammarSpecError("uniqueItems: there are fewer different items than minItems; leave one of them out")
         return {**rest(schema), "enum": lists}
 
-    def _closing(self, schema: dict[str, Any], made: dict[str, Any], composed: bool) -> list[dict[str, Any]]:
-        if "additionalProperties" in schema:
+    def _closing(
+        self, schema: dict[str, Any], made: dict[str, Any], composed: bool, sealed: bool
+    ) -> list[dict[str, Any]]:
+        if "additionalProperties" in schema or (not sealed and ("enum" in schema or "const" in schema)):
             return []
-        if not composed:
+        if not composed and not sealed:
             if any(keyword in schema for keyword in ("$ref", *_PARTS)):
                 return []  # those are closed, each
             if "properties" not in schema and "patternProperties" not in schema:
                 return []
-        found = closing(listed_keys(schema, self._resolve, self._steps))
+        found = closing(listed_keys(schema, self._resolve, self._steps), sealed=sealed)
         if found is None:
             return []
         if composed:
