@@ -66,7 +66,7 @@ def stored_weight(name: str) -> tuple[dict[str, Tensor], Tensor, TensorPart]:
     assert made is not None
     assert forms is not None
     tensors, numbers = dict(made[0]), made[1]
-    form = forms("model.layers.0.mlp.up_proj")
+    form = forms.linear("model.layers.0.mlp.up_proj")
     assert form is not None
     form = form.found_in("model.layers.0.mlp.up_proj", tensors)
     return tensors, numbers, TensorPart("model.layers.0.mlp.up_proj.weight", (OUTPUTS, INPUTS), form=form)
