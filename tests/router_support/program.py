@@ -16,9 +16,11 @@ DESCRIPTORS = 256
 async def ports_of(log: asyncio.StreamReader) -> tuple[int, int]:
     """The public port and the admin port of a router that is starting, as its log says."""
     port = admin = 0
+    said = ""
     while not (port and admin):
         line = (await log.readline()).decode()
-        assert line, "the router ended before it listened"
+        assert line, f"the router ended before it listened:\n{said}"
+        said += line
         if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
             port = int(found[1])
         if found := re.search(r"admin port: http://127\.0\.0\.1:(\d+)", line):

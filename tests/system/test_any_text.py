@@ -44,11 +44,13 @@ TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-async def test_every_character_passes_and_no_half_of_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_character_passes_and_no_half_of_one(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "blade_router")
     model = write_tool_model(tmp_path / "tiny-chat")
     log = tmp_path / "access.log"
-    with running_server(tmp_path / "server", model, "--max_num_seqs", "8", "--log_level", "DEBUG") as server:
+    with running_server(tmp_path_factory.mktemp("s"), model, "--max_num_seqs", "8", "--log_level", "DEBUG") as server:
         endpoint = EndpointConfig(url=server.url, internal_url=server.internal_url, name="a", revision="r")
         direct = httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False)
         async with direct, serving(endpoints=(endpoint,), wait=False, access_log=str(log)) as router:
