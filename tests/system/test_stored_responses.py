@@ -9,7 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from benchmarks.fleet import Fleet, engine, router
+from benchmarks.fleet import Fleet, Program, engine, router
+from engine_support.exposition import read_exposition
+from engine_support.server_process import wait_until
+
+from blade_protocol import metrics
 
 QUESTIONS = ["What does len do?", "And abs?", "And sum?", "And max?"]
 
@@ -24,10 +28,17 @@ def two_replicas(tmp_path: Path) -> Iterator[tuple[Fleet, Path]]:
     try:
         for program in [*engines, front]:
             program.wait_healthy()
+        wait_until(lambda: _num_up(front) == len(engines))
         yield Fleet(engines, front), config
     finally:
         for program in [front, *engines]:
             program.kill()
+
+
+def _num_up(front: Program) -> float:
+    """Engines that the router may choose."""
+    counts = read_exposition(httpx.get(f"{front.internal_url}/metrics", timeout=20).text)
+    return sum(value for name, value in counts.items() if name.startswith(metrics.ROUTER_ENDPOINT_UP))
 
 
 def _ask(url: str, **fields: Any) -> httpx.Response:
@@ -58,6 +69,7 @@ def test_conversations_stay_on_the_engine_that_keeps_them(two_replicas: tuple[Fl
     again = router(tmp_path / "another", "--config", str(config))
     try:
         again.wait_healthy()
+        wait_until(lambda: _num_up(again) == len(fleet.engines))
         for thread in threads:
             assert httpx.get(f"{again.url}/v1/responses/{thread[-1]['id']}", timeout=20).json() == thread[-1]
         fleet.engines[0].kill()
