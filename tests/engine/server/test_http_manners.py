@@ -94,7 +94,7 @@ def test_head_is_what_get_is_without_the_body(server: ServerProcess, path: str) 
         ("PUT", "/v1/models", "get, head"),
         ("OPTIONS", "/v1/models/a/b", "get, head"),
         ("DELETE", "/ping", "get, head, post"),
-        ("PUT", "/v1/responses/resp_1", "delete, get, post"),
+        ("PUT", "/v1/responses/resp_1", "delete, get, head, post"),
     ],
 )
 def test_a_405_says_what_is_allowed(server: ServerProcess, method: str, path: str, allowed: str) -> None:
