@@ -15,6 +15,7 @@ from e2e.support.images import REPOSITORY, Images
 from e2e.support.images import images as image_references
 from e2e.support.namespaces import OF_A_TEST, discard_namespace, wait_for_discarded
 from e2e.support.namespaces import make_namespace as make_namespace
+from e2e.support.waiting import until_served
 
 FAILED = pytest.StashKey[bool]()
 
@@ -52,7 +53,7 @@ def crd(cluster: Cluster) -> None:
     """Our kinds, ready for use."""
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(REPOSITORY / "crds"))
     kinds = "llmservices.serving.bladellm.io", "loraadapters.serving.bladellm.io"
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", *kinds)
+    until_served(cluster, *kinds)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from typing import Any, Final
 from blade_operator.model.controllers import LEADER_WORKER_SET, LEADER_WORKER_SET_VERSION
 from blade_operator.model.objects import Object
 from e2e.cluster import Cluster
+from e2e.support.waiting import until_served
 
 GROUP: Final = LEADER_WORKER_SET_VERSION.partition("/")[0]
 PLURAL: Final = "leaderworkersets"
@@ -71,7 +72,7 @@ def installed(cluster: Cluster) -> Iterator[None]:
     """The kind is there meanwhile."""
     obj = definition()
     cluster.apply(obj)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", obj["metadata"]["name"])
+    until_served(cluster, obj["metadata"]["name"])
     try:
         yield
     finally:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from e2e.cluster import Cluster
+
 T = TypeVar("T")
 
 
@@ -37,3 +39,15 @@ def until(
         if last_chance:
             raise TimedOut(f"{what}: not within {timeout:g} s; last seen: {seen!r}")
         time.sleep(pause)
+
+
+def until_served(cluster: Cluster, *kinds: str) -> None:
+    """Wait until the API server serves these custom resource definitions. ``kubectl wait`` fails for one whose status it
+    sees before the first condition stands there."""
+
+    def served() -> bool:
+        found = cluster.json("get", "crd", *kinds)
+        conditions = [(each.get("status") or {}).get("conditions") or () for each in found.get("items", [found])]
+        return all(any(one["type"] == "Established" and one["status"] == "True" for one in each) for each in conditions)
+
+    until(served, 60, f"{', '.join(kinds)} served")
