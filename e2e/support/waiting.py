@@ -42,8 +42,8 @@ def until(
 
 
 def until_served(cluster: Cluster, *kinds: str) -> None:
-    """Wait until the API server serves these custom resource definitions. ``kubectl wait`` fails for one whose status it
-    sees before the first condition stands there."""
+    """Wait until the API server serves these custom resource definitions. ``kubectl wait`` fails for one whose status
+    has no conditions yet."""
 
     def served() -> bool:
         found = cluster.json("get", "crd", *kinds)
