@@ -28,6 +28,7 @@ from blade_llm.api.tools.grammar import tag_writer
 from blade_llm.api.tools.offered import ignored_tools
 from blade_llm.api.tools.parsing import guided, offered_tools, output_parsing
 from blade_llm.api.tools.serializer import CallIds, ParsedChatSerializer
+from blade_llm.api.tools.use import ToolUse
 
 _NO_MORE: Final = {"logprobs": None, "finish_reason": None}
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
@@ -75,8 +76,8 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     return await respond(context, request, chat, [prompt], serializer, search, "messages", stream)
 
 
-async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search) -> Prompt:
-    """The conversation as tokens, with sampling parameters and parsing. Raises :class:`ApiError` 400."""
+async def rendered(context: ServerContext, chat: ChatRequest) -> tuple[ToolUse | None, str]:
+    """The tools that a chat offers, and its conversation as the template writes it. Raises :class:`ApiError` 400."""
     tools = offered_tools(
         context.model,
         chat.tools,
@@ -84,7 +85,12 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         parallel=chat.parallel_tool_calls,
         own_template=chat.chat_template is not None,
     )
-    text = await render(context, chat, tools)
+    return tools, await render(context, chat, tools)
+
+
+async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search) -> Prompt:
+    """The conversation as tokens, with sampling parameters and parsing. Raises :class:`ApiError` 400."""
+    tools, text = await rendered(context, chat)
     token_ids = await encode_text(
         context.model.tokenizer,
         text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -150,16 +150,21 @@ def submit(
     )
 
 
+async def take_all(context: ServerContext, result: GenerationResult, take: Callable[[ChoiceUpdate], object]) -> None:
+    """Hand every update to ``take`` until all choices have ended, and measure the request, however it ends."""
+    try:
+        while not result.finished:
+            for update in await result.next():
+                take(update)
+    finally:
+        context.metrics.observe(result)
+
+
 async def _whole_response(
     context: ServerContext, result: GenerationResult, serializer: ResponseSerializer, search: Search
 ) -> Response:
     updates: list[list[ChoiceUpdate]] = [[] for _ in result.choices]
-    try:
-        while not result.finished:
-            for update in await result.next():
-                updates[update.index].append(update)
-    finally:
-        context.metrics.observe(result)
+    await take_all(context, result, lambda update: updates[update.index].append(update))
     choices = [merge(of_choice) for of_choice in updates]
     if search.ranked:
         starts = range(0, len(choices), search.samples)

@@ -10,14 +10,13 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.chat import chat_prompt
+from blade_llm.api.chat import chat_prompt, rendered
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.common.unknown_fields import note_left_out
-from blade_llm.api.conversation import render
-from blade_llm.api.generation.generate import encode, submit
+from blade_llm.api.generation.generate import encode, submit, take_all
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.prompt_tokens import encode_text
 from blade_llm.api.generation.result import GenerationResult
@@ -29,7 +28,6 @@ from blade_llm.api.messages.output import Envelope, Output
 from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest, PromptFields, parse_request, thinks
 from blade_llm.api.messages.stream import MessageEvents
 from blade_llm.api.messages.tools import left_out, places
-from blade_llm.api.tools.parsing import offered_tools
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
 
@@ -73,12 +71,8 @@ async def create(context: ServerContext, request: Request) -> Response:
         ends_context=fields.max_tokens > room,
     )
     if fields.stream:
-        response = await streamed(MessageEvents(context, result, envelope, output, number), result, stream)
-    else:
-        response = await run_unary(
-            result.generation, request.receive, _whole_message(context, result, envelope, output)
-        )
-    return response
+        return await streamed(MessageEvents(context, result, envelope, output, number), result, stream)
+    return await run_unary(result.generation, request.receive, _whole_message(context, result, envelope, output))
 
 
 async def count_tokens(context: ServerContext, request: Request) -> Response:
@@ -125,14 +119,7 @@ async def _prompt(context: ServerContext, fields: MessagesRequest, chat: ChatReq
 
 async def _count(context: ServerContext, chat: ChatRequest) -> int:
     """Tokens of the prompt. Raises :class:`ApiError` 400, also for one that is far longer than the context."""
-    tools = offered_tools(
-        context.model,
-        chat.tools,
-        chat.tool_choice,
-        parallel=chat.parallel_tool_calls,
-        own_template=chat.chat_template is not None,
-    )
-    text = await render(context, chat, tools)
+    _, text = await rendered(context, chat)
     limit = _COUNTED * context.max_model_len
     return len(
         await encode_text(context.model.tokenizer, text, add_special_tokens=False, limit=limit, param="messages")
@@ -142,10 +129,5 @@ async def _count(context: ServerContext, chat: ChatRequest) -> int:
 async def _whole_message(
     context: ServerContext, result: GenerationResult, envelope: Envelope, output: Output
 ) -> Response:
-    try:
-        while not result.finished:
-            for update in await result.next():
-                output.add(update)
-    finally:
-        context.metrics.observe(result)
+    await take_all(context, result, output.add)
     return Response(encode(envelope.ended(output, result)), media_type="application/json")

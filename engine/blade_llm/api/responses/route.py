@@ -16,7 +16,7 @@ from blade_llm.api.chat import chat_prompt
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.unknown_fields import note_left_out
-from blade_llm.api.generation.generate import encode, submit
+from blade_llm.api.generation.generate import encode, submit, take_all
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.generation.resumable import resumable, seeded, streamed
@@ -108,12 +108,7 @@ async def _whole_response(
     output: Output,
     ended: Callable[[dict[str, Any]], None],
 ) -> Response:
-    try:
-        while not result.finished:
-            for update in await result.next():
-                output.add(update)
-    finally:
-        context.metrics.observe(result)
+    await take_all(context, result, output.add)
     body = envelope.ended(output, result)
     ended(body)
     return Response(encode(body), media_type="application/json")
