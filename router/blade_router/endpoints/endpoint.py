@@ -31,7 +31,7 @@ class Endpoint:
         "public_name",
         "removed",
         "report",
-        "response_mark",
+        "response_tag",
         "room",
         "suspects",
         "tokens_in_flight",
@@ -69,7 +69,7 @@ class Endpoint:
         self.config = config
         self.name = self.health.name = name
         self.name_header = name.encode("ascii")
-        self.response_mark = hashlib.sha256(b"responses of " + self.name_header).hexdigest()[:8]
+        self.response_tag = hashlib.sha256(b"responses of " + self.name_header).hexdigest()[:8]
         """Begins the ids of the responses that it keeps, by which routers find it; it does not tell the name."""
         self.public_name = self.name_header
         """The same for clients: an address is none of their business."""

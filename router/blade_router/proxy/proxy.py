@@ -31,7 +31,7 @@ from blade_router.policies.load import with_room
 from blade_router.proxy.error_events import error_event, wants_stream
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected, request_ids
-from blade_router.proxy.response_holder import has_holder, holders, is_about_responses, mark_lines
+from blade_router.proxy.response_holder import has_holder, holders, is_about_responses, tag_lines
 from blade_router.proxy.retry_state import RETRIABLE, RetryState, refuses_token
 from blade_router.proxy.revisions import count_failure, count_rejection, count_response
 from blade_router.proxy.shadow import Shadows
@@ -200,7 +200,7 @@ class Proxy:
             index = self._index_for(endpoint, request) if self.kv_index is not None else None
             extra = self._token.lines() + NO_COMMENTS if endpoint.config.engine == "blade" else b""
             if about_responses and endpoint.config.engine == "blade":
-                extra += mark_lines(endpoint, admission.key_name)
+                extra += tag_lines(endpoint, admission.key_name)
             if ids and supports_resume(endpoint):
                 extra += ids
             if index is not None:

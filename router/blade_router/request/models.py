@@ -18,7 +18,7 @@ from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
 from blade_router.request.output_size import outputs, token_limit
 from blade_router.request.request import ClientRequest
-from blade_router.request.response_ids import BELOW_RESPONSES, mark_in
+from blade_router.request.response_ids import BELOW_RESPONSES, tag_in
 from blade_router.request.rewrite import insert_text, set_fields
 from blade_router.request.routes import SCORING, check_kinds
 
@@ -117,8 +117,8 @@ class Catalog:
             Refused: 400, it has to name one.
         """
         if request.method != "POST" or request.path.startswith(BELOW_RESPONSES):  # e.g. to cancel one
-            mark = mark_in(request.response_id)
-            found = (each.config.service for each in self._endpoints.all if mark and each.response_mark == mark)
+            tag = tag_in(request.response_id)
+            found = (each.config.service for each in self._endpoints.all if tag and each.response_tag == tag)
             return Target(next(found, self.services[0]))
         message = "you must provide a model parameter: this router serves several models"
         if self._only is not None:  # the same for every client: a key that may not use all of them was refused before

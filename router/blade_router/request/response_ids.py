@@ -1,6 +1,6 @@
-"""Which engine keeps a response: its id begins with the mark of the endpoint that made it.
+"""Which engine keeps a response: its id begins with the tag of the endpoint that made it.
 
-The router sends the mark with the request, and the engine puts it into the id. So no router has to remember anything:
+The router sends the tag with the request, and the engine puts it into the id. So no router has to remember anything:
 each one finds the endpoint again, also after a restart, as long as the endpoint has its name.
 """
 
@@ -10,12 +10,12 @@ from typing import Final
 from blade_protocol import paths
 
 BELOW_RESPONSES: Final = paths.RESPONSES + "/"
-_MARKED: Final = re.compile(r"resp_([0-9a-f]{8})_[0-9a-f]{32}")
+_TAGGED: Final = re.compile(r"resp_([0-9a-f]{8})_[0-9a-f]{32}")
 
 
-def mark_in(response_id: str) -> str:
-    """The mark of the endpoint that made a response; empty where the id has none."""
-    found = _MARKED.fullmatch(response_id)
+def tag_in(response_id: str) -> str:
+    """The tag of the endpoint that made a response; empty where the id has none."""
+    found = _TAGGED.fullmatch(response_id)
     return found[1] if found is not None else ""
 
 

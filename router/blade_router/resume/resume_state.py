@@ -46,7 +46,7 @@ class ResumeState:
     prompt_digest: str
     service: str
     revision: str
-    response_mark: str
+    response_tag: str
 
     def body(self, token_ids: list[list[int]]) -> bytes:
         """The body of the request to resume after ``token_ids``."""
@@ -59,7 +59,7 @@ class ResumeState:
                 seed=self.seed,
                 prompt_digest=self.prompt_digest,
                 token_ids=token_ids,
-                response_tag=self.response_mark,
+                response_tag=self.response_tag,
             )
         )
 
@@ -80,7 +80,7 @@ def read_resume_state(request: ClientRequest, headers: Headers, endpoint: Endpoi
             prompt_digest=digest.decode("latin-1"),
             service=endpoint.config.service,
             revision=endpoint.revision,
-            response_mark=endpoint.response_mark if request.path == paths.RESPONSES else "",
+            response_tag=endpoint.response_tag if request.path == paths.RESPONSES else "",
         )
     except ValueError:
         return None

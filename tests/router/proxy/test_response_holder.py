@@ -14,13 +14,13 @@ from blade_protocol.routing import EndpointConfig
 SECRET = "0123456789abcdef" * 2
 
 
-async def _mark(router: Running, engine: MockEngine) -> str:
+async def _tag(router: Running, engine: MockEngine) -> str:
     """What the engine is told to begin its ids with."""
     before = len(engine.received)
     while len(engine.received) == before:
         assert (await router.client.post("/v1/responses", json={"input": "x"})).status_code == 200
-    (mark,) = engine.received[-1].header("x-blade-response-tag")
-    return mark
+    (tag,) = engine.received[-1].header("x-blade-response-tag")
+    return tag
 
 
 def _targets(engine: MockEngine) -> list[str]:
@@ -30,11 +30,11 @@ def _targets(engine: MockEngine) -> list[str]:
 @pytest.mark.parametrize("policy", ["round-robin", "auto", "least-request"])
 async def test_they_go_to_the_one_that_keeps_it(policy: str) -> None:
     async with MockEngine("a") as first, MockEngine("b") as second, serving(first, second, policy=policy) as router:
-        marks = [await _mark(router, engine) for engine in (first, second)]
-        assert marks[0] != marks[1]
-        assert all(len(mark) == 8 for mark in marks)
-        for engine, other, mark in ((first, second, marks[0]), (second, first, marks[1])):
-            response = f"resp_{mark}_{SECRET}"
+        tags = [await _tag(router, engine) for engine in (first, second)]
+        assert tags[0] != tags[1]
+        assert all(len(tag) == 8 for tag in tags)
+        for engine, other, tag in ((first, second, tags[0]), (second, first, tags[1])):
+            response = f"resp_{tag}_{SECRET}"
             engine.received.clear()
             other.received.clear()
             for _ in range(3):
@@ -47,14 +47,14 @@ async def test_they_go_to_the_one_that_keeps_it(policy: str) -> None:
 
 
 async def test_another_router_finds_it() -> None:
-    """Nothing is remembered: the mark follows from the endpoint's name."""
+    """Nothing is remembered: the tag follows from the endpoint's name."""
     async with MockEngine("a") as first, MockEngine("b") as second:
         async with serving(first, second) as router:
-            mark = await _mark(router, second)
+            tag = await _tag(router, second)
         async with serving(second, first) as router:
             first.received.clear()
-            await router.client.get(f"/v1/responses/resp_{mark}_{SECRET}")
-    assert _targets(second)[-1] == f"/v1/responses/resp_{mark}_{SECRET}"
+            await router.client.get(f"/v1/responses/resp_{tag}_{SECRET}")
+    assert _targets(second)[-1] == f"/v1/responses/resp_{tag}_{SECRET}"
     assert first.received == []
 
 
@@ -72,10 +72,10 @@ async def test_an_engine_that_is_gone() -> None:
 
 async def test_an_engine_that_is_not_ready_is_not_replaced() -> None:
     async with MockEngine("a") as first, MockEngine("b") as second, serving(first, second) as router:
-        mark = await _mark(router, first)
+        tag = await _tag(router, first)
         await first.kill()
         second.received.clear()
-        body = {"input": "x", "previous_response_id": f"resp_{mark}_{SECRET}"}
+        body = {"input": "x", "previous_response_id": f"resp_{tag}_{SECRET}"}
         found = await router.client.post("/v1/responses", json=body)
         assert found.status_code == 503
         assert "send the whole conversation" in found.json()["error"]["message"]
@@ -86,11 +86,11 @@ async def test_an_engine_that_is_not_ready_is_not_replaced() -> None:
 async def test_what_that_engine_answers_is_final(status: int) -> None:
     """No other one could do better: nothing is taken from the budget for retries, and no one waits."""
     async with MockEngine("a") as first, MockEngine("b") as second, serving(first, second) as router:
-        mark = await _mark(router, first)
+        tag = await _tag(router, first)
         first.mode, first.status = "status", status
         second.received.clear()
         for _ in range(2):
-            body = {"input": "x", "previous_response_id": f"resp_{mark}_{SECRET}"}
+            body = {"input": "x", "previous_response_id": f"resp_{tag}_{SECRET}"}
             found = await router.client.post("/v1/responses", json=body)
             assert (found.status_code, found.json()["error"]["message"]) == (status, f"a says {status}")
         assert second.received == []
@@ -106,10 +106,10 @@ async def test_an_id_without_a_mark_goes_anywhere(name: str) -> None:
 
 async def test_a_large_body_has_its_id_read_too() -> None:
     async with MockEngine("a") as first, MockEngine("b") as second, serving(first, second) as router:
-        mark = await _mark(router, second)
+        tag = await _tag(router, second)
         first.received.clear()
         for _ in range(3):
-            body = {"input": "x" * 3_000_000, "previous_response_id": f"resp_{mark}_{SECRET}"}
+            body = {"input": "x" * 3_000_000, "previous_response_id": f"resp_{tag}_{SECRET}"}
             await router.client.post("/v1/responses", json=body)
     assert first.received == []
 
@@ -149,7 +149,7 @@ async def test_the_service_of_a_response_is_found_without_a_model() -> None:
         async with serving(endpoints=endpoints, wait=False) as router:
             for engine in (first, second):
                 (endpoint,) = (each for each in router.router.endpoints.all if each.name == engine.name)
-                found: httpx.Response = await router.client.get(f"/v1/responses/resp_{endpoint.response_mark}_{SECRET}")
+                found: httpx.Response = await router.client.get(f"/v1/responses/resp_{endpoint.response_tag}_{SECRET}")
                 assert found.status_code == 200
                 assert len(engine.received) == 1
 

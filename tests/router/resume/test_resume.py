@@ -24,7 +24,7 @@ async def test_the_stream_resumes_after_any_event(path: str, events: int) -> Non
             await stream.engine.kill()
             assert await stream.rest(stream.other()) == whole(a, named=path == "/v1/responses")
         (resumed,) = stream.other().resumed
-        marks = {endpoint.name: endpoint.response_mark for endpoint in router.router.endpoints.all}
+        tags = {endpoint.name: endpoint.response_tag for endpoint in router.router.endpoints.all}
         assert await router.metric(RESUMED) == 1
         assert await router.metric('blade_router_requests_total{code="200"}') == 1
     assert resumed == {
@@ -35,7 +35,7 @@ async def test_the_stream_resumes_after_any_event(path: str, events: int) -> Non
         "seed": 6,
         "prompt_digest": "same",
         "token_ids": [[index] for index in range(events)],
-        **({"response_tag": marks[stream.engine.name]} if path == "/v1/responses" else {}),
+        **({"response_tag": tags[stream.engine.name]} if path == "/v1/responses" else {}),
     }
 
 
