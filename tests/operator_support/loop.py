@@ -49,10 +49,14 @@ os.execv({sys.executable!r}, [{sys.executable!r}, "-m", "blade_router.app", *sys
 """
 
 
-def _heed_signals() -> None:
-    """As in a terminal: these tests themselves may run in the background, or under ``nohup``."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+# Signals as in a terminal: these tests themselves may run in the background, or under `nohup`. By a program of its own:
+# what a `preexec_fn` runs is Python in a fork of a process with many threads, which may crash.
+_HEED_SIGNALS = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Loop:
@@ -82,13 +86,15 @@ class Loop:
         self.layout.socket.unlink(missing_ok=True)  # of a loop that was killed
         with self.output.open("a") as output:
             self.process = subprocess.Popen(
-                self._argv("local", "up", "--port", str(self.port), *args),
+                [
+                    *(sys.executable, "-I", "-S", "-c", _HEED_SIGNALS),
+                    *self._argv("local", "up", "--port", str(self.port), *args),
+                ],
                 env=self.environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
-                preexec_fn=_heed_signals,
             )
         self.until(lambda: self.layout.socket.exists() or not self.alive)
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import re
-import resource
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -11,6 +10,9 @@ from collections.abc import AsyncIterator
 from router_support.serving import TEST_SECONDS
 
 DESCRIPTORS = 256
+
+# By a shell: what a `preexec_fn` runs is Python in a fork of a process with many threads, which may crash.
+_LIMITED = 'ulimit -Sn "$1" && ulimit -Hn "$2" && shift 2 && exec "$@"'
 
 
 async def ports_of(log: asyncio.StreamReader) -> tuple[int, int]:
@@ -31,14 +33,10 @@ async def ports_of(log: asyncio.StreamReader) -> tuple[int, int]:
 @contextlib.asynccontextmanager
 async def running(*flags: str, soft: int = DESCRIPTORS, hard: int = DESCRIPTORS) -> AsyncIterator[tuple[int, int, int]]:
     """A router as a process under a limit of open files: its ports, the public one first, and process id."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
     process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", _LIMITED, "sh", str(soft), str(hard)),
         *(sys.executable, "-m", "blade_router.app", "--port", "0", "--admin_port", "0", *flags),
         stderr=PIPE,
-        preexec_fn=limit,
     )
     assert process.stderr is not None
     try:
