@@ -29,7 +29,7 @@ TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTH
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiled test-compiled clients run test test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
+.PHONY: help install compiled test-compiled clients run test test-clients test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
 	bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -46,12 +46,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --editable '.[dev]'
 	@touch $@
 
-.venv-clients/.installed: examples/clients/requirements.txt
-	@$(PYTHON) -m venv .venv-clients
-	@.venv-clients/bin/pip install --quiet --disable-pip-version-check --requirement $<
-	@touch $@
-
-clients: .venv-clients/.installed ## client libraries for examples/clients, which `make test` then runs too
+clients: install ## the client libraries of tests/clients and examples/clients, in the user's cache: five minutes the first time
+	@PYTHONPATH=tests $(BIN)/python -m clients_support.environments
 
 compiled: install ## the router's hot path by mypyc, into the user's cache: two minutes
 	@$(BIN)/python -m blade_router.compiled
@@ -66,12 +62,15 @@ else
 		$(if $(IDLE_TO_ZERO),--idle_to_zero $(IDLE_TO_ZERO)) $(if $(STANDBY),--standby $(STANDBY)) --ask "What does len do?"
 endif
 
-test: install clients ## all fast tests; the router interpreted
-	$(TEST_ENV) $(BIN)/pytest -q $(IN_PARALLEL) -m "not soak and not gpu"
+test: install ## all fast tests; the router interpreted
+	$(TEST_ENV) $(BIN)/pytest -q $(IN_PARALLEL) -m "not soak and not gpu and not clients"
+
+test-clients: install clients ## every client library against the product as `make run` starts it; docs/clients.md is its table
+	$(TEST_ENV) $(BIN)/pytest -q -m clients
 
 test-compiled: compiled ## the router's fast tests on its compiled modules
 	$(TEST_ENV) BLADE_ROUTER_COMPILED=1 $(BIN)/pytest -q $(IN_PARALLEL) \
-		-m "not soak and not gpu and not interpreted" tests/router tests/security tests/system
+		-m "not soak and not gpu and not clients and not interpreted" tests/router tests/security tests/system
 
 e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)
 	KUBE_ASSETS=$(KUBE_ASSETS) TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e $(E2E_ARGS)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from engine_support.anthropic_script import python_with_client, run_program, write_agent_model
+from engine_support.anthropic_script import run_program, write_agent_model
 from engine_support.server_process import running_server
 from router_support.keys import SECRET, content, key
 from router_support.serving import serving
@@ -13,16 +13,14 @@ from router_support.serving import serving
 from blade_protocol.routing import EndpointConfig
 
 
+@pytest.mark.clients
 async def test_the_official_client(tmp_path: Path) -> None:
-    python = python_with_client()
-    if python is None:
-        pytest.skip("anthropic is not installed; make clients")
     keys = tmp_path / "keys.json"
     keys.write_text(content(key()))
     with running_server(tmp_path, write_agent_model(tmp_path / "tools"), engine="scripted") as server:
         endpoint = EndpointConfig(url=server.url, internal_url=server.internal_url, name="a")
         async with serving(wait=False, endpoints=(endpoint,), keys=keys) as router:
-            found = await asyncio.to_thread(run_program, python, router.url, SECRET)
+            found = await asyncio.to_thread(run_program, router.url, SECRET)
             metrics = (await router.admin.get("/metrics")).text
     assert (found.returncode, found.stdout) == (0, "all well\n"), found.stderr
     found_tokens = {

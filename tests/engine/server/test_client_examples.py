@@ -1,27 +1,23 @@
-"""The programs of ``examples/clients`` run against the demo model; those whose package is not installed are skipped.
-
-``CLIENTS_PYTHON`` names an interpreter that has them, if it is not that of ``make clients``.
-"""
+"""The programs of ``examples/clients`` run against the demo model."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clients_support.environments import python_of
 from engine_support.server_process import ServerProcess, running_server
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-CLIENTS = Path(os.environ.get("CLIENTS_PYTHON", EXAMPLES.parent / ".venv-clients" / "bin" / "python"))
 PROGRAMS = {
-    "openai_tools": ("openai", ["with_chat", "with_responses", "calls lookup("]),
-    "openai_structured": ("openai", ["chat, pydantic    name=", "responses         name=", "guided_regex"]),
-    "anthropic_agent": ("anthropic", ["sorted", "calls lookup(", "tokens in the prompt", "stop_reason=end_turn"]),
+    "openai_tools": ("core", ["with_chat", "with_responses", "calls lookup("]),
+    "openai_structured": ("core", ["chat, pydantic    name=", "responses         name=", "guided_regex"]),
+    "anthropic_agent": ("core", ["sorted", "calls lookup(", "tokens in the prompt", "stop_reason=end_turn"]),
     "langchain_chat": (
-        "langchain_openai",
+        "frameworks",
         [
             "number of items",
             "logprobs",
@@ -31,13 +27,13 @@ PROGRAMS = {
             "[256, 256]",
         ],
     ),
-    "llamaindex_chat": ("llama_index.llms.openai_like", ["number of items", "structured name=", "[256, 256]"]),
-    "langchain_rag": ("langchain_community", ["nearest  What does sorted do?", "number of items", "ascending order"]),
+    "llamaindex_chat": ("frameworks", ["number of items", "structured name=", "[256, 256]"]),
+    "langchain_rag": ("frameworks", ["nearest  What does sorted do?", "number of items", "ascending order"]),
     "llamaindex_rag": (
-        "llama_index.llms.openai_like",
+        "frameworks",
         ["nearest  What does sorted do? sorted.txt", "number of items", "ascending order"],
     ),
-    "pydantic_ai_agent": ("pydantic_ai", ["OpenAIResponsesModel", "number of items", "typed  name="]),
+    "pydantic_ai_agent": ("core", ["OpenAIResponsesModel", "number of items", "typed  name="]),
 }
 
 
@@ -49,24 +45,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield process
 
 
-def _python(package: str) -> str | None:
-    """An interpreter that has ``package``: the clients' own (``make clients``), or this one."""
-    found = (python for python in (str(CLIENTS), sys.executable) if Path(python).exists() and _has(python, package))
-    return next(found, None)
-
-
-def _has(python: str, package: str) -> bool:
-    return subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode == 0
-
-
+@pytest.mark.clients
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_example_runs(server: ServerProcess, name: str) -> None:
-    package, shown = PROGRAMS[name]
-    python = _python(package)
-    if python is None:
-        pytest.skip(f"{package} is not installed; make clients")
+    group, shown = PROGRAMS[name]
     found = subprocess.run(
-        [python, str(EXAMPLES / "clients" / f"{name}.py")],
+        [str(python_of(group)), str(EXAMPLES / "clients" / f"{name}.py")],
         env={**os.environ, "BASE_URL": f"{server.url}/v1", "NO_PROXY": "127.0.0.1"},
         capture_output=True,
         text=True,

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine_support.anthropic_script import python_with_client, run_program, write_agent_model
+from engine_support.anthropic_script import run_program, write_agent_model
 from engine_support.server_process import running_server
 
 
+@pytest.mark.clients
 def test_the_official_client(tmp_path: Path) -> None:
-    python = python_with_client()
-    if python is None:
-        pytest.skip("anthropic is not installed; make clients")
     with running_server(tmp_path, write_agent_model(tmp_path / "tools"), engine="scripted") as server:
-        found = run_program(python, server.url)
+        found = run_program(server.url)
     assert (found.returncode, found.stdout) == (0, "all well\n"), found.stderr

@@ -1,19 +1,16 @@
-"""The schemas that client libraries make of pydantic models are accepted, and outputs are instances of the models.
-
-Libraries that are not installed are skipped: ``make clients``, or ``CLIENTS_PYTHON`` for an interpreter with them.
-"""
+"""The schemas that client libraries make of pydantic models are accepted, and outputs are instances of the models."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from clients_support.environments import python_of
 from engine_support import client_schemas
 from engine_support.guided_driver import Driver
 from engine_support.pydantic_models import MODELS, STRICTER_THAN_THEIR_SCHEMA
@@ -24,24 +21,20 @@ from blade_llm.sampling.guided.text import with_closed_objects
 from blade_llm.sampling.guided.validation import validate
 
 ROOT = Path(__file__).parents[4]
-INTERPRETERS = (os.environ.get("CLIENTS_PYTHON", str(ROOT / ".venv-clients" / "bin" / "python")), sys.executable)
 
 
 def _schemas(library: str) -> dict[str, Any]:
-    for python in filter(os.path.exists, INTERPRETERS):
-        if subprocess.run([python, "-c", f"import {library}"], capture_output=True, check=False).returncode:
-            continue
-        printed = subprocess.run(
-            [python, client_schemas.__file__, library],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
-            capture_output=True,
-            check=True,
-        )
-        schemas: dict[str, Any] = json.loads(printed.stdout)
-        return schemas
-    pytest.skip(f"{library} is not installed; make clients")
+    printed = subprocess.run(
+        [str(python_of("core")), client_schemas.__file__, library],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        check=True,
+    )
+    schemas: dict[str, Any] = json.loads(printed.stdout)
+    return schemas
 
 
+@pytest.mark.clients
 @pytest.mark.parametrize("library", client_schemas.MAKERS)
 def test_what_libraries_make_of_models(library: str, tmp_path: Path) -> None:
     driver, rng = Driver(tmp_path, merges=True), np.random.default_rng(8)
