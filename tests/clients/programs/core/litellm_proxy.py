@@ -31,7 +31,11 @@ CONFIGURATION = {
     ],
     "general_settings": {"master_key": "sk-local"},
 }
-OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False", "LITELLM_DONT_SHOW_FEEDBACK_BOX": "True"}
+OFFLINE = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_TELEMETRY": "False",
+    "LITELLM_DONT_SHOW_FEEDBACK_BOX": "True",
+}
 MESSAGES = [{"role": "user", "content": "What does len do?"}]
 TOOL = {
     "type": "function",
