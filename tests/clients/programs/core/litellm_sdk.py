@@ -7,9 +7,9 @@ import os
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it fetches its list of prices
 
-import litellm  # noqa: E402
-from case import API_KEY, BASE_URL, MODEL, ROOT_URL, client  # noqa: E402
-from pydantic import BaseModel, Field  # noqa: E402
+import litellm
+from case import API_KEY, BASE_URL, MODEL, ROOT_URL, client
+from pydantic import BaseModel, Field
 
 litellm.suppress_debug_info = True  # it prints where to ask for help
 CLIENT = client("LiteLLM (SDK)", "litellm")
