@@ -173,7 +173,7 @@ def anthropic_tools() -> str:
 
 @CLIENT.case("anthropic, json")
 def anthropic_json() -> str:
-    """Also what json_schema falls back to there: Instructor misses an argument in this version of Anthropic's client."""
+    """Also what json_schema falls back to there: Instructor misses an argument in this release of the client."""
     api = anthropic.Anthropic(base_url=ROOT_URL, api_key=API_KEY)
     sent = {key: value for key, value in SENT.items() if key != "temperature"}
     extra = {"temperature": 0, "guided_json": Fact.model_json_schema()}
