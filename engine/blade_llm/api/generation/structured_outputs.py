@@ -2,7 +2,8 @@
 
 Four families mean the same: OpenAI's ``response_format``, BladeLLM's ``guided_*``, vLLM's ``structured_outputs`` and
 SGLang's ``regex``, ``ebnf``, ``json_schema`` and ``structural_tag``. A request has at most one constraint, in as many
-fields as it likes; two different ones are a 400, never a silent choice between them.
+fields as it likes; two different ones are a 400, never a silent choice between them. ``json_object`` beside an object's
+schema, as clients in their JSON mode are given one, says nothing that the schema does not.
 """
 
 from __future__ import annotations
@@ -140,6 +141,7 @@ def requested_structure(fields: StructureFields, tags: _Tags = no_tags) -> tuple
             found.append((ANY_OBJECT, "structured_outputs.json_object"))
         if not found:
             raise bad_request("structured_outputs holds no constraint; add one or leave it out", "structured_outputs")
+    found = _without_implied(found)
     for structure, second in found[1:]:
         if structure != found[0][0]:
             first = found[0][1]
@@ -181,6 +183,26 @@ async def check_structure(structure: GrammarSpec, validator: Validator, name: st
         raise ApiError(
             503, str(error), kind="overloaded_error", param=_field(name), code="busy", headers={"retry-after": "1"}
         ) from None
+
+
+class _Typed(msgspec.Struct):
+    """What is read of a schema to tell whether it is an object's."""
+
+    type: Any = None
+
+
+def _without_implied(found: list[tuple[GrammarSpec, str]]) -> list[tuple[GrammarSpec, str]]:
+    others = [each for each in found if each[0] != ANY_OBJECT]
+    return others if any(_is_of_object(structure) for structure, _ in others) else found
+
+
+def _is_of_object(structure: GrammarSpec) -> bool:
+    if structure.kind != "json":
+        return False
+    try:
+        return bool(msgspec.json.decode(structure.value, type=_Typed).type == "object")
+    except (msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _field(name: str) -> str:

@@ -208,9 +208,22 @@ def test_one_structure_in_several_fields_is_one(fields: dict[str, Any]) -> None:
     assert found == requested_structure(parse({"prompt": "x", first: fields[first]}, CompletionRequest))
 
 
+@pytest.mark.parametrize("field", ["guided_json", "json_schema"])
+def test_an_objects_schema_is_narrower_than_any_object(field: str) -> None:
+    """As instructor's JSON mode sends it, where ``extra_body`` adds the schema."""
+    alone = requested_structure(parse({"prompt": "x", field: SCHEMA}, CompletionRequest))
+    both = {field: SCHEMA, "response_format": {"type": "json_object"}, "structured_outputs": {"json_object": True}}
+    assert requested_structure(parse({"prompt": "x", **both}, CompletionRequest)) == alone
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
+        (
+            {"response_format": {"type": "json_object"}, "guided_json": {"type": "array"}},
+            "response_format and guided_json",
+        ),
+        ({"response_format": {"type": "json_object"}, "guided_json": "["}, "response_format and guided_json"),
         ({**REGEX, "regex": "b+"}, "guided_regex and regex"),
         ({"json_schema": SCHEMA, "ebnf": GBNF}, "ebnf and json_schema"),
         ({"guided_choice": ["a", "b"], "structured_outputs": {"choice": ["b", "a"]}}, "structured_outputs.choice"),
