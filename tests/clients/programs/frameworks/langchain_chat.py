@@ -70,7 +70,8 @@ def stream() -> str:
 @CLIENT.case("logprobs")
 def logprobs() -> str:
     found = chat().bind(logprobs=True, top_logprobs=2).invoke(QUESTION).response_metadata["logprobs"]["content"]
-    assert found and all(len(token["top_logprobs"]) == 2 for token in found)
+    assert found
+    assert all(len(token["top_logprobs"]) == 2 for token in found)
     return f"{len(found)} tokens"
 
 
@@ -78,7 +79,8 @@ def logprobs() -> str:
 def completions() -> str:
     llm = OpenAI(base_url=BASE_URL, api_key=API_KEY, model=MODEL, temperature=0, max_tokens=12)
     whole = llm.invoke("The built-in len() returns")
-    assert whole and "".join(llm.stream("The built-in len() returns")) == whole
+    assert whole
+    assert "".join(llm.stream("The built-in len() returns")) == whole
     return whole
 
 
@@ -87,10 +89,12 @@ def tools() -> str:
     """One turn of an agent by hand: the call, its result, the answer."""
     asked = [HumanMessage(QUESTION)]
     called = chat().bind_tools([lookup], tool_choice="any", strict=True).invoke(asked)
-    assert called.response_metadata["finish_reason"] == "tool_calls" and not called.invalid_tool_calls, called
+    assert called.response_metadata["finish_reason"] == "tool_calls", called
+    assert not called.invalid_tool_calls, called
     (call,) = called.tool_calls
     result = lookup.invoke(call)
-    assert isinstance(result, ToolMessage) and result.tool_call_id == call["id"]
+    assert isinstance(result, ToolMessage)
+    assert result.tool_call_id == call["id"]
     answer = chat().bind_tools([lookup], tool_choice="none").invoke([*asked, called, result])
     assert not answer.tool_calls
     return f"{call['args']} → {result.content}"
@@ -102,7 +106,8 @@ def tools_stream() -> str:
     bound = chat().bind_tools([lookup], tool_choice="lookup", parallel_tool_calls=False)
     chunks = list(bound.stream(QUESTION))
     whole = sum(chunks[1:], chunks[0])
-    assert [call["name"] for call in whole.tool_calls] == ["lookup"] and whole.tool_calls[0]["id"], whole
+    assert [call["name"] for call in whole.tool_calls] == ["lookup"], whole
+    assert whole.tool_calls[0]["id"], whole
     assert set(whole.tool_calls[0]["args"]) == {"name"}
     return f"{len(chunks)} chunks: {whole.tool_calls[0]['args']}"
 
@@ -113,7 +118,8 @@ def structured() -> str:
     shown = []
     for method in ("json_schema", "function_calling"):
         found = chat().with_structured_output(Fact, method=method, include_raw=True).invoke(QUESTION)
-        assert isinstance(found["parsed"], Fact) and found["parsing_error"] is None, found
+        assert isinstance(found["parsed"], Fact), found
+        assert found["parsing_error"] is None, found
         shown.append(f"{method}: {found['parsed']!r}")
     return "; ".join(shown)
 
@@ -122,9 +128,10 @@ def structured() -> str:
 def json_mode() -> str:
     """Any object is an answer. A model of this size ends none by itself, so the brace that does is made likely."""
     brace = httpx.post(f"{ROOT_URL}/tokenize", json={"model": MODEL, "prompt": "}"}).json()["tokens"]
-    llm = chat(logit_bias={token: 30 for token in brace})
+    llm = chat(logit_bias=dict.fromkeys(brace, 30))
     found = llm.with_structured_output(None, method="json_mode", include_raw=True).invoke("What does len do? Use JSON.")
-    assert isinstance(found["parsed"], dict) and found["parsing_error"] is None, found
+    assert isinstance(found["parsed"], dict), found
+    assert found["parsing_error"] is None, found
     return found["raw"].content
 
 
@@ -133,7 +140,8 @@ def structured_stream() -> str:
     """A schema as a dictionary: what is parsed grows until it is whole."""
     schema = {"title": "Fact", "description": "A fact.", **Fact.model_json_schema()}
     parts = list(chat().with_structured_output(schema, method="json_schema").stream(QUESTION))
-    assert Fact.model_validate(parts[-1]) and len(parts) > 1
+    assert Fact.model_validate(parts[-1])
+    assert len(parts) > 1
     return str(parts[-1])
 
 
@@ -142,7 +150,8 @@ async def embeddings() -> str:
     vectors = OpenAIEmbeddings(base_url=BASE_URL, api_key=API_KEY, model=MODEL, check_embedding_ctx_length=False)
     one, two = vectors.embed_documents(["one", "two"])
     again = await vectors.aembed_query("one")
-    assert len(one) == len(two) and max(abs(a - b) for a, b in zip(one, again, strict=True)) < 1e-3
+    assert len(one) == len(two)
+    assert max(abs(a - b) for a, b in zip(one, again, strict=True)) < 1e-3
     return f"2 of {len(one)}"
 
 
@@ -150,7 +159,8 @@ async def embeddings() -> str:
 def responses() -> str:
     llm = chat(use_responses_api=True)
     whole = llm.invoke(QUESTION)
-    assert "number of items" in whole.text and whole.usage_metadata["output_tokens"] > 0
+    assert "number of items" in whole.text
+    assert whole.usage_metadata["output_tokens"] > 0
     chunks = list(llm.stream(QUESTION))
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert whole.response_metadata["id"].startswith("resp")

@@ -61,16 +61,19 @@ def react(*, saver: InMemorySaver | None = None) -> Any:
 def basic() -> str:
     """An agent without tools is a chat."""
     messages = create_agent(chat(), []).invoke(QUESTION)["messages"]
-    assert isinstance(messages[-1], AIMessage) and "number of items" in messages[-1].content
+    assert isinstance(messages[-1], AIMessage)
+    assert "number of items" in messages[-1].content
     return messages[-1].content
 
 
 @CLIENT.case("tools")
 def tools() -> str:
     """Call, result, answer: four messages, and the result is the tool's own."""
-    asked, called, result, answer = react().invoke(QUESTION)["messages"]
-    assert called.tool_calls[0]["id"] == result.tool_call_id and "number of items" in result.content
-    assert isinstance(answer, AIMessage) and not answer.tool_calls
+    _asked, called, result, answer = react().invoke(QUESTION)["messages"]
+    assert called.tool_calls[0]["id"] == result.tool_call_id
+    assert "number of items" in result.content
+    assert isinstance(answer, AIMessage)
+    assert not answer.tool_calls
     return f"{called.tool_calls[0]['args']} → {answer.content}"
 
 
@@ -95,7 +98,8 @@ def agent() -> str:
         {"messages": [HumanMessage("What does len do? Look it up.")]}, {"recursion_limit": 8}
     )
     last = found["messages"][-1]
-    assert isinstance(last, AIMessage) and not last.tool_calls
+    assert isinstance(last, AIMessage)
+    assert not last.tool_calls
     return f"{[message.type for message in found['messages']]} {last.content}"
 
 

@@ -95,7 +95,9 @@ async def tools_stream() -> str:
     model = llm()
     parts = [part async for part in await model.astream_chat_with_tools([LOOKUP], user_msg="len?", tool_required=True)]
     (call,) = model.get_tool_calls_from_response(parts[-1])
-    assert call.tool_name == "lookup" and set(call.tool_kwargs) == {"name"} and call.tool_id
+    assert call.tool_name == "lookup"
+    assert set(call.tool_kwargs) == {"name"}
+    assert call.tool_id
     return f"{len(parts)} parts: {call.tool_kwargs}"
 
 
@@ -124,7 +126,8 @@ def structured_stream() -> str:
     program = FunctionCallingProgram.from_defaults(Fact, llm=llm(), prompt=PROMPT, tool_choice=FORCED)
     parts = list(program.stream_call(name="len"))
     first, last = parts[0], Fact.model_validate(parts[-1].model_dump())
-    assert first.useful is None and len(parts) > 2
+    assert first.useful is None
+    assert len(parts) > 2
     return f"{len(parts)} parts: {last!r}"
 
 
@@ -137,7 +140,9 @@ async def agent() -> str:
     events = [event async for event in run.stream_events()]
     answer = await run
     results = [event for event in events if isinstance(event, ToolCallResult)]
-    assert results and results[0].tool_name == "lookup" and not results[0].tool_output.is_error, events
+    assert results, events
+    assert results[0].tool_name == "lookup", events
+    assert not results[0].tool_output.is_error, events
     assert any(isinstance(event, AgentStream) for event in events)
     assert answer.response.role == "assistant"
     return f"{results[0].tool_output.content}; {len(events)} events: {answer.response.content}"
@@ -157,7 +162,8 @@ def index() -> str:
     made = VectorStoreIndex.from_documents([Document(text="len counts."), Document(text="abs.")], embed_model=vectors())
     answer = made.as_query_engine(llm=llm(), streaming=True, similarity_top_k=1).query("len counts.")
     text = "".join(answer.response_gen)
-    assert text and answer.source_nodes[0].text == "len counts."
+    assert text
+    assert answer.source_nodes[0].text == "len counts."
     return text
 
 
