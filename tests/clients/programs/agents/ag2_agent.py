@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from ag2 import Agent, tool
 from ag2.config import OpenAIConfig, OpenAIResponsesConfig
-from ag2.events import ModelMessageChunk, ToolCallEvent, ToolResultEvent
+from ag2.events import ModelMessageChunk, ToolCallEvent, ToolResult
 from ag2.stream import MemoryStream
 from case import API_KEY, BASE_URL, MODEL, client
 from pydantic import BaseModel
 
 CLIENT = client("AG2", "ag2")
-CALLS: list[str] = []
 
 
 class Verdict(BaseModel):
@@ -23,10 +23,9 @@ class Verdict(BaseModel):
 
 
 @tool
-async def look_up(name: Literal["len", "abs"]) -> str:
+async def look_up(name: Literal["len", "abs"]) -> ToolResult:
     """Look a builtin of Python up."""
-    CALLS.append(name)
-    return f"{name} was looked up"
+    return ToolResult(f"{name} was looked up", final=True)  # the turn ends here: its model was told to call a tool
 
 
 def chat(**options: Any) -> OpenAIConfig:
@@ -74,10 +73,27 @@ async def stream() -> str:
     return joined
 
 
+async def called(forced: OpenAIConfig, free: OpenAIConfig) -> str:
+    """A call that is demanded, its result, and an answer of the model's own to the whole conversation."""
+    calls: list[ToolCallEvent] = []
+    events = MemoryStream()
+    events.where(ToolCallEvent).subscribe(calls.append)
+    reply = await Agent("helper", config=forced, tools=[look_up]).ask("What does len do?", stream=events)
+    assert [call.name for call in calls] == ["look_up"] and reply.body == f"{json.loads(calls[0].arguments)['name']} was looked up"
+    second = await reply.ask("What does abs do?", config=free)
+    assert second.body and second.response.finish_reason == "stop" and len(calls) == 1, second.response
+    return f"{reply.body} → {second.body}"
+
+
 @CLIENT.case("tools")
 async def tools() -> str:
-    CALLS.clear()
-    return ""
+    return await called(chat(tool_choice="required", parallel_tool_calls=False), chat(tool_choice="none"))
+
+
+@CLIENT.case("tools, stream")
+async def tools_stream() -> str:
+    named: Any = {"type": "function", "function": {"name": "look_up"}}
+    return await called(chat(tool_choice=named, streaming=True), chat(tool_choice="none", streaming=True))
 
 
 @CLIENT.case("structured")
