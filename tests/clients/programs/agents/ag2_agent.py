@@ -77,7 +77,7 @@ async def called(forced: OpenAIConfig, free: OpenAIConfig) -> str:
     """A call that is demanded, its result, and an answer of the model's own to the whole conversation."""
     calls: list[ToolCallEvent] = []
     events = MemoryStream()
-    events.where(ToolCallEvent).subscribe(calls.append)
+    events.where(ToolCallEvent).subscribe(lambda event: calls.append(event))
     reply = await Agent("helper", config=forced, tools=[look_up]).ask("What does len do?", stream=events)
     assert [call.name for call in calls] == ["look_up"] and reply.body == f"{json.loads(calls[0].arguments)['name']} was looked up"
     second = await reply.ask("What does abs do?", config=free)

@@ -15,13 +15,15 @@ from case import API_KEY, BASE_URL, MODEL, client
 from guidance import assistant, gen, select, system, user
 from guidance.models import OpenAI
 from guidance.models.experimental import SglangModel, VLLMModel
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 CLIENT = client("Guidance", "guidance")
 
 
 class Verdict(BaseModel):
     """What is to be answered."""
+
+    model_config = ConfigDict(extra="forbid")  # a grammar of llguidance leaves objects open otherwise
 
     builtin: bool
     kind: Literal["function", "class"]
@@ -49,10 +51,13 @@ def basic() -> str:
 
 @CLIENT.case("stream")
 def stream() -> str:
-    lm = asked(OpenAI).stream()
-    with assistant():
-        lm += gen("answer", max_tokens=60, temperature=0)
-    texts = [str(part) for part in lm]
+    @guidance.guidance
+    def answered(lm: Any) -> Any:  # in a function, as a stream has a thread of its own and roles are a thread's
+        with assistant():
+            lm += gen("answer", max_tokens=60, temperature=0)
+        return lm
+
+    texts = [str(part) for part in asked(OpenAI).stream() + answered()]
     assert len(texts) > 3 and "number of items" in texts[-1], texts
     return texts[-1]
 
@@ -105,7 +110,7 @@ def tools() -> str:
 
     lm = asked(OpenAI)
     with assistant():
-        lm += gen("answer", tools=[look_up], tool_choice="required", max_tokens=60)
+        lm += gen(tools=[look_up], tool_choice="required")
     assert "was looked up" in str(lm)
     return str(lm)
 
