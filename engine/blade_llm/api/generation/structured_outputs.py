@@ -89,7 +89,7 @@ class StructureFields(msgspec.Struct, frozen=True, kw_only=True):
     regex: str | None = None
     """SGLang's name of `guided_regex`."""
     ebnf: str | None = None
-    """A grammar in GBNF, as SGLang calls it."""
+    """SGLang's name of `guided_grammar`."""
     json_schema: dict[str, Any] | str | None = None
     """SGLang's name of `guided_json`."""
     structural_tag: dict[str, Any] | str | None = None
@@ -127,7 +127,7 @@ def requested_structure(fields: StructureFields, tags: _Tags = no_tags) -> tuple
         *_choice("guided_choice", fields.guided_choice),
         *_grammar("guided_grammar", fields.guided_grammar),
         *_text("regex", "regex", fields.regex),
-        *_grammar("ebnf", fields.ebnf, ebnf=True),
+        *_grammar("ebnf", fields.ebnf),
         *_json("json_schema", fields.json_schema),
         *_tag("structural_tag", fields.structural_tag, tags),
     ]
@@ -254,10 +254,10 @@ def _json(name: str, schema: dict[str, Any] | str | None) -> list[tuple[GrammarS
     return _text(name, "json", _encode(name, read))
 
 
-def _grammar(name: str, grammar: str | None, *, ebnf: bool = False) -> list[tuple[GrammarSpec, str]]:
-    """Also in EBNF, which is known by its rules where the field may hold both."""
+def _grammar(name: str, grammar: str | None) -> list[tuple[GrammarSpec, str]]:
+    """In Lark or in EBNF, which is known by its rules: under SGLang's ``ebnf`` too, where guidance sends Lark."""
     found = _text(name, "grammar", grammar)
-    if grammar is None or not (ebnf or is_ebnf(grammar)):
+    if grammar is None or not is_ebnf(grammar):
         return found
     try:
         return [(GrammarSpec("grammar", lark_of_ebnf(grammar)), name)]

@@ -10,6 +10,7 @@ from blade_llm.sampling.guided import limits
 from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.lark import check_recursion, embedded_schemas
 from blade_llm.sampling.guided.lengths import TextLengths
+from blade_llm.sampling.guided.prepare import without_options
 from blade_llm.sampling.guided.schema import check_schema
 from blade_llm.sampling.guided.text import choices, schema_of
 
@@ -28,12 +29,12 @@ def check_text(spec: GrammarSpec) -> tuple[str, ...]:
         raise GrammarSpecError("contains a lone surrogate, which is no character") from None
     match kind:
         case "json":
-            return check_schema(schema_of(text))
+            return check_schema(without_options(schema_of(text)))
         case "choice":
             choices(spec)
         case "grammar":
             lengths = TextLengths()
             for schema in embedded_schemas(text):
-                check_schema(schema, lengths)
+                check_schema(without_options(schema), lengths)
             check_recursion(text)
     return ()

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -14,6 +15,9 @@ from typing import Any, Final
 from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.references import dictionaries
 
+OPTIONS: Final = "x-guidance"
+"""The keyword of a schema's root under which llguidance, and what speaks its grammars, has options of how JSON is written:
+https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md."""
 _OPTIONS: Final[dict[str, Any]] = {
     "whitespace_flexible": False,
     "item_separator": ", ",
@@ -21,6 +25,15 @@ _OPTIONS: Final[dict[str, Any]] = {
     "coerce_one_of": False,
     "lenient": False,
 }
+_ALLOWED: Final[dict[str, tuple[Any, ...]]] = {
+    "whitespace_flexible": (True, False, None),
+    "whitespace_pattern": (None,),
+    "item_separator": (",", ", ", None),
+    "key_separator": (":", ": ", None),
+    "coerce_one_of": (True, False, None),
+    "lenient": (False, None),
+}
+"""Option → the values that outputs can be held to; those that only allow more may be followed by allowing less."""
 _SHORT_ESCAPES: Final = 'nrbtf\\"'
 _LONG_ESCAPES: Final = _SHORT_ESCAPES + "u"
 _NEEDS_LONG: Final = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
@@ -29,6 +42,42 @@ _NAMES_LONG: Final = re.compile(r"\\x[01]|\\x7[fF]|\\u00[01]|\\u007[fF]|\\[av]|\
 _EXCLUDING: Final = re.compile(r"\[\^(\\.|[^\]\\])*\]")
 
 _DATA: Final = ("const", "enum")
+
+
+def without_options(schema: Any) -> Any:
+    """A schema as a draft of JSON Schema knows it, without what its root says under `OPTIONS`.
+
+    Raises :class:`GrammarSpecError` for an option that cannot be followed.
+    """
+    if not isinstance(schema, dict) or OPTIONS not in schema:
+        return schema
+    options = schema[OPTIONS]
+    if not isinstance(options, dict):
+        raise GrammarSpecError(f"#/{OPTIONS}: must be an object of options")
+    for name, value in options.items():
+        if name not in _ALLOWED:
+            raise GrammarSpecError(f"#/{OPTIONS}: option {name!r} is not supported; leave it out")
+        # by identity as well: 0 and 1 are no booleans
+        if not any(value is allowed or (isinstance(value, str) and value == allowed) for allowed in _ALLOWED[name]):
+            known = ", ".join(json.dumps(allowed) for allowed in _ALLOWED[name])
+            raise GrammarSpecError(f"#/{OPTIONS}/{name}: only {known} can be followed, not {json.dumps(value)}")
+    return {key: value for key, value in schema.items() if key != OPTIONS}
+
+
+def separators(schema: dict[str, Any]) -> dict[str, str]:
+    """llguidance's options of a schema, checked before, for what stands between items, and between keys and values.
+
+    Where it allows other white space too, outputs have none of that; where it allows none and names no separators, they
+    are those without any.
+    """
+    options = schema.get(OPTIONS)
+    if options is None:
+        return {}
+    found = {}
+    for name, bare in (("item_separator", ","), ("key_separator", ":")):
+        given = options.get(name)
+        found[name] = given or (bare if options.get("whitespace_flexible") is False else _OPTIONS[name])
+    return found
 
 
 def json_options(schema: dict[str, Any]) -> dict[str, Any]:

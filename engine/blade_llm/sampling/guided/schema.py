@@ -29,7 +29,13 @@ ANNOTATIONS: Final = frozenset(
 )  # fmt: skip
 """Names of keywords that change no output. There are others: see :func:`is_annotation`."""
 _TYPES: Final = ("null", "boolean", "object", "array", "number", "integer", "string")
-_DRAFTS: Final = ("draft-06/schema", "draft-07/schema", "draft/2019-09/schema", "draft/2020-12/schema")
+_DRAFTS: Final = (
+    "draft-06/schema",
+    "draft-07/schema",
+    "draft/2019-09/schema",
+    "draft/2020-12/schema",
+    "json-schema.org/schema",  # whichever is the latest: genson writes it
+)
 _EXACT: Final = 2**53
 _REFUSED: Final = {
     "not": "say what is allowed",

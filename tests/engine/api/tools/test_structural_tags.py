@@ -192,7 +192,7 @@ GBNF = 'root ::= "a" | root2\nroot2 ::= "b"'
 @pytest.mark.parametrize(
     "fields",
     [
-        {"guided_grammar": 'start: "a"', "structured_outputs": {"grammar": 'start: "a"'}},
+        {"guided_grammar": 'start: "a"', "structured_outputs": {"grammar": 'start: "a"'}, "ebnf": 'start: "a"'},
         {"guided_grammar": GBNF, "structured_outputs": {"grammar": GBNF}, "ebnf": GBNF},
         {**REGEX, "structured_outputs": {"regex": "a+"}, "regex": "a+"},
         {"guided_choice": ["a", "b"], "structured_outputs": {"choice": ["a", "b"]}},

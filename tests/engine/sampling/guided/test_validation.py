@@ -142,6 +142,8 @@ def test_schemas_that_are_refused(schema: Any, message: str) -> None:
         {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
         {"properties": {"a": {"exclusiveMinimum": 0}, "b": {"maximum": 0.5}}},
         {"properties": {"a": {"exclusiveMinimum": 0}, "b": {"maximum": 0.5}, "c": {"allOf": [_STRING]}}},
+        {"$schema": "http://json-schema.org/schema#", "type": "object"},
+        {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"},
         {"type": "array", "uniqueItems": False},
         {"type": "integer", "format": "int64"},
         {"type": "array", "items": {"type": "string", "maxLength": 10_000}, "maxItems": 3},

@@ -1,0 +1,118 @@
+"""Guidance: its models of OpenAI, vLLM and SGLang take a URL.
+
+OpenAI's takes JSON alone. The other two send what was written as a grammar: of llguidance to vLLM, under its old and its new
+name at once, and as ``ebnf`` to SGLang; expressions as ``regex``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+import guidance
+from case import API_KEY, BASE_URL, MODEL, client
+from guidance import assistant, gen, select, system, user
+from guidance.models import OpenAI
+from guidance.models.experimental import SglangModel, VLLMModel
+from pydantic import BaseModel, ConfigDict
+
+CLIENT = client("Guidance", "guidance")
+
+
+class Verdict(BaseModel):
+    """What is to be answered."""
+
+    model_config = ConfigDict(extra="forbid")  # a grammar of llguidance leaves objects open otherwise
+
+    builtin: bool
+    kind: Literal["function", "class"]
+
+
+def asked(kind: Any, text: str = "What does len do?") -> Any:
+    """A conversation that has come to the model's turn."""
+    lm = kind(MODEL, base_url=BASE_URL, api_key=API_KEY, echo=False)
+    with user():
+        lm += text
+    return lm
+
+
+@CLIENT.case("basic")
+def basic() -> str:
+    found = []
+    for kind in (OpenAI, VLLMModel, SglangModel):
+        lm = asked(kind)
+        with assistant():
+            lm += gen("answer", max_tokens=60, temperature=0)
+        found.append(lm["answer"])
+    assert "number of items" in found[0] and found[0] == found[1] == found[2], found
+    return found[0]
+
+
+@CLIENT.case("stream")
+def stream() -> str:
+    @guidance.guidance
+    def answered(lm: Any) -> Any:  # in a function, as a stream has a thread of its own and roles are a thread's
+        with assistant():
+            lm += gen("answer", max_tokens=60, temperature=0)
+        return lm
+
+    texts = [str(part) for part in asked(OpenAI).stream() + answered()]
+    assert len(texts) > 3 and "number of items" in texts[-1], texts
+    return texts[-1]
+
+
+@CLIENT.case("structured")
+def structured() -> str:
+    found = []
+    for kind in (OpenAI, VLLMModel, SglangModel):
+        lm = asked(kind)
+        with assistant():
+            lm += guidance.json("answer", schema=Verdict, temperature=0, max_tokens=60)
+        found.append(Verdict.model_validate_json(lm["answer"]))
+    return " ".join(repr(each) for each in found)
+
+
+@CLIENT.case("choice")
+def choice() -> str:
+    lm = asked(VLLMModel, "Is len a function or a class?")
+    with assistant():
+        lm += select(["function", "class"], name="answer")
+    assert lm["answer"] in {"function", "class"}, lm
+    return lm["answer"]
+
+
+@CLIENT.case("regex")
+def regex() -> str:
+    found = []
+    for kind in (VLLMModel, SglangModel):
+        lm = asked(kind, "When was Python 3 released?")
+        with assistant():
+            lm += gen("answer", regex=r"20[0-9]{2}-(0[1-9]|1[0-2])", temperature=0)
+        assert re.fullmatch(r"20[0-9]{2}-(0[1-9]|1[0-2])", lm["answer"]), lm["answer"]
+        found.append(lm["answer"])
+    return found[0]
+
+
+@CLIENT.case("grammar")
+def grammar() -> str:
+    lm = asked(VLLMModel, "How long is a list?")
+    with assistant():
+        lm += "A list of " + gen("count", regex="[1-9]") + " items has the length " + gen("length", regex="[0-9]{1,2}") + "."
+    return str(lm)
+
+
+@CLIENT.case("tools")
+def tools() -> str:
+    def look_up(name: Literal["len", "abs"]) -> str:
+        """Look a builtin of Python up."""
+        return f"{name} was looked up"
+
+    lm = asked(OpenAI)
+    with assistant():
+        lm += gen(tools=[look_up], tool_choice="required")
+    assert "was looked up" in str(lm)
+    return str(lm)
+
+
+CLIENT.main()

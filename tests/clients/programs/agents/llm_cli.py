@@ -1,0 +1,133 @@
+"""``llm``, the command line: a model of another server is an entry of ``extra-openai-models.yaml`` in its folder.
+
+It has no way to demand a call: its tools are declared, and their use is the model's to say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from case import BASE_URL, MODEL, client
+
+FOLDER = Path(tempfile.mkdtemp(prefix="llm-"))
+os.environ["LLM_USER_PATH"] = str(FOLDER)  # before it is imported: the folder of its settings, logs and models
+
+import llm  # noqa: E402
+from pydantic import BaseModel  # noqa: E402
+
+CLIENT = client("llm", "llm")
+QUESTION = "What does len do?"
+ENTRY = f"""
+  model_name: {MODEL}
+  api_base: "{BASE_URL}"
+  supports_tools: true
+  supports_schema: true
+"""
+(FOLDER / "extra-openai-models.yaml").write_text(
+    f"- model_id: chat{ENTRY}- model_id: responses{ENTRY}  responses: true\n- model_id: completion{ENTRY}  completion: true\n"
+)
+OPTIONS: dict[str, Any] = {"temperature": 0, "max_tokens": 60}
+
+
+class Verdict(BaseModel):
+    """What is to be answered."""
+
+    builtin: bool
+    kind: Literal["function", "class"]
+
+
+def look_up(name: str) -> str:
+    """Look a builtin of Python up."""
+    return f"{name} was looked up"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the command prints, on its standard output and error."""
+    line = [sys.executable, "-m", "llm", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@CLIENT.case("basic")
+def basic() -> str:
+    done = command("-m", "chat", "--no-stream", "--usage", "-o", "temperature", "0", "-o", "max_tokens", "60", QUESTION)
+    assert "number of items" in done.stdout, done.stdout
+    assert "input" in done.stderr and "output" in done.stderr, done.stderr  # "Token usage: … input, … output"
+    followed = command("-c", "What does abs do?")  # of the same conversation, which its log keeps
+    assert "absolute value" in followed.stdout, followed.stdout
+    return followed.stdout.strip()
+
+
+@CLIENT.case("stream")
+def stream() -> str:
+    model = llm.get_model("chat")
+    whole = model.prompt(QUESTION, stream=False, **OPTIONS)
+    streamed = model.prompt(QUESTION, **OPTIONS)
+    pieces = list(streamed)
+    assert len(pieces) > 3 and "".join(pieces) == whole.text(), pieces
+    assert streamed.usage().output == whole.usage().output > 0
+    return "".join(pieces)
+
+
+@CLIENT.case("structured")
+def structured() -> str:
+    typed = command("-m", "chat", "--schema", "builtin bool, stars bool", QUESTION).stdout
+    assert {type(value) for value in json.loads(typed).values()} == {bool}, typed
+    return repr(Verdict.model_validate_json(llm.get_model("chat").prompt(QUESTION, schema=Verdict, **OPTIONS).text()))
+
+
+def chained(model: llm.Model) -> str:
+    """An answer of a chain of prompts, in which each call of a tool is executed and answered."""
+    chain = model.chain("What does len do? Look it up.", tools=[look_up], options=OPTIONS)
+    text = chain.text()
+    calls = [call for response in chain._responses for call in response.tool_calls()]
+    assert text and {call.name for call in calls} <= {"look_up"}, chain
+    return f"{[call.arguments for call in calls]} → {text}"
+
+
+@CLIENT.case("tools")
+def tools() -> str:
+    return chained(llm.get_model("chat"))
+
+
+@CLIENT.case("responses")
+def responses() -> str:
+    model = llm.get_model("responses")
+    whole = model.prompt(QUESTION, stream=False, **OPTIONS)
+    streamed = model.prompt(QUESTION, **OPTIONS)
+    assert "number of items" in whole.text() and whole.text() == streamed.text(), (whole.text(), streamed.text())
+    assert streamed.usage().output == whole.usage().output > 0
+    return repr(Verdict.model_validate_json(model.prompt(QUESTION, schema=Verdict, **OPTIONS).text()))
+
+
+@CLIENT.case("responses, tools")
+def responses_tools() -> str:
+    return chained(llm.get_model("responses"))
+
+
+@CLIENT.case("completion")
+def completion() -> str:
+    model = llm.get_model("completion")
+    prompt = "<|im_start|>user\nWhat does len do?<|im_end|>\n<|im_start|>assistant\n"
+    found = [model.prompt(prompt, stream=streamed, **OPTIONS).text() for streamed in (False, True)]
+    assert "number of items" in found[0] and found[0] == found[1], found
+    return found[0]
+
+
+@CLIENT.case("async")
+async def asynchronous() -> str:
+    model = llm.get_async_model("chat")
+    pieces = [piece async for piece in model.prompt(QUESTION, **OPTIONS)]
+    whole = await model.prompt(QUESTION, stream=False, **OPTIONS)
+    assert "".join(pieces) == await whole.text()
+    return "".join(pieces)
+
+
+CLIENT.main()
