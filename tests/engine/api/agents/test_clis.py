@@ -1,7 +1,7 @@
 """Coding agents as people install them, against a real server whose model is scripted; skipped where they are not.
 
-``npm install @openai/codex @qwen-code/qwen-code opencode-ai`` installs them; they are found on the path, or in the
-folder that ``BLADE_AGENTS`` names.
+``npm install`` in tests/clients/agent_clis installs them (half a gigabyte, Linux on x86-64). They are found there, else
+on the path; ``BLADE_AGENTS`` names another folder.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from engine_support.agent_server import agent_server, call
 from engine_support.server_process import ServerProcess
 
+INSTALLED = Path(__file__).parents[3] / "clients" / "agent_clis" / "node_modules" / ".bin"
 TASK = "Please count-the-files here."
 RAN = "files-were-counted"
 COMMAND = f"echo {RAN[:5]}; touch done.txt; echo {RAN}"
@@ -38,7 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def _program(name: str) -> str:
     folder = os.environ.get("BLADE_AGENTS")
-    found = shutil.which(name, path=folder) if folder else shutil.which(name)
+    found = shutil.which(name, path=folder) if folder else shutil.which(name, path=INSTALLED) or shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found
@@ -61,8 +62,8 @@ def test_codex(server: ServerProcess, tmp_path: Path) -> None:
     program = _program("codex")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "config.toml").write_text(
-        'model = "tools"\nmodel_provider = "blade"\n[model_providers.blade]\nname = "blade"\nwire_api = "responses"\n'
-        f'base_url = "{server.url}/v1"\n'
+        'model = "tools"\nmodel_provider = "blade"\ncheck_for_update_on_startup = false\n[analytics]\nenabled = false\n'
+        f'[model_providers.blade]\nname = "blade"\nwire_api = "responses"\nbase_url = "{server.url}/v1"\n'
     )
     command = (program, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK)
     assert DONE in _run(tmp_path, *command, CODEX_HOME=str(tmp_path / "home"))
@@ -70,18 +71,24 @@ def test_codex(server: ServerProcess, tmp_path: Path) -> None:
 
 def test_qwen_code(server: ServerProcess, tmp_path: Path) -> None:
     program = _program("qwen")
+    (tmp_path / "home" / ".qwen").mkdir(parents=True)
+    settings = {"general": {"enableAutoUpdate": False}, "privacy": {"usageStatisticsEnabled": False}}
+    (tmp_path / "home" / ".qwen" / "settings.json").write_text(json.dumps(settings))
     options = ("--auth-type", "openai", "--openai-base-url", f"{server.url}/v1", "--openai-api-key", "none")
     assert DONE in _run(tmp_path, program, "-p", "Please run-a-shell.", *options, "-m", "tools", "--yolo")
 
 
-def test_opencode(server: ServerProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("provider", ["openai-compatible", "openai", "anthropic"])
+def test_opencode(server: ServerProcess, tmp_path: Path, provider: str) -> None:
+    """It speaks through Vercel's providers: the chat, responses and messages APIs."""
     program = _program("opencode")
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
+    blade = {
+        "npm": f"@ai-sdk/{provider}",
         "name": "blade",
         "options": {"baseURL": f"{server.url}/v1", "apiKey": "none"},
         "models": {"tools": {"name": "tools"}},
     }
-    settings = {"provider": {"blade": provider}, "model": "blade/tools", "permission": "allow"}
-    env = {"OPENCODE_CONFIG_CONTENT": json.dumps(settings)}
+    settings = {"provider": {"blade": blade}, "model": "blade/tools", "permission": "allow"}
+    off = {f"OPENCODE_DISABLE_{what}": "1" for what in ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "SHARE")}
+    env = {"OPENCODE_CONFIG_CONTENT": json.dumps(settings), **off}
     assert DONE in _run(tmp_path, program, "run", "Please run-bash.", **env)
