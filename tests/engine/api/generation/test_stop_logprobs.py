@@ -1,4 +1,4 @@
-"""The token that ends a completion has its log-probabilities, too: clients that score prompts cut the last token off."""
+"""The token that ends a completion has log-probabilities, too: clients that score prompts cut the last token off."""
 
 from __future__ import annotations
 
