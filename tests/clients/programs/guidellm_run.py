@@ -63,7 +63,9 @@ def tokens(metric: dict[str, Any]) -> tuple[float, float]:
 def chat() -> str:
     benchmark = run("/v1/chat/completions", f",output_tokens={OUTPUT}")
     shown = check_generated(benchmark, 30)
-    first, iterations = (benchmark["metrics"][name] for name in ("time_to_first_token_ms", "request_streaming_iterations_count"))
+    first, iterations = (
+        benchmark["metrics"][name] for name in ("time_to_first_token_ms", "request_streaming_iterations_count")
+    )
     assert tokens(first)[0] > 0
     assert tokens(iterations)[0] > 1
     return shown
