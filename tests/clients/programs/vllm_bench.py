@@ -1,7 +1,7 @@
 """`vllm bench serve`, which is part of vLLM and too big to install: what it sends and how it reads answers.
 
 Each backend's payload, the rules by which it takes a stream apart, its look at the first model, at tokenizers, at
-`/metrics` and at the profiler are those of vLLM's vllm/benchmarks; the version shown is that of aiohttp, its HTTP client.
+`/metrics` and at the profiler are those of vllm/benchmarks there; the version shown is aiohttp's, its HTTP client.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def ready() -> str:
             first = (await response.json())["data"][0]
         assert first["root"]
         found = await stream(session, "completions", completion(model=first["id"]))
-    assert found.success
+    assert found.success, found.error
     return f"{first['id']}, root {first['root']}"
 
 
