@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 import pydantic
 
 EXTENSIONS: Final[Mapping[str, frozenset[str]]] = {
-    "Model": frozenset({"max_model_len"}),
+    "Model": frozenset({"max_model_len", "root", "parent"}),
     "Response": frozenset({"store"}),
     "ResponseFunctionCallArgumentsDoneEvent": frozenset({"name"}),
     "ChatCompletion": frozenset({"prompt_logprobs"}),

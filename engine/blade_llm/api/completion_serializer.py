@@ -129,7 +129,8 @@ class CompletionSerializer:
                     self._prompts[number], self.prompt_logprobs[number], echo.offsets, strict=True
                 ):
                     found.add(token_id, logprobs, offset)
-        for entry in update.entries:
+        entries = update.entries if update.stop_entry is None else [*update.entries, update.stop_entry]
+        for entry in entries:
             found.add(entry.token_id, entry.logprobs, before + entry.text_offset, entry.text)
         return found.value()
 

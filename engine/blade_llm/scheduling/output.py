@@ -49,6 +49,8 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """``stop``, ``length`` or ``abort``; None while it runs."""
     stop_token_id: int | None = None
     """The end-of-sequence or stop id that ended it (it is not part of the text)."""
+    stop_logprobs: TokenLogprobs | None = None
+    """Its log-probabilities, where those of tokens are wanted and it was sampled."""
     draft_tokens: int = 0
     """Draft tokens that this step verified."""
     accepted_tokens: int = 0

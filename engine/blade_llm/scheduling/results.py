@@ -25,10 +25,12 @@ def append_sampled(
     kept = 0
     reason: FinishReason | None = None
     stop_token_id: int | None = None
+    stop_logprobs: TokenLogprobs | None = None
     for token in tokens:
         known.append(token)
         if token in request.stop_ids:
             reason, stop_token_id = "stop", token
+            stop_logprobs = None if logprobs is None else logprobs[kept]
             break
         kept += 1
         if length + kept >= request.max_total:
@@ -52,6 +54,7 @@ def append_sampled(
         logprobs=logprobs,
         finish_reason=reason,
         stop_token_id=stop_token_id,
+        stop_logprobs=None if stop_token_id is None else stop_logprobs,
         error=error,
     )
     if request.has_output:

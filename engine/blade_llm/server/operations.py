@@ -75,12 +75,12 @@ def _adapters(context: ServerContext) -> tuple[str, ...]:
 
 
 def _model(context: ServerContext, name: str) -> dict[str, Any]:
-    parent = {"parent": context.model.names[0]} if name in _adapters(context) else {}
     return {
         "id": name,
         "object": "model",
         "created": context.created,
         "owned_by": "bladellm",
+        "root": name,  # clients of vLLM read it, and find nothing out about the server's files
+        "parent": context.model.names[0] if name in _adapters(context) else None,
         "max_model_len": context.max_model_len,
-        **parent,
     }

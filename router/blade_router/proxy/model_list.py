@@ -88,7 +88,7 @@ class ModelList:
         catalog = self._admission.catalog
         listed: dict[str, Card] = {}
         for model in catalog.models:
-            own: Card = {"id": model.name, "object": "model", "created": self._created, "owned_by": "bladellm"}
+            own = self._card(model.name, None)
             card = next((card for card in self._cards.get(model.service, []) if card["id"] == model.name), own)
             if key.allows(model.name, *model.aliases):
                 listed[model.name] = card
@@ -133,9 +133,13 @@ class ModelList:
         merged: dict[str, Card] = {card["id"]: card for cards in reversed(lists) for card in cards}
         base = next((card["id"] for card in merged.values() if not card.get("parent")), None)
         for name in sorted(frozenset[str]().union(*(endpoint.report.adapters for endpoint in endpoints))):
-            own = {"id": name, "object": "model", "created": self._created, "owned_by": "bladellm", "parent": base}
-            merged.setdefault(name, own)
+            merged.setdefault(name, self._card(name, base))
         return list(merged.values())
+
+    def _card(self, name: str, parent: str | None) -> Card:
+        """The card of a model that no engine's list has."""
+        own = {"id": name, "object": "model", "created": self._created, "owned_by": "bladellm"}
+        return own | {"root": name, "parent": parent}
 
 
 async def fetch(endpoint: Endpoint, token: TokenHeader) -> list[Card]:

@@ -87,6 +87,7 @@ def test_logprobs_belong_to_the_tokens_that_are_kept() -> None:
     plan = plan_of(scheduler)
     (output,) = scheduler.update(plan, StepResult([[9, EOS]], [logprobs]))
     assert (output.token_ids, output.logprobs) == ([9], logprobs[:1])
+    assert output.stop_logprobs == logprobs[1]
 
 
 def test_min_tokens_masks_what_would_end_it() -> None:

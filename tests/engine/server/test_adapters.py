@@ -66,6 +66,7 @@ def test_by_name_and_by_path(server: ServerProcess, folder: Path) -> None:
     own = next(name for name, parent in listed.items() if parent is None)
     assert listed["first"] == listed[f"{folder}/adapters/a"] == own
     assert httpx.get(f"{server.url}/v1/models/first", timeout=10).json()["parent"] == own
+    assert [each["root"] for each in models] == list(listed)  # a benchmark of vLLM's reads it
     assert httpx.get(f"{server.url}/v1/models/nobody", timeout=10).status_code == 404
     assert "first" in server.state()["adapters"]
 

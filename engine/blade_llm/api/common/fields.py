@@ -68,6 +68,8 @@ class Refusal:
 
     reason: str
     off: tuple[Any, ...] = ()
+    same_as: str = ""
+    """Of a field that serves instead: with its value, this one says nothing new."""
 
 
 _OF_CHATS: Final = "belongs to /v1/chat/completions"
@@ -85,7 +87,7 @@ NEVER_SUPPORTED: Final[Mapping[str, Refusal]] = {
     "audio": Refusal("answers are text"),
     "prediction": Refusal("the engine's own speculation needs no text from clients"),
     "web_search_options": Refusal("the server searches nothing; offer the model a tool of yours"),
-    "lora_path": Refusal("an adapter is chosen by 'model'"),
+    "lora_path": Refusal("an adapter is chosen by 'model'", same_as="model"),
     "enable_thinking": Refusal('send chat_template_kwargs: {"enable_thinking": …}, or reasoning_effort'),
     "thinking": Refusal('send chat_template_kwargs: {"thinking": …}, or reasoning_effort'),
     "thinking_token_budget": Refusal("reasoning has no limit of its own; see reasoning_effort and max_tokens", (-1,)),
@@ -177,8 +179,10 @@ def parse(
             if value is not None:
                 fields[name] = _to_boolean(value) if types[name] in _BOOLEANS else value
         elif name in refused:
-            if value is not None and not any(_same(value, off) for off in refused[name].off):
-                raise bad_request(f"{name!r} is not taken: {refused[name].reason}", name, "unsupported")
+            refusal = refused[name]
+            off = (*refusal.off, raw.get(refusal.same_as)) if refusal.same_as else refusal.off
+            if value is not None and not any(_same(value, each) for each in off):
+                raise bad_request(f"{name!r} is not taken: {refusal.reason}", name, "unsupported")
         elif name not in ignored:
             note_unknown(name, [*types, *ignored])
     check_nested(fields, kind)

@@ -44,6 +44,8 @@ class ChoiceUpdate:
     """The stop string, or the stop token's id unless that is the model's own end of sequence."""
     token_ids: Sequence[int] = ()
     """All its tokens, the one that ended it included; none where they were not asked for."""
+    stop_entry: TokenEntry | None = None
+    """The token that ended it, which is not among ``entries``; None without log-probabilities."""
 
 
 PromptLogprobs: TypeAlias = list[TokenLogprobs | None]
@@ -84,6 +86,7 @@ class Choice:
         """How many of them another engine generated."""
         self.finish_reason: str | None = None
         self._stop_reason: int | str | None = None
+        self._stop_entry: TokenEntry | None = None
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
         self.gaps = [0] * (len(GAPS) + 1)
@@ -114,6 +117,7 @@ class Choice:
             return None
         entries, self._entries = self._entries, []
         update = ChoiceUpdate(self._index, text, entries, self.finish_reason, self._stop_reason)
+        update.stop_entry = self._stop_entry
         if self._token_ids:
             update.token_ids, self._token_ids = self._token_ids, []
         return update
@@ -152,7 +156,11 @@ class Choice:
             self.finish_reason = output.finish_reason
             if output.stop_token_id is not None:
                 self.num_tokens += 1
+                offset = output_text.length
                 text += self._stop_at(output.stop_token_id)
+                if output.stop_logprobs is not None:
+                    piece = output_text.piece if self._shows_stop else ""
+                    self._stop_entry = TokenEntry(output.stop_token_id, output.stop_logprobs, offset, piece)
         text += output_text.finish()
         if output_text.piece and self._entries:  # what is left of a character that never came
             last = self._entries[-1]
@@ -296,6 +304,7 @@ def merge(updates: Sequence[ChoiceUpdate]) -> ChoiceUpdate:
         updates[-1].finish_reason,
         updates[-1].stop_reason,
         [token_id for update in updates for token_id in update.token_ids],
+        updates[-1].stop_entry,
     )
 
 

@@ -107,3 +107,13 @@ def test_an_unknown_constraint_is_refused_always() -> None:
     raw = {"messages": MESSAGES, "structured_outputs": {"regex": "a", "regexp": "b"}}
     with recorded(strict=False), pytest.raises(ApiError, match="regexp"):
         parse(raw, ChatRequest)
+
+
+@pytest.mark.parametrize("model", ["lora", None])
+def test_a_refused_field_may_say_what_its_substitute_says(model: str | None) -> None:
+    raw = {"messages": MESSAGES, "model": model, "lora_path": model}  # as a benchmark of SGLang's names adapters
+    assert parse(raw, ChatRequest).model == model
+    for wrong in ({"lora_path": "another"}, {"lora_path": 1, "": 1}):
+        with pytest.raises(ApiError) as caught:
+            parse({**raw, **wrong}, ChatRequest)
+        assert (caught.value.detail.param, caught.value.detail.code) == ("lora_path", "unsupported")
