@@ -38,6 +38,7 @@ def requests_of(document: dict[str, Any], model: str) -> dict[str, Any]:
     paths["/responses/{response_id}"]["delete"] = _operation(document["paths"]["/responses/{response_id}"]["delete"])
     cancel = "/responses/{response_id}/cancel"
     paths[cancel] = {"post": _operation(document["paths"][cancel]["post"])}
+    words.add_limit(paths["/responses/{response_id}/input_items"]["get"]["parameters"])
     schemas = {name: _cut(schema) for name, schema in document["components"]["schemas"].items()}
     words.add(schemas, model)
     used = {name: _bounded(schemas[name]) for name in sorted(_reached(paths, schemas))}
@@ -108,3 +109,29 @@ def _references(schema: Any) -> Iterator[str]:
     if isinstance(schema, list):
         for each in schema:
             yield from _references(each)
+
+
+def descriptions(document: dict[str, Any], field: str) -> list[str]:
+    """What the whole document says of the fields of this name in bodies of requests, each on one line."""
+    schemas = document["components"]["schemas"]
+    bodies = {path: document["paths"][path]["post"]["requestBody"] for path in BODIES}
+    found = []
+    for name in _reached(bodies, schemas):
+        for schema in objects_of(schemas[name]):
+            if field in (properties := schema.get("properties", {})):
+                referred = [schemas[each] for each in _references(properties[field])]
+                said = [
+                    each["description"] for each in objects_of([properties[field], *referred]) if "description" in each
+                ]
+                found += [" ".join(str(each).split()) for each in said]
+    return found
+
+
+def objects_of(schema: Any) -> Iterator[dict[str, Any]]:
+    """The objects that a schema consists of, itself first."""
+    if isinstance(schema, dict):
+        yield schema
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for each in schema:
+            yield from objects_of(each)

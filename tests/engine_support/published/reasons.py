@@ -56,7 +56,7 @@ FORBIDDEN: Final = (
     Reason("best_of", r"best_of must be at least n, which is \d+", words="`best_of` must be greater than `n`"),
     Reason("best_of", r"best_of above n cannot be streamed: the best is known at the end", words="cannot be streamed"),
     Reason("input", r"input must not be empty", words="cannot be an empty string"),
-    Reason("suffix", r"this model cannot fill in: {_ANY}".replace("{_ANY}", _ANY), words="only supported for"),
+    Reason("suffix", rf"this model cannot fill in: {_ANY}", words="only supported for"),
     Reason("dimensions", r"dimensions must be at most \d+, the model's hidden size", words="Only supported in"),
 )
 """What the specification forbids too."""
@@ -64,16 +64,23 @@ IMPOSSIBLE: Final = (
     Reason("prompt", r"prompt must not be empty|'prompt' is required"),
     Reason("input", r"input holds no text, and nothing else that a model could answer"),
     Reason("suffix", r"suffix with echo is not possible: the answer stands between two texts"),
-    Reason("tools", rf"tools{_PLACE}: there is another function of the name '[\w-]+'; names must differ"),
+    Reason(
+        "tools", rf"tools{_PLACE}(\.tools{_PLACE})?: there is another function of the name '[\w-]+'; names must differ"
+    ),
     Reason("tool_choice", r"tool_choice asks for a call, but there are no tools; add tools"),
     Reason("tool_choice", r"tool_choice needs tools"),
     Reason("tool_choice", rf"tool_choice: {_ANY} is not among tools"),
     Reason("tool_choice", rf"tool_choice names {_ANY}, which is not among the tools"),
-    Reason("previous_response_id", rf"Previous response with id {_ANY} not found: {_ANY}", "previous_response_not_found"),
+    Reason(
+        "previous_response_id", rf"Previous response with id {_ANY} not found: {_ANY}", "previous_response_not_found"
+    ),
+    Reason(None, rf"Response with id {_ANY} not found\.", status=404),
     Reason("after", r"after must be the id of one of the items"),
     Reason(None, rf"Only a response that was created with background set to true can be cancelled, {_ANY}"),
-    Reason("tools", rf"tools{_PLACE}{_ANY}regular expression{_ANY}"),
-    Reason("model", rf"The model `{_ANY}` does not exist or you do not have access to it; {_ANY}", "model_not_found", 404),
+    Reason("tools", rf"tools{_PLACE}(\.function)?\.parameters: regular expression: {_ANY}"),
+    Reason(
+        "model", rf"The model `{_ANY}` does not exist or you do not have access to it; {_ANY}", "model_not_found", 404
+    ),
 )
 """Contradictions, and what is not there."""
 REASONS: Final = (*(each._replace(code="unsupported") for each in UNSUPPORTED), *FORBIDDEN, *IMPOSSIBLE)
@@ -82,15 +89,19 @@ REASONS: Final = (*(each._replace(code="unsupported") for each in UNSUPPORTED), 
 def table(path: str) -> dict[str, str]:
     """The fields that the compatibility table refuses on a route → the whole message."""
     (body,) = (route.body for route in ROUTES if route.path == path and route.body is not None)
-    return {name: f"{name!r} is not taken: {refusal.reason}" for name, refusal in refused_by(body).items()}
+    known = body.__struct_fields__
+    refused = {name: refusal.reason for name, refusal in refused_by(body).items() if name not in known}
+    return {name: f"{name!r} is not taken: {reason}" for name, reason in refused.items()}
 
 
 def reason_of(path: str, status: int, error: dict[str, Any]) -> Reason | str | None:
-    """Why a request was refused: one of :data:`REASONS`, or the field of the table; None for no reason that is right."""
+    """Why a request was refused: one of :data:`REASONS`, or a field of the table; None for no reason that is right."""
     param, code, message = error["param"], error["code"], error["message"]
     if status == 400 and code == "unsupported" and param is not None and table(path).get(param) == message:
         return str(param)
     for reason in REASONS:
-        if (status, param, code) == (reason.status, reason.param, reason.code) and re.fullmatch(reason.message, message):
+        if (status, param, code) == (reason.status, reason.param, reason.code) and re.fullmatch(
+            reason.message, message
+        ):
             return reason
     return None

@@ -1,4 +1,4 @@
-"""What OpenAI's specification says of a field in words only, as JSON Schema: drawn values are then ones that it means."""
+"""What OpenAI's specification says of fields in words only, as JSON Schema: drawn values are then ones that it means."""
 
 from __future__ import annotations
 
@@ -68,6 +68,12 @@ def add(schemas: dict[str, Any], model: str) -> None:
     _lengths(chat, completion, schemas)
     _tokens(chat, completion, embedding)
     _names(schemas)
+
+
+def add_limit(parameters: list[dict[str, Any]]) -> None:
+    """Of a page: "Limit can range between 1 and 100"."""
+    (limit,) = (each for each in parameters if each["name"] == "limit")
+    limit["schema"] = {"type": "integer", "minimum": 1, "maximum": 100}
 
 
 def _models(completion: dict[str, Any], embedding: dict[str, Any], model: str) -> None:

@@ -26,6 +26,10 @@ _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
 _RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern="^[A-Za-z0-9_.:/+=@-]*$")]
+MAX_SEED: Final = 9_223_372_036_854_776_000
+"""2^63 as JavaScript writes it, and with it OpenAI's specification; what is beyond 64 bits stands for the end of them.
+msgspec has no such bounds."""
+_Seed = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": -MAX_SEED, "maximum": MAX_SEED})]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -72,7 +76,7 @@ class SamplingFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True)
     frequency_penalty: _Penalty = 0.0
     logit_bias: _Biases = {}
     """Token id → what is added to its logit."""
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: _Seed | None = None
     """Same seed, same output; the samples of one request differ all the same."""
     stop: _Text | Annotated[list[_Text], msgspec.Meta(max_length=16)] = []
     """Stop strings: at most 16 of at most 1,024 characters; empty ones are left out."""
