@@ -88,7 +88,9 @@ REASONS: Final = (*(each._replace(code="unsupported") for each in UNSUPPORTED), 
 
 def table(path: str) -> dict[str, str]:
     """The fields that the compatibility table refuses on a route → the whole message."""
-    (body,) = (route.body for route in ROUTES if route.path == path and route.body is not None)
+    body = next((route.body for route in ROUTES if route.path == path), None)
+    if body is None:
+        return {}
     known = body.__struct_fields__
     refused = {name: refusal.reason for name, refusal in refused_by(body).items() if name not in known}
     return {name: f"{name!r} is not taken: {reason}" for name, reason in refused.items()}

@@ -1,4 +1,4 @@
-"""What OpenAI's specification says of fields in words only, as JSON Schema: drawn values are then ones that it means."""
+"""What OpenAI's specification says of fields in words only, as JSON Schema, so that drawn values are as it means."""
 
 from __future__ import annotations
 
