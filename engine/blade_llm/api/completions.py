@@ -61,7 +61,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
             add_special_tokens=special,
             limit=limit,
         )
-    only_prompt = fields.echo and fields.max_tokens == 0
+    only_prompt = fields.max_tokens == 0
     requested = 1 if only_prompt else fields.max_tokens
     room = limit - (requested or 1)
     field_names = {"structure": structure_field, **search.field_names}

@@ -199,7 +199,9 @@ def checked_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
     where = f"messages[{index}]"
     role = message.get("role")
     if role == "function":
-        raise bad_request(f"{where}: role function is the older form of role tool; send that", "messages")
+        raise bad_request(
+            f"{where}: role function is the older form of role tool; send that", "messages", "unsupported"
+        )
     if not isinstance(role, str) or role not in ROLES:
         raise bad_request(f"{where}.role must be {', '.join([*ROLES][:-1])} or {[*ROLES][-1]}", "messages")
     return with_calls({**message, "role": ROLES[role], "content": content_of(message, where)}, where)

@@ -46,7 +46,7 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (TEXT, {"prompt": "hello", "repetition_penalty": 1e-300}, "repetition_penalty", ">= 1e-06"),
         (TEXT, {"prompt": "hello", "length_penalty": 400, "beam_width": 2}, "length_penalty", "10"),
         (CHAT, {"messages": HELLO, "max_completion_tokens": -3}, "max_completion_tokens", ">= 0"),
-        (CHAT, {"messages": HELLO, "top_p": 0}, "top_p", "> 0"),
+        (CHAT, {"messages": HELLO, "top_p": -0.1}, "top_p", ">= 0"),
         (CHAT, {"messages": HELLO, "temperature": "hot"}, "temperature", "float"),
         (CHAT, {"messages": HELLO, "temperature": True}, "temperature", "float"),
         (CHAT, {"messages": HELLO, "stream": "perhaps"}, "stream", "bool"),
@@ -54,7 +54,7 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (CHAT, {"messages": HELLO, "n": 10**30}, "n", "<= 128"),
         (CHAT, {"messages": HELLO, "top_logprobs": 3}, "top_logprobs", "logprobs"),
         (CHAT, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "20"),
-        (CHAT, {"messages": HELLO, "stop": ["a", ""]}, "stop", "length >= 1"),
+        (CHAT, {"messages": HELLO, "stop": ["a", 1]}, "stop", "str"),
         (CHAT, {"messages": HELLO, "stop": ["a"] * 10_000}, "stop", "16"),
         (CHAT, {"messages": HELLO, "stop": "a" * 10_000}, "stop", "1024"),
         (CHAT, {"messages": HELLO, "stop_token_ids": [384]}, "stop_token_ids", "383"),
@@ -108,7 +108,7 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (TEXT, {"prompt": "hello", "beam_width": 2, "temperature": 0.5}, "temperature", "draws nothing"),
         (TEXT, {"prompt": "hello", "beam_width": 2, "top_k": 4}, "top_k", "draws nothing"),
         (TEXT, {"prompt": "hello", "suffix": "end"}, "suffix", "cannot fill in"),
-        (TEXT, {"prompt": "hello", "max_tokens": 0}, "max_tokens", "at least 1"),
+        (TEXT, {"prompt": "hello", "max_tokens": -1}, "max_tokens", ">= 0"),
         (TEXT, {"prompt": "hello", "min_p": 1.5}, "min_p", "1"),
         (TEXT, {"prompt": "hello", "min_tokens": 30}, "min_tokens", "max_tokens"),
         (TEXT, {"prompt": "hello", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream"),
@@ -281,7 +281,7 @@ def test_everyone_else_is_served_meanwhile(server: ServerProcess) -> None:
     ) as stream:
         lines = stream.iter_lines()
         events = [next(lines)]
-        for fields in ({"temperature": -1}, {"prompt": [999]}, {"max_tokens": 0}):
+        for fields in ({"temperature": -1}, {"prompt": [999]}, {"max_tokens": -1}):
             _error(server.post(TEXT, **{"prompt": "x", **fields}), 400)
         events += [line for line in lines if line.startswith("data: {")]
     text = "".join(json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events)

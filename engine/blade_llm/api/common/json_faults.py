@@ -15,8 +15,8 @@ from blade_llm.api.common.unknown_fields import MAX_FIELDS
 
 _MAX_SEARCHED_BYTES: Final = 1024 * 1024
 """Bytes; in longer bodies the field is not searched for, as that would hold up other requests."""
-_NAMES: Final = frozenset(("model", "user", "cache_salt", "safety_identifier", "prompt_cache_key"))
-"""Fields whose values are compared or looked up, and read by nobody."""
+_NAMES: Final = frozenset(("model", "cache_salt"))
+"""Fields whose values are compared or looked up."""
 
 
 def malformed(body: bytes, error: Exception) -> ApiError:
@@ -45,9 +45,8 @@ def check_names(body: bytes, value: dict[str, Any]) -> None:
     """
     if b"\\u0000" in body:
         for name, field in value.items():
-            if "\0" in name or (name in _NAMES and "\0" in str(field)):
-                name = shortened(name)
-                raise bad_request(f"{name!r} holds a null byte, which no name may", name.replace("\0", ""))
+            if name in _NAMES and "\0" in str(field):
+                raise bad_request(f"{name!r} holds a null byte, which no name may", name)
     # each name is searched for in it all; a body with more of them is refused
     few = len(body) <= _MAX_SEARCHED_BYTES and len(value) <= MAX_FIELDS
     if few and any(_may_be_twice(body, name) for name in value):

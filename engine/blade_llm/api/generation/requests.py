@@ -22,10 +22,14 @@ MAX_TEXT: Final = 1024
 _MAX_BIASES: Final = 1024
 _MAX_STOP_IDS: Final = 128
 
-_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
 _RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern="^[A-Za-z0-9_.:/+=@-]*$")]
+MAX_SEED: Final = 9_223_372_036_854_776_000
+"""2^63 as JavaScript writes it, and with it OpenAI's specification; what is beyond 64 bits stands for the end of them.
+msgspec has no such bounds."""
+_Seed = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": -MAX_SEED, "maximum": MAX_SEED})]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -61,7 +65,8 @@ class SamplingFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True)
     """End-of-sequence and stop token ids cannot come before."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=MAX_TEMPERATURE)] | None = None
     """0 is greedy. The model's own default when left out, as for top_p, top_k and repetition_penalty."""
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    top_p: _Share | None = None
+    """0, as the smallest: only the likeliest token."""
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     """0 or -1: off."""
     min_p: _Share = 0.0
@@ -71,10 +76,10 @@ class SamplingFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True)
     frequency_penalty: _Penalty = 0.0
     logit_bias: _Biases = {}
     """Token id → what is added to its logit."""
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: _Seed | None = None
     """Same seed, same output; the samples of one request differ all the same."""
     stop: _Text | Annotated[list[_Text], msgspec.Meta(max_length=16)] = []
-    """Stop strings: at most 16 of at most 1,024 characters."""
+    """Stop strings: at most 16 of at most 1,024 characters; empty ones are left out."""
     stop_token_ids: Annotated[list[_TokenId], msgspec.Meta(max_length=_MAX_STOP_IDS)] = []
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
@@ -91,7 +96,7 @@ class GenerationFields(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     stream_options: StreamOptions | None = None
     n: _Count = 1
     """Outputs for each prompt."""
-    best_of: _Count | None = None
+    best_of: Annotated[int, msgspec.Meta(ge=0, le=128)] | None = None
     """Samples, of which the ``n`` of the highest mean log-probability are returned; in a beam search: its width."""
     use_beam_search: bool | None = None
     """Search for the likeliest outputs instead of sampling."""

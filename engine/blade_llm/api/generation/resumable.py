@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.generation.prompt import Prompt
-from blade_llm.api.generation.requests import GenerationFields
+from blade_llm.api.generation.requests import MAX_SEED, GenerationFields
 from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import Events, EventStream
@@ -72,7 +72,10 @@ class Resumable:
 def seeded(fields: _Fields, request: Request) -> _Fields:
     """``fields`` with the seed that the router chose, where they have none. Raises :class:`ApiError` 400."""
     if fields.seed is not None:
-        return fields
+        if abs(fields.seed) > MAX_SEED:
+            raise bad_request(f"seed must be between {-(2**63)} and {2**63 - 1}", "seed")
+        within = min(max(fields.seed, -(2**63)), 2**63 - 1)
+        return fields if within == fields.seed else msgspec.structs.replace(fields, seed=within)
     resumed: ResumeRequest | None = request.scope.get(RESUMED)
     given = request.headers.get(headers.SEED)
     if resumed is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, Final
 
 from blade_llm.api.common.errors import bad_request, context_exceeded
 from blade_llm.api.common.served_model import SamplingDefaults
+from blade_llm.api.common.unknown_fields import note_left_out
 from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.search import Search
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.parameters import SamplingParams
+
+_SMALLEST_TOP_P: Final = 1e-30
+"""What 0 stands for, which OpenAI's specification has for the smallest share: at least one token is kept always."""
 
 
 def sampling_params(
@@ -42,14 +46,14 @@ def sampling_params(
         max_tokens=max_tokens,
         min_tokens=fields.min_tokens,
         temperature=0.0 if search.greedy else pick("temperature"),
-        top_p=1.0 if search.greedy else pick("top_p"),
+        top_p=1.0 if search.greedy else pick("top_p") or _SMALLEST_TOP_P,
         top_k=0 if search.greedy else pick("top_k"),
         min_p=fields.min_p,
         repetition_penalty=pick("repetition_penalty"),
         presence_penalty=fields.presence_penalty,
         frequency_penalty=fields.frequency_penalty,
         seed=secrets.randbits(63) if fields.seed is None else fields.seed,
-        stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop),
+        stop=_stop_strings(fields),
         stop_token_ids=(*fields.stop_token_ids, *end_ids),
         ignore_eos=fields.ignore_eos,
         include_stop_str_in_output=fields.include_stop_str_in_output,
@@ -75,6 +79,14 @@ def sampling_params(
         if wrong := [token_id for token_id in ids if not 0 <= token_id < vocab_size]:
             raise bad_request(f"{name}: {wrong[0]} is not between 0 and {vocab_size - 1}", name)
     return params
+
+
+def _stop_strings(fields: GenerationFields) -> tuple[str, ...]:
+    """Without the empty ones, which stand before every token and are meant to stop at none."""
+    given = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
+    if not all(given):
+        note_left_out(["stop"])
+    return tuple(filter(None, given))
 
 
 def _beam_field(fields: GenerationFields) -> str:

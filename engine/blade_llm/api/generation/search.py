@@ -42,7 +42,7 @@ def search_of(fields: GenerationFields) -> Search:
     """Raises :class:`ApiError` 400 for fields that contradict each other."""
     if fields.stream_options is not None and not fields.stream:
         raise bad_request("stream_options needs stream: true", "stream_options")
-    best_of = fields.best_of
+    best_of = fields.best_of or None  # OpenAI's smallest is 0
     if best_of is not None and best_of < fields.n:
         raise bad_request(f"best_of must be at least n, which is {fields.n}", "best_of")
     if fields.use_beam_search or (fields.beam_width is not None and fields.use_beam_search is None):
@@ -58,9 +58,9 @@ def search_of(fields: GenerationFields) -> Search:
 
 
 def _beams(fields: GenerationFields) -> Search:
-    field = next(name for name in ("beam_width", "best_of", "n") if getattr(fields, name) is not None)
+    field = next(name for name in ("beam_width", "best_of", "n") if getattr(fields, name))
     width: int = getattr(fields, field)
-    if fields.best_of not in (None, width):
+    if fields.best_of not in (None, 0, width):
         raise bad_request(f"best_of and beam_width ({width}) both give the beam search's width; send one", "best_of")
     if width < fields.n:
         raise bad_request(f"n must be at most the beam search's width, which is {width}", "n")

@@ -17,6 +17,7 @@ import msgspec
 
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.common.unheld import note_unheld
+from blade_llm.api.common.unknown_fields import note_left_out
 from blade_llm.api.generation.ebnf import EbnfError, is_ebnf, lark_of_ebnf
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import BusyError, GrammarSpecError
@@ -33,6 +34,7 @@ _WHITE_SPACE = 'JSON answers are written with ", " and ": " and no other white s
 class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     schema: dict[str, Any] | None = None
+    """Any object when left out, as OpenAI's specification allows."""
     description: str | None = None
     strict: bool | None = None
     """Schemas are always kept to the letter; false changes nothing."""
@@ -238,7 +240,8 @@ def _response_format(requested: ResponseFormat | None, tags: _Tags) -> list[tupl
     if requested.json_schema is None:
         raise bad_request("response_format.json_schema is required with type json_schema", "response_format")
     if requested.json_schema.schema is None:
-        raise bad_request("response_format.json_schema.schema is required", "response_format")
+        note_left_out(["response_format.json_schema"])
+        return [(ANY_OBJECT, "response_format")]
     return _json("response_format", requested.json_schema.schema)
 
 

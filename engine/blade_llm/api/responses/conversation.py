@@ -34,6 +34,8 @@ def messages_of(
         conversation.add(item, "previous_response_id")
     for index, item in enumerate(items):
         conversation.add(item, f"input[{index}]")
+    if not conversation.messages:
+        raise bad_request("input holds no text, and nothing else that a model could answer", "input")
     return conversation.messages
 
 
@@ -45,8 +47,8 @@ class _Conversation:
         if not isinstance(item, dict):
             raise bad_request(f'{where} must be an item, e.g. {{"role": "user", "content": …}}', "input")
         kind = item.get("type")
-        if kind is None and "role" in item:
-            kind = "message"
+        if kind is None:
+            kind = "message" if "role" in item else "item_reference" if "id" in item else None
         match kind:
             case "message":
                 self._message(item, where)

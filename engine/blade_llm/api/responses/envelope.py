@@ -51,7 +51,7 @@ class Envelope:
             "tool_choice": request.tool_choice,
             "tools": echoed_tools(request),
             "top_logprobs": request.top_logprobs or 0,
-            "top_p": sampling.top_p,
+            "top_p": 0.0 if request.top_p == 0 else sampling.top_p,
             "truncation": request.truncation,
             "user": request.user,
         }

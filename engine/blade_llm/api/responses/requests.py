@@ -10,6 +10,7 @@ import msgspec
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import NEVER_MATTERS, NEVER_SUPPORTED, Refusal, of_other_routes, parse
+from blade_llm.api.common.unknown_fields import note_left_out
 from blade_llm.api.generation.requests import CompletionRequest, ReasoningEffort, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -33,7 +34,7 @@ _Value = Annotated[str, msgspec.Meta(max_length=512)]
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
     """``text``, ``json_object``, or ``json_schema`` with ``name``, ``schema`` and ``strict``."""
-    verbosity: Literal["low", "medium", "high"] = "medium"
+    verbosity: Literal["low", "medium", "high"] | None = "medium"
     """Accepted without effect."""
 
 
@@ -63,7 +64,7 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     include: list[Include] = []
     """``message.output_text.logprobs`` shows log-probabilities; what else OpenAI knows never occurs here."""
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    """Needs ``include: ["message.output_text.logprobs"]``."""
+    """Has effect with ``include: ["message.output_text.logprobs"]``."""
     text: TextOptions = TextOptions()
     """``format``: ``text``, ``json_object`` or ``json_schema``."""
     reasoning: ReasoningOptions | None = None
@@ -140,7 +141,7 @@ def parse_request(raw: dict[str, Any]) -> ResponsesRequest:
     """``raw`` as a request. Raises :class:`ApiError` 400 that names the field."""
     request = parse(raw, ResponsesRequest, ignored=IGNORED, refused=REFUSED)
     if request.top_logprobs is not None and not request.with_logprobs:
-        raise bad_request(f'top_logprobs needs include: ["{LOGPROBS}"]', "top_logprobs")
+        note_left_out(["top_logprobs"])
     if request.response_format is not None and request.text.format.get("type") != "text":
         raise bad_request("text.format and response_format both constrain the answer; send one of them", "text")
     return request

@@ -122,7 +122,7 @@ FIELDS: Final[dict[str, dict[str, Any]]] = {
     },
     "text": {
         "type": "object",
-        "properties": {"format": _FORMAT, "verbosity": {"enum": ["low", "medium", "high"]}},
+        "properties": {"format": _FORMAT, "verbosity": {"enum": ["low", "medium", "high", None]}},
     },
 }
 """JSON Schema by field; the other fields follow from their types."""

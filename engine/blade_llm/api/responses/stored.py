@@ -39,7 +39,8 @@ async def stored(context: ServerContext, request: Request) -> Response:
         context.responses.delete(name)
         return _json({"id": name, "object": "response", "deleted": True})
     if request.query_params.get("stream") == "true":
-        raise bad_request("stream: a response that has ended is not streamed again; leave it out", "stream")
+        message = "stream: a response that has ended is not streamed again; leave it out"
+        raise bad_request(message, "stream", "unsupported")
     return _json(kept.response)
 
 
