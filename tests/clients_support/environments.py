@@ -1,8 +1,8 @@
 """The environments client libraries are installed in: one a group of programs, in the user's cache.
 
 A group of Python's is a ``requirements/GROUP.txt``, whose ``GROUP.lock.txt`` beside it is what is installed; a group
-of npm's is a folder with a ``package-lock.json``. An environment's name holds a hash of its lock file, so that a fresh
-clone finds what an earlier one installed.
+of npm's is a folder with a ``package.json``, and mostly a lock file. An environment's name holds a hash of what it is
+made of, so that a fresh clone finds what an earlier one installed.
 
 ``python -m clients_support.environments`` (``make clients``) installs them all.
 """
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 CLIENTS = Path(__file__).parents[1] / "clients"
@@ -33,7 +34,7 @@ def python_groups() -> list[str]:
 
 def npm_groups() -> list[str]:
     """The names of the groups of npm's, which are those of their folders."""
-    return sorted(path.parent.name for path in CLIENTS.glob("*/package-lock.json"))
+    return sorted(path.parent.name for path in CLIENTS.glob("*/package.json"))
 
 
 def python_of(group: str) -> Path:
@@ -42,7 +43,7 @@ def python_of(group: str) -> Path:
     Raises:
         FileNotFoundError: it is not installed.
     """
-    return _installed(group, REQUIREMENTS / f"{group}.lock.txt") / "bin" / "python"
+    return _complete(_python_folder(group)) / "bin" / "python"
 
 
 def modules_of(group: str) -> Path:
@@ -51,7 +52,7 @@ def modules_of(group: str) -> Path:
     Raises:
         FileNotFoundError: it is not installed.
     """
-    return _installed(group, CLIENTS / group / "package-lock.json") / "node_modules"
+    return _complete(_npm_folder(group)) / "node_modules"
 
 
 def install_python(group: str) -> None:
@@ -64,10 +65,10 @@ def install_python(group: str) -> None:
 
     def fill(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        pip = [folder / "bin" / "python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps"]
         subprocess.run([*pip, "--requirement", lock], check=True)
 
-    folder = _cached(group, lock)
+    folder = _python_folder(group)
     _once(folder, fill)
     if BORROWS in (REQUIREMENTS / f"{group}.txt").read_text(
         encoding="utf-8"
@@ -77,18 +78,19 @@ def install_python(group: str) -> None:
 
 
 def install_npm(group: str) -> None:
-    """The packages of the group's lock file, and a link to them where its programs look.
+    """The group's packages, as locked where it has a lock file, and a link to them where its programs look.
 
     Raises:
         subprocess.CalledProcessError: npm failed.
     """
     source = CLIENTS / group
-    cached = _cached(group, source / "package-lock.json")
+    cached = _npm_folder(group)
 
     def fill(folder: Path) -> None:
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(source / name, folder)
-        subprocess.run(["npm", "ci", "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
+        for path in _npm_files(group):
+            shutil.copy(path, folder)
+        verb = "ci" if (folder / "package-lock.json").exists() else "install"
+        subprocess.run(["npm", verb, "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
 
     _once(cached, fill)
     link = source / "node_modules"
@@ -96,18 +98,29 @@ def install_npm(group: str) -> None:
     link.symlink_to(cached / "node_modules")
 
 
-def _installed(group: str, lock: Path) -> Path:
-    folder = _cached(group, lock)
-    if not (folder / _DONE).exists():
-        raise FileNotFoundError(f"the client libraries of {group!r} are not installed: make clients")
-    return folder
+def _python_folder(group: str) -> Path:
+    lock = REQUIREMENTS / f"{group}.lock.txt"
+    return _cached(group, lock.read_bytes(), f"{sys.base_prefix} {sys.version}".encode())
 
 
-def _cached(group: str, lock: Path) -> Path:
+def _npm_folder(group: str) -> Path:
+    return _cached(group, *(path.read_bytes() for path in _npm_files(group)))
+
+
+def _npm_files(group: str) -> list[Path]:
+    names = ("package.json", "package-lock.json", ".npmrc")
+    return [path for name in names if (path := CLIENTS / group / name).exists()]
+
+
+def _cached(group: str, *made_of: bytes) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    python = f"{sys.base_prefix} {sys.version}" if lock.parent == REQUIREMENTS else ""
-    digest = hashlib.sha256(lock.read_bytes() + python.encode()).hexdigest()
-    return base / "bladellm" / "clients" / f"{group}-{digest[:12]}"
+    return base / "bladellm" / "clients" / f"{group}-{hashlib.sha256(b''.join(made_of)).hexdigest()[:12]}"
+
+
+def _complete(folder: Path) -> Path:
+    if not (folder / _DONE).exists():
+        raise FileNotFoundError(f"{folder.name} is not installed: make clients")
+    return folder
 
 
 def _once(folder: Path, fill: Callable[[Path], None]) -> None:
@@ -123,12 +136,12 @@ def _once(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def main() -> None:
-    for group in python_groups():
-        print(f"{group} ...", flush=True)
-        install_python(group)
-    for group in npm_groups():
-        print(f"{group} (npm) ...", flush=True)
-        install_npm(group)
+    """Install them all, two at a time: half of it is waiting for registries."""
+    jobs = [(install_python, group) for group in python_groups()] + [(install_npm, group) for group in npm_groups()]
+    with ThreadPoolExecutor(2) as pool:
+        for (_, group), done in zip(jobs, [pool.submit(install, group) for install, group in jobs], strict=True):
+            done.result()
+            print(f"{group} is installed", flush=True)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,9 @@ async def called(forced: OpenAIConfig, free: OpenAIConfig) -> str:
     events = MemoryStream()
     events.where(ToolCallEvent).subscribe(lambda event: calls.append(event))
     reply = await Agent("helper", config=forced, tools=[look_up]).ask("What does len do?", stream=events)
-    assert [call.name for call in calls] == ["look_up"] and reply.body == f"{json.loads(calls[0].arguments)['name']} was looked up"
+    assert [call.name for call in calls] == [
+        "look_up"
+    ] and reply.body == f"{json.loads(calls[0].arguments)['name']} was looked up"
     second = await reply.ask("What does abs do?", config=free)
     assert second.body and second.response.finish_reason == "stop" and len(calls) == 1, second.response
     return f"{reply.body} → {second.body}"

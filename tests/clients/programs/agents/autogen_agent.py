@@ -10,7 +10,12 @@ from typing import Literal
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
 from autogen_agentchat.conditions import MaxMessageTermination
-from autogen_agentchat.messages import ModelClientStreamingChunkEvent, StructuredMessage, TextMessage, ToolCallSummaryMessage
+from autogen_agentchat.messages import (
+    ModelClientStreamingChunkEvent,
+    StructuredMessage,
+    TextMessage,
+    ToolCallSummaryMessage,
+)
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import CancellationToken
 from autogen_core.models import (

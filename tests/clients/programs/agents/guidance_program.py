@@ -98,7 +98,13 @@ def regex() -> str:
 def grammar() -> str:
     lm = asked(VLLMModel, "How long is a list?")
     with assistant():
-        lm += "A list of " + gen("count", regex="[1-9]") + " items has the length " + gen("length", regex="[0-9]{1,2}") + "."
+        lm += (
+            "A list of "
+            + gen("count", regex="[1-9]")
+            + " items has the length "
+            + gen("length", regex="[0-9]{1,2}")
+            + "."
+        )
     return str(lm)
 
 

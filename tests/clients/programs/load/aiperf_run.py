@@ -13,7 +13,7 @@ from typing import Any
 from case import MODEL, ROOT_URL, client
 
 CLIENT = client("AIPerf", "aiperf")
-FOLDER = Path(__file__).parents[3] / "examples" / "demo_model" / "model"
+FOLDER = Path(__file__).parents[4] / "examples" / "demo_model" / "model"
 REQUESTS = 6
 PROMPT, OUTPUT = 32, 8
 """Tokens of each."""
