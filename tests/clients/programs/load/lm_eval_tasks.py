@@ -21,8 +21,8 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 CLIENT = client("lm-evaluation-harness", "lm_eval")
-TASKS = Path(__file__).parents[1] / "lm_eval_task"
-FOLDER = str(Path(__file__).parents[3] / "examples" / "demo_model" / "model")
+TASKS = Path(__file__).parents[2] / "lm_eval_task"
+FOLDER = str(Path(__file__).parents[4] / "examples" / "demo_model" / "model")
 LEAST_ACCURACY = 0.9
 """Guessing gives 0.25."""
 LEAST_EXACT = 0.8
