@@ -20,7 +20,7 @@ PROMPT, OUTPUT = 32, 8
 
 
 def run(endpoint: str, *flags: str) -> dict[str, Any]:
-    """Profile an endpoint with synthetic prompts; the report."""
+    """Profile an endpoint with synthetic prompts; the report. Its processes take longer to start than to measure."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(str(Path(sys.executable).parent / "aiperf"), "profile", "--model", MODEL, "--url", ROOT_URL),
@@ -49,20 +49,13 @@ def chat() -> str:
         ("output_sequence_length", OUTPUT, OUTPUT),  # by its own tokenizer
         ("usage_completion_tokens", OUTPUT, OUTPUT),  # as the server says
         ("input_sequence_length", PROMPT, PROMPT),
-        ("usage_prompt_tokens", PROMPT, PROMPT + 30),  # with the chat template
+        ("usage_prompt_tokens", PROMPT, PROMPT + 40),  # with the chat template
     ):
         assert least <= report[name]["min"] <= report[name]["max"] <= most, (name, report[name])
     assert report["good_request_count"]["avg"] == REQUESTS
     assert report["time_to_first_token"]["min"] > 0
     assert report["inter_token_latency"]["count"] == REQUESTS
     return f"{REQUESTS} requests, {report['usage_prompt_tokens']['max']:g} tokens in, {OUTPUT} out each"
-
-
-@CLIENT.case("embeddings")
-def embeddings() -> str:
-    report = run("embeddings")
-    assert report["input_sequence_length"]["min"] == report["input_sequence_length"]["max"] == PROMPT
-    return f"{REQUESTS} requests of {PROMPT} tokens"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """SGLang's `bench_serving`, which is part of SGLang and too big to install: what it sends and how it reads answers.
 
 The backends `vllm`, `vllm-chat`, `sglang-oai` and `sglang-oai-chat` are one for completions and one for chats. Every
-line of a stream has to be an event with a choice, as it asks for no usage chunk; the version shown is that of aiohttp.
+line of a stream has to be an event with a choice: it asks for no usage chunk, and it cannot read the comments that a
+server sends while a request waits for long. The version shown is aiohttp's, its HTTP client.
 """
 
 from __future__ import annotations
