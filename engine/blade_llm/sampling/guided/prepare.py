@@ -16,8 +16,8 @@ from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.references import dictionaries
 
 OPTIONS: Final = "x-guidance"
-"""The keyword of a schema's root under which llguidance, and what speaks its grammars, has options of how JSON is written:
-https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md."""
+"""The keyword of a schema's root under which llguidance, and clients that write its grammars, have options of how JSON
+is written: https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md."""
 _OPTIONS: Final[dict[str, Any]] = {
     "whitespace_flexible": False,
     "item_separator": ", ",
@@ -64,19 +64,18 @@ def without_options(schema: Any) -> Any:
     return {key: value for key, value in schema.items() if key != OPTIONS}
 
 
-def separators(schema: dict[str, Any]) -> dict[str, str]:
-    """llguidance's options of a schema, checked before, for what stands between items, and between keys and values.
+def requested_options(schema: dict[str, Any]) -> dict[str, Any]:
+    """What the root of a schema, checked before, says of llguidance's options.
 
-    Where it allows other white space too, outputs have none of that; where it allows none and names no separators, they
-    are those without any.
+    Where it allows white space beside its separators, outputs have none; where it allows none and names no separators,
+    they are bare. ``coerce_one_of`` is the client's own word that a value may match several cases of a ``oneOf``.
     """
     options = schema.get(OPTIONS)
     if options is None:
         return {}
-    found = {}
+    found: dict[str, Any] = {"coerce_one_of": options.get("coerce_one_of") is True}
     for name, bare in (("item_separator", ","), ("key_separator", ":")):
-        given = options.get(name)
-        found[name] = given or (bare if options.get("whitespace_flexible") is False else _OPTIONS[name])
+        found[name] = options.get(name) or (bare if options.get("whitespace_flexible") is False else _OPTIONS[name])
     return found
 
 

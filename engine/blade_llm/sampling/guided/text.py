@@ -17,7 +17,7 @@ from blade_llm.sampling.guided.errors import GrammarSpecError
 from blade_llm.sampling.guided.json_schema.objects import CLOSED
 from blade_llm.sampling.guided.json_schema.rewriting import rewritten
 from blade_llm.sampling.guided.lark import with_json_options
-from blade_llm.sampling.guided.prepare import OPTIONS, json_options, separators
+from blade_llm.sampling.guided.prepare import OPTIONS, json_options, requested_options
 
 _ASCII_CLASSES: Final = "dws"
 """``\\d``, ``\\w`` and ``\\s`` mean ASCII: an address of full-width digits is no address."""
@@ -85,14 +85,14 @@ def _json(text: str) -> str:
     made = rewritten(schema)
     grammar: str = llguidance.LLMatcher.grammar_from_json_schema(
         json.dumps(made),
-        overrides={**json_options(made), **separators(schema)},  # type: ignore[arg-type]
+        overrides={**json_options(made), **requested_options(schema)},  # type: ignore[arg-type]
     )
     return grammar
 
 
 def _for_lark(schema: dict[str, Any]) -> dict[str, Any]:
     made = rewritten(schema)
-    return {**made, OPTIONS: {**json_options(made), **separators(schema)}}
+    return {**made, OPTIONS: {**json_options(made), **requested_options(schema)}}
 
 
 def _lark(text: str) -> str:

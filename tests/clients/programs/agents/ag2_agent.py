@@ -43,7 +43,8 @@ def responses(**options: Any) -> OpenAIResponsesConfig:
 async def asked(config: OpenAIConfig | OpenAIResponsesConfig, text: str = "What does len do?") -> Any:
     """The agent's reply to one message."""
     reply = await Agent("helper", config=config).ask(text)
-    assert reply.body and reply.response.usage.completion_tokens > 0, reply.response
+    assert reply.body, reply.response
+    assert reply.response.usage.completion_tokens > 0, reply.response
     return reply
 
 
@@ -60,7 +61,8 @@ async def streamed(config: OpenAIConfig | OpenAIResponsesConfig) -> tuple[str, s
 @CLIENT.case("basic")
 async def basic() -> str:
     reply = await asked(chat())
-    assert "number of items" in reply.body and reply.response.finish_reason == "stop"
+    assert "number of items" in reply.body
+    assert reply.response.finish_reason == "stop"
     second = await reply.ask("What does abs do?")  # of the same conversation
     assert "absolute value" in second.body
     return second.body
@@ -79,11 +81,12 @@ async def called(forced: OpenAIConfig, free: OpenAIConfig) -> str:
     events = MemoryStream()
     events.where(ToolCallEvent).subscribe(lambda event: calls.append(event))
     reply = await Agent("helper", config=forced, tools=[look_up]).ask("What does len do?", stream=events)
-    assert [call.name for call in calls] == [
-        "look_up"
-    ] and reply.body == f"{json.loads(calls[0].arguments)['name']} was looked up"
+    assert [call.name for call in calls] == ["look_up"], calls
+    assert reply.body == f"{json.loads(calls[0].arguments)['name']} was looked up"
     second = await reply.ask("What does abs do?", config=free)
-    assert second.body and second.response.finish_reason == "stop" and len(calls) == 1, second.response
+    assert second.body, second.response
+    assert second.response.finish_reason == "stop", second.response
+    assert len(calls) == 1, second.response
     return f"{reply.body} → {second.body}"
 
 
@@ -118,6 +121,15 @@ async def responses_stream() -> str:
     body, joined = await streamed(responses(streaming=True))
     assert body == joined == (await asked(responses())).body
     return joined
+
+
+@CLIENT.case("responses, tools")
+async def responses_tools() -> str:
+    """A call cannot be demanded here: the tool is declared, and its use the model's to say."""
+    reply = await Agent("helper", config=responses(), tools=[look_up]).ask("What does len do? Look it up.")
+    assert reply.body, reply.response
+    assert not reply.response.tool_calls.calls, reply.response
+    return reply.body
 
 
 @CLIENT.case("responses, structured")

@@ -70,8 +70,10 @@ async def model() -> AsyncIterator[OpenAIChatCompletionClient]:
 async def basic() -> str:
     async with model() as chat:
         found = await chat.create(QUESTION)
-    assert "number of items" in found.content and found.finish_reason == "stop", found
-    assert found.usage.prompt_tokens > 0 and found.usage.completion_tokens > 0
+    assert "number of items" in found.content, found
+    assert found.finish_reason == "stop", found
+    assert found.usage.prompt_tokens > 0
+    assert found.usage.completion_tokens > 0
     return found.content
 
 
@@ -81,8 +83,10 @@ async def stream() -> str:
         whole = await chat.create(QUESTION)
         parts = [part async for part in chat.create_stream(QUESTION, include_usage=True)]
     last = parts.pop()
-    assert isinstance(last, CreateResult) and last.content == whole.content == "".join(parts)
-    assert last.usage == whole.usage and last.finish_reason == "stop"
+    assert isinstance(last, CreateResult)
+    assert last.content == whole.content == "".join(parts)
+    assert last.usage == whole.usage
+    assert last.finish_reason == "stop"
     return last.content
 
 
@@ -98,7 +102,8 @@ async def tools() -> str:
         said = [*QUESTION, AssistantMessage(content=[call], source="helper")]
         said.append(FunctionExecutionResultMessage(content=[results]))
         second = await chat.create(said, tools=[tool], tool_choice="none")
-    assert isinstance(second.content, str) and second.finish_reason == "stop", second
+    assert isinstance(second.content, str), second
+    assert second.finish_reason == "stop", second
     return f"{result} → {second.content}"
 
 
@@ -108,7 +113,8 @@ async def tools_stream() -> str:
     async with model() as chat:
         parts = [part async for part in chat.create_stream(QUESTION, tools=[tool], tool_choice="required")]
     calls = parts[-1].content
-    assert parts[-1].finish_reason == "function_calls" and calls[0].id, parts
+    assert parts[-1].finish_reason == "function_calls", parts
+    assert calls[0].id, parts
     return f"{calls[0].name}({json.loads(calls[0].arguments)})"
 
 
@@ -118,7 +124,8 @@ async def structured() -> str:
         helper = AssistantAgent("helper", chat, output_content_type=Verdict)
         found = await helper.run(task="Is len a builtin?")
     message = found.messages[-1]
-    assert isinstance(message, StructuredMessage) and isinstance(message.content, Verdict), message
+    assert isinstance(message, StructuredMessage), message
+    assert isinstance(message.content, Verdict), message
     return repr(message.content)
 
 
@@ -129,7 +136,8 @@ async def agent() -> str:
         helper = AssistantAgent("helper", chat, tools=[look_up], system_message=None)
         found = await helper.run(task="What does len do? Look it up.")
     last = found.messages[-1]
-    assert isinstance(last, TextMessage | ToolCallSummaryMessage) and last.content, found
+    assert isinstance(last, TextMessage | ToolCallSummaryMessage), found
+    assert last.content, found
     return f"{[type(each).__name__ for each in found.messages]} {last.content}"
 
 
@@ -147,7 +155,8 @@ async def team() -> str:
         if isinstance(event, ModelClientStreamingChunkEvent):
             said[event.source] += event.content
     texts = {event.source: event.content for event in events if isinstance(event, TextMessage)}
-    assert said == {name: texts[name] for name in said} and "number of items" in said["first"], events
+    assert said == {name: texts[name] for name in said}, events
+    assert "number of items" in said["first"], events
     return said["second"]
 
 

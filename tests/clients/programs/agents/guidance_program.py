@@ -1,18 +1,18 @@
 """Guidance: its models of OpenAI, vLLM and SGLang take a URL.
 
-OpenAI's takes JSON alone. The other two send what was written as a grammar: of llguidance to vLLM, under its old and its new
-name at once, and as ``ebnf`` to SGLang; expressions as ``regex``.
+OpenAI's takes JSON alone. The other two send what was written as a grammar of llguidance's: vLLM's under its old and
+its new name at once, with every schema and choice in it; SGLang's as ``ebnf``, beside ``regex`` and
+``response_format``.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Literal
 
 import guidance
 from case import API_KEY, BASE_URL, MODEL, client
-from guidance import assistant, gen, select, system, user
+from guidance import assistant, gen, select, user
 from guidance.models import OpenAI
 from guidance.models.experimental import SglangModel, VLLMModel
 from pydantic import BaseModel, ConfigDict
@@ -45,7 +45,8 @@ def basic() -> str:
         with assistant():
             lm += gen("answer", max_tokens=60, temperature=0)
         found.append(lm["answer"])
-    assert "number of items" in found[0] and found[0] == found[1] == found[2], found
+    assert "number of items" in found[0], found
+    assert found[0] == found[1] == found[2], found
     return found[0]
 
 
@@ -58,7 +59,8 @@ def stream() -> str:
         return lm
 
     texts = [str(part) for part in asked(OpenAI).stream() + answered()]
-    assert len(texts) > 3 and "number of items" in texts[-1], texts
+    assert len(texts) > 3, texts
+    assert "number of items" in texts[-1], texts
     return texts[-1]
 
 
@@ -96,16 +98,20 @@ def regex() -> str:
 
 @CLIENT.case("grammar")
 def grammar() -> str:
-    lm = asked(VLLMModel, "How long is a list?")
-    with assistant():
-        lm += (
-            "A list of "
-            + gen("count", regex="[1-9]")
-            + " items has the length "
-            + gen("length", regex="[0-9]{1,2}")
-            + "."
-        )
-    return str(lm)
+    for kind in (VLLMModel, SglangModel):
+        lm = asked(kind, "How long is a list?")
+        with assistant():
+            lm += (
+                "A list of "
+                + gen("count", regex="[1-9]")
+                + " has the length "
+                + gen("length", regex="[0-9]{1,2}")
+                + "."
+            )
+        found = re.fullmatch(r"A list of ([1-9]) has the length ([0-9]{1,2})\.", str(lm).split("\n")[-1])
+        assert found, lm
+        assert (lm["count"], lm["length"]) == found.groups(), lm
+    return found[0]
 
 
 @CLIENT.case("tools")
@@ -117,8 +123,9 @@ def tools() -> str:
     lm = asked(OpenAI)
     with assistant():
         lm += gen(tools=[look_up], tool_choice="required")
-    assert "was looked up" in str(lm)
-    return str(lm)
+    assert re.search(r'<tool=look_up>\{"name": "(len|abs)"\}</tool>', str(lm)), lm
+    assert "was looked up" in str(lm), lm
+    return str(lm).split("\n")[4]
 
 
 CLIENT.main()

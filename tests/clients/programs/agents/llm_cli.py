@@ -29,9 +29,12 @@ ENTRY = f"""
   supports_tools: true
   supports_schema: true
 """
-(FOLDER / "extra-openai-models.yaml").write_text(
-    f"- model_id: chat{ENTRY}- model_id: responses{ENTRY}  responses: true\n- model_id: completion{ENTRY}  completion: true\n"
-)
+MODELS = f"""
+- model_id: chat{ENTRY}
+- model_id: responses{ENTRY}  responses: true
+- model_id: completion{ENTRY}  completion: true
+"""
+(FOLDER / "extra-openai-models.yaml").write_text(MODELS)
 OPTIONS: dict[str, Any] = {"temperature": 0, "max_tokens": 60}
 
 
@@ -59,7 +62,8 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def basic() -> str:
     done = command("-m", "chat", "--no-stream", "--usage", "-o", "temperature", "0", "-o", "max_tokens", "60", QUESTION)
     assert "number of items" in done.stdout, done.stdout
-    assert "input" in done.stderr and "output" in done.stderr, done.stderr  # "Token usage: … input, … output"
+    assert "input" in done.stderr, done.stderr  # "Token usage: … input, … output"
+    assert "output" in done.stderr, done.stderr
     followed = command("-c", "What does abs do?")  # of the same conversation, which its log keeps
     assert "absolute value" in followed.stdout, followed.stdout
     return followed.stdout.strip()
@@ -71,7 +75,8 @@ def stream() -> str:
     whole = model.prompt(QUESTION, stream=False, **OPTIONS)
     streamed = model.prompt(QUESTION, **OPTIONS)
     pieces = list(streamed)
-    assert len(pieces) > 3 and "".join(pieces) == whole.text(), pieces
+    assert len(pieces) > 3, pieces
+    assert "".join(pieces) == whole.text(), pieces
     assert streamed.usage().output == whole.usage().output > 0
     return "".join(pieces)
 
@@ -88,7 +93,8 @@ def chained(model: llm.Model) -> str:
     chain = model.chain("What does len do? Look it up.", tools=[look_up], options=OPTIONS)
     text = chain.text()
     calls = [call for response in chain._responses for call in response.tool_calls()]
-    assert text and {call.name for call in calls} <= {"look_up"}, chain
+    assert text, chain
+    assert {call.name for call in calls} <= {"look_up"}, chain
     return f"{[call.arguments for call in calls]} → {text}"
 
 
@@ -102,7 +108,8 @@ def responses() -> str:
     model = llm.get_model("responses")
     whole = model.prompt(QUESTION, stream=False, **OPTIONS)
     streamed = model.prompt(QUESTION, **OPTIONS)
-    assert "number of items" in whole.text() and whole.text() == streamed.text(), (whole.text(), streamed.text())
+    assert "number of items" in whole.text(), (whole.text(), streamed.text())
+    assert whole.text() == streamed.text(), (whole.text(), streamed.text())
     assert streamed.usage().output == whole.usage().output > 0
     return repr(Verdict.model_validate_json(model.prompt(QUESTION, schema=Verdict, **OPTIONS).text()))
 
@@ -117,7 +124,8 @@ def completion() -> str:
     model = llm.get_model("completion")
     prompt = "<|im_start|>user\nWhat does len do?<|im_end|>\n<|im_start|>assistant\n"
     found = [model.prompt(prompt, stream=streamed, **OPTIONS).text() for streamed in (False, True)]
-    assert "number of items" in found[0] and found[0] == found[1], found
+    assert "number of items" in found[0], found
+    assert found[0] == found[1], found
     return found[0]
 
 

@@ -1,7 +1,7 @@
 """Semantic Kernel: its chat service takes an OpenAI client, and that one the URL of the server.
 
-Once a plugin's function has answered, the library sends the whole conversation again with ``tool_choice="none"``: a turn ends
-by itself.
+Once a plugin's function has answered, the library sends the whole conversation again with ``tool_choice="none"``: a
+turn ends by itself.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from enum import Enum
+from enum import StrEnum
 from functools import reduce
 from operator import add
 from typing import Annotated, Any, Literal
@@ -27,7 +27,7 @@ from semantic_kernel.functions import kernel_function
 CLIENT = client("Semantic Kernel", "semantic-kernel")
 
 
-class Builtin(str, Enum):
+class Builtin(StrEnum):
     """What the function takes: the library writes an enumeration as a schema, and not a ``Literal``."""
 
     LEN = "len"
@@ -79,8 +79,10 @@ def history(text: str = "What does len do?") -> ChatHistory:
 async def basic() -> str:
     async with service() as chat:
         found = await chat.get_chat_message_content(history(), settings())
-    assert found is not None and "number of items" in found.content, found
-    assert found.finish_reason == "stop" and found.metadata["usage"].completion_tokens > 0, found
+    assert found is not None, found
+    assert "number of items" in found.content, found
+    assert found.finish_reason == "stop", found
+    assert found.metadata["usage"].completion_tokens > 0, found
     return found.content
 
 
@@ -90,7 +92,8 @@ async def stream() -> str:
         whole = await chat.get_chat_message_content(history(), settings())
         parts = [part async for part in chat.get_streaming_chat_message_content(history(), settings())]
     joined = "".join(part.content for part in parts)
-    assert joined == whole.content and [part.finish_reason for part in parts if part.finish_reason] == ["stop"]
+    assert joined == whole.content
+    assert [part.finish_reason for part in parts if part.finish_reason] == ["stop"]
     usage = [part.metadata["usage"] for part in parts if part.metadata.get("usage")]
     assert sum(each.completion_tokens for each in usage) == whole.metadata["usage"].completion_tokens
     return joined
@@ -106,9 +109,12 @@ async def tools() -> str:
     items = [item for message in said.messages for item in message.items]
     calls = [item for item in items if isinstance(item, FunctionCallContent)]
     results = [item for item in items if isinstance(item, FunctionResultContent)]
-    assert looker.names and [call.name for call in calls] == ["docs-look_up"] * len(looker.names), items
+    assert looker.names, items
+    assert [call.name for call in calls] == ["docs-look_up"] * len(looker.names), items
     assert [result.result for result in results] == ["the number of items"] * len(calls)
-    assert found is not None and found.content and found.finish_reason == "stop", found
+    assert found is not None, found
+    assert found.content, found
+    assert found.finish_reason == "stop", found
     return f"{[str(call.arguments) for call in calls]} → {found.content}"
 
 
@@ -121,7 +127,9 @@ async def tools_stream() -> str:
         parts = [part async for part in chat.get_streaming_chat_message_content(history(), forced, kernel=kernel)]
     joined = reduce(add, parts)
     calls = [item for item in joined.items if isinstance(item, FunctionCallContent)]
-    assert calls and calls[0].name == "docs-look_up" and calls[0].id, joined
+    assert calls, joined
+    assert calls[0].name == "docs-look_up", joined
+    assert calls[0].id, joined
     assert "tool_calls" in [part.finish_reason for part in parts]
     return f"{calls[0].name}({json.loads(calls[0].arguments)})"
 
@@ -139,7 +147,8 @@ async def agent() -> str:
         helper = ChatCompletionAgent(service=chat, name="Helper", instructions="You know Python.")
         found = await helper.get_response(messages="What does len do?")
         followed = await helper.get_response(messages="What does abs do?", thread=found.thread)
-    assert "number of items" in str(found.content) and "absolute value" in str(followed.content), (found, followed)
+    assert "number of items" in str(found.content), (found, followed)
+    assert "absolute value" in str(followed.content), (found, followed)
     return str(followed.content)
 
 

@@ -1,7 +1,7 @@
 """smolagents: its OpenAI-compatible model takes a URL.
 
-A ``ToolCallingAgent`` demands a call (``tool_choice="required"``), and a ``CodeAgent`` with structured outputs a JSON object of
-a thought and code; which tool and what code are the model's to say, so that each takes one step here.
+A ``ToolCallingAgent`` demands a call (``tool_choice="required"``), and a ``CodeAgent`` with structured outputs a JSON
+object of a thought and code; which tool and what code are the model's to say, so that each takes one step here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import redirect_stdout
 from io import StringIO
-from typing import Any
+from typing import Any, ClassVar
 
 from case import API_KEY, BASE_URL, MODEL, client
 from smolagents import ChatMessage, CodeAgent, OpenAIModel, OpenAIServerModel, Tool, ToolCallingAgent
@@ -25,7 +25,7 @@ class LookUp(Tool):
 
     name = "look_up"
     description = "Looks a builtin of Python up."
-    inputs = {"name": {"type": "string", "description": "the name of the builtin", "enum": ["len", "abs"]}}
+    inputs: ClassVar = {"name": {"type": "string", "description": "the name of the builtin", "enum": ["len", "abs"]}}
     output_type = "string"
 
     def forward(self, name: str) -> str:
@@ -41,8 +41,10 @@ def model(kind: type[OpenAIModel] = OpenAIModel, **options: Any) -> OpenAIModel:
 @CLIENT.case("basic")
 def basic() -> str:
     found = model(OpenAIServerModel).generate(QUESTION)
-    assert "number of items" in found.content and found.role == "assistant", found
-    assert found.token_usage.input_tokens > 0 and found.token_usage.output_tokens > 0
+    assert "number of items" in found.content, found
+    assert found.role == "assistant", found
+    assert found.token_usage.input_tokens > 0
+    assert found.token_usage.output_tokens > 0
     return found.content
 
 
@@ -50,7 +52,8 @@ def basic() -> str:
 def stream() -> str:
     whole = model().generate(QUESTION, stop_sequences=["items"])
     joined = agglomerate_stream_deltas(list(model().generate_stream(QUESTION, stop_sequences=["items"])))
-    assert joined.content == whole.content and whole.content.endswith("the number of "), (joined, whole)
+    assert joined.content == whole.content, (joined, whole)
+    assert whole.content.endswith("the number of "), (joined, whole)
     assert joined.token_usage == whole.token_usage
     return joined.content
 
@@ -59,7 +62,8 @@ def stream() -> str:
 def tools() -> str:
     found = model().generate(QUESTION, tools_to_call_from=[LookUp()])
     call = found.tool_calls[0]
-    assert found.raw.choices[0].finish_reason == "tool_calls" and call.function.name == "look_up", found
+    assert found.raw.choices[0].finish_reason == "tool_calls", found
+    assert call.function.name == "look_up", found
     return LookUp()(**json.loads(call.function.arguments))
 
 
@@ -67,7 +71,8 @@ def tools() -> str:
 def tools_stream() -> str:
     found = agglomerate_stream_deltas(list(model().generate_stream(QUESTION, tools_to_call_from=[LookUp()])))
     call = found.tool_calls[0]
-    assert call.function.name == "look_up" and call.id, found
+    assert call.function.name == "look_up", found
+    assert call.id, found
     return LookUp()(**json.loads(call.function.arguments))
 
 
@@ -92,7 +97,8 @@ def steps(agent: MultiStepAgent) -> tuple[ActionStep, str]:
 @CLIENT.case("agent: tool calls")
 def agent() -> str:
     step, _ = steps(ToolCallingAgent(tools=[LookUp()], model=model(), max_steps=1, stream_outputs=True))
-    assert step.tool_calls and step.observations, step
+    assert step.tool_calls, step
+    assert step.observations, step
     return f"{step.tool_calls[0].name}({step.tool_calls[0].arguments}) → {step.observations}"
 
 
@@ -106,7 +112,8 @@ def code_agent() -> str:
         stream_outputs=True,
     )
     step, text = steps(helper)
-    assert step.model_output == text and set(json.loads(text)) == {"thought", "code"}, step
+    assert step.model_output == text, step
+    assert set(json.loads(text)) == {"thought", "code"}, step
     return text
 
 

@@ -67,6 +67,16 @@ def test_each_schema_of_a_grammar_has_its_own_options(driver: Driver) -> None:
     assert not driver.takes(spec, '{"a": 1}|{"a": 1}')
 
 
+def test_a_value_may_match_two_cases_where_the_client_says_so(driver: Driver) -> None:
+    schema = {"oneOf": [{"type": "integer", "maximum": 5}, {"type": "integer", "minimum": 3, "maximum": 9}]}
+    for spec in _specs(schema):
+        with pytest.raises(GrammarSpecError, match="oneOf"):
+            validate(spec)
+    for spec in _specs({**schema, "x-guidance": {"coerce_one_of": True}}):
+        validate(spec)
+        assert [text for text in ("2", "4", "8", "11") if driver.takes(spec, text)] == ["2", "4", "8"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
