@@ -50,12 +50,10 @@ def resolved(context: ServerContext, items: str | list[Any], owner: str) -> str 
 
 
 def _name(item: Any) -> str:
-    """The id of a reference, whose type may be left out; empty for another item."""
-    if not isinstance(item, dict):
+    """The id of a reference; empty for another item."""
+    if not isinstance(item, dict) or item.get("type") != "item_reference":
         return ""
-    kind, name = item.get("type"), item.get("id")
-    if kind != "item_reference" and not (kind is None and item.keys() <= {"id", "type"}):
-        return ""
+    name = item.get("id")
     return name if isinstance(name, str) else ""
 
 

@@ -41,9 +41,9 @@ def _context(folder: Path, limit: int = 10_000) -> Any:
 def test_they_become_what_they_name_and_other_items_stay(tmp_path: Path) -> None:
     names = [(RESPONSES[2], 1), (RESPONSES[0], 0), (RESPONSES[2], 1)]
     whole = {**_item(RESPONSES[1], 0), "content": "mine"}
-    given = [USER, *(_reference(_id(*name)) for name in names), {"id": _id(RESPONSES[1], 1)}, whole]
+    given = [USER, *(_reference(_id(*name)) for name in names), whole]
     found = resolved(_context(tmp_path), given, "me")
-    assert found == [USER, *(_item(*name) for name in names), _item(RESPONSES[1], 1), whole]
+    assert found == [USER, *(_item(*name) for name in names), whole]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,8 @@ def test_they_are_no_longer_than_a_request_may_be(tmp_path: Path) -> None:
         resolved(context, given * 2, "me")
 
 
-@pytest.mark.parametrize("items", ["text", [], [USER], [{"type": "item_reference"}], [_reference(3)], [7], [{"id": 1}]])
+@pytest.mark.parametrize(
+    "items", ["text", [], [USER], [{"type": "item_reference"}], [_reference(3)], [7], [{"id": "msg_1"}]]
+)
 def test_what_names_nothing_is_none(items: Any) -> None:
     assert not has_references(items)
