@@ -68,7 +68,7 @@ class Estimate:
         if self._seen > LEARN_ALL and self._seen % LEARN_EVERY:
             return
         fields = request.fields
-        whole = fields.previous_response_id is None  # else the prompt is a conversation that is not in the request
+        whole = not request.goes_on  # else the prompt is a conversation that is not in the request
         if whole and 0 < usage.prompt_tokens <= MAX_LEARNED and given_tokens(request) is None:
             size = text_bytes(request)
             if size >= _LEARN_FROM and size == len(request.body) - request.added_bytes:

@@ -356,7 +356,7 @@ class Proxy:
     def _index_for(self, endpoint: Endpoint, request: ClientRequest) -> KvIndex | None:
         """The KV index, where it wants to learn this prompt's block hashes from the endpoint's response."""
         index = self.kv_index
-        if request.fields.previous_response_id is not None:
+        if request.goes_on:
             return None  # the blocks are those of a conversation that is not in the request
         if index is None or endpoint.config.engine != "blade" or not index.wanted(request.prompt.chain):
             return None

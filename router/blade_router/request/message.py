@@ -1,5 +1,7 @@
 """The messages of a conversation, as far as their text goes."""
 
+from typing import Any
+
 import msgspec
 
 ABSENT = msgspec.Raw(b"")
@@ -24,3 +26,10 @@ class Part(msgspec.Struct, frozen=True):
     """Of a block that calls a tool."""
     content: msgspec.Raw = ABSENT
     """Of a block with a tool's result."""
+
+
+class ItemId(msgspec.Struct, frozen=True):
+    """An item of a response's ``input``, as far as it may name another one."""
+
+    type: Any = None
+    id: Any = None

@@ -73,7 +73,18 @@ class ClientRequest:
     """
 
     __slots__ = (
-        *("_end", "_prompt", "_start", "abridged", "added_bytes", "added_headers", "answer", "attempts", "begun_usage"),
+        *(
+            "_end",
+            "_prompt",
+            "_response_id",
+            "_start",
+            "abridged",
+            "added_bytes",
+            "added_headers",
+            "answer",
+            "attempts",
+            "begun_usage",
+        ),
         *(
             "body",
             "charge",
@@ -146,6 +157,7 @@ class ClientRequest:
         self.charge = charge
         """What it takes of the budget of bodies."""
         self._prompt: Prompt | None = None
+        self._response_id: str | None = None
 
     @property
     def prompt(self) -> Prompt:
@@ -162,7 +174,14 @@ class ClientRequest:
     @property
     def response_id(self) -> str:
         """The response that it reads, or goes on from; empty for none."""
-        return response_of(self.path, self.fields.previous_response_id)
+        if self._response_id is None:
+            self._response_id = response_of(self.path, self.fields.previous_response_id, self.fields.input)
+        return self._response_id
+
+    @property
+    def goes_on(self) -> bool:
+        """The prompt has parts that are not in the request: an engine keeps them."""
+        return self.fields.previous_response_id is not None or bool(self.response_id)
 
     @property
     def route_reason(self) -> str:

@@ -7,10 +7,19 @@ each one finds the endpoint again, also after a restart, as long as the endpoint
 import re
 from typing import Final
 
+import msgspec
+
 from blade_protocol import paths
+from blade_router.request.message import ABSENT, ItemId
 
 BELOW_RESPONSES: Final = paths.RESPONSES + "/"
 _TAGGED: Final = re.compile(r"resp_([0-9a-f]{8})_[0-9a-f]{32}")
+_ITEM: Final = re.compile(r"(?:msg|rs|fc|ctc)_([0-9a-f]{8}_[0-9a-f]{32})_\d{1,9}")
+"""An output item, whose id is made of its response's."""
+_REFERENCE: Final = "item_reference"
+
+
+_items = msgspec.json.Decoder(list[ItemId]).decode
 
 
 def tag_in(response_id: str) -> str:
@@ -19,8 +28,27 @@ def tag_in(response_id: str) -> str:
     return found[1] if found is not None else ""
 
 
-def response_of(path: str, previous: str | None) -> str:
-    """The id of the response that a request is about: by its path, or as the one that it goes on from."""
+def response_of(path: str, previous: str | None, items: msgspec.Raw = ABSENT) -> str:
+    """The id of the response that a request is about: by its path, or as the one that it goes on from.
+
+    ``items``: the request's ``input``, which may refer to output items of earlier responses.
+    """
     if path.startswith(BELOW_RESPONSES):
         return path[len(BELOW_RESPONSES) :].partition("/")[0]
-    return previous or "" if path == paths.RESPONSES else ""
+    if path != paths.RESPONSES:
+        return ""
+    return previous or _referenced(items)
+
+
+def _referenced(items: msgspec.Raw) -> str:
+    """The response with the last item that is referred to: where an engine keeps that one, it keeps the others too."""
+    if _REFERENCE.encode() not in bytes(items):
+        return ""
+    try:
+        found = _items(items)
+    except (msgspec.DecodeError, RecursionError):  # a text, or nothing that an engine takes
+        return ""
+    for item in reversed(found):
+        if item.type == _REFERENCE and isinstance(item.id, str) and (match := _ITEM.fullmatch(item.id)):
+            return f"resp_{match[1]}"
+    return ""

@@ -27,11 +27,19 @@ def test_tokens_are_estimated_and_learned() -> None:
     assert 10 <= estimate.output(without) <= 12
 
 
-def test_nothing_is_learned_of_prompts_that_engines_keep() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": "And then? " * 10, "previous_response_id": "resp_1"},
+        {"input": [{"type": "item_reference", "id": f"msg_0123abcd_{'0' * 32}_0"}]},
+    ],
+    ids=lambda fields: list(fields)[-1],
+)
+def test_nothing_is_learned_of_prompts_that_engines_keep(fields: dict[str, Any]) -> None:
     """One client's long conversation must not make the prompts of all others seem long."""
     estimate, other = Estimate(), request("/v1/responses", model="m", input="x" * 4000)
     before = estimate.prompt(other)
-    kept = request("/v1/responses", model="m", input="And then? " * 10, previous_response_id="resp_1")
+    kept = request("/v1/responses", model="m", **fields)
     for _ in range(100):
         estimate.learn(kept, Usage(prompt_tokens=50_000, completion_tokens=5))
     assert estimate.prompt(other) == before

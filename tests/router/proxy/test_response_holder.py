@@ -1,5 +1,6 @@
 """Requests about a response reach the engine that keeps it, whatever the policy, and no other one."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,25 @@ async def test_the_header_about_ignored_fields_passes() -> None:
         found = await router.chat()
     assert found.headers["x-blade-ignored"] == "tools[0].web_search"
     assert "x-blade-other" not in found.headers
+
+
+async def test_items_are_referred_to_where_they_are_kept() -> None:
+    """The id of an output item is made of its response's."""
+    async with MockEngine("a") as first, MockEngine("b") as second, serving(first, second) as router:
+        tag = await _tag(router, first)
+        named = {"type": "item_reference", "id": f"rs_{tag}_{SECRET}_0"}
+        elsewhere = {"type": "item_reference", "id": f"msg_01234567_{SECRET}_1"}
+        given: list[Any] = [{"role": "user", "content": "x"}, named, {"role": "user", "content": "y"}]
+        first.received.clear()
+        second.received.clear()
+        for _ in range(3):
+            sent = await router.client.post("/v1/responses", json={"input": given})
+            assert sent.status_code == 200
+            sent = await router.client.post("/v1/responses", json={"input": [elsewhere, *given]})  # the last one counts
+            assert sent.status_code == 200
+        assert (len(first.received), second.received) == (6, [])
+        found = await router.client.post("/v1/responses", json={"input": [elsewhere]})
+        assert (found.status_code, found.json()["error"]["code"]) == (400, "previous_response_not_found")
+        text = json.dumps({"input": [elsewhere]})
+        for items in (text, [{"role": "user", "content": text}], [{**elsewhere, "type": "message"}], [7, elsewhere]):
+            assert (await router.client.post("/v1/responses", json={"input": items})).status_code == 200

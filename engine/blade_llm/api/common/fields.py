@@ -25,6 +25,7 @@ _RENDERED: Final = "for vLLM's render endpoints, as there"
 _OTHER_ENGINES: Final = "between a router and engines of SGLang's"
 NEVER_MATTERS: Final[Mapping[str, str]] = {
     "store": "nothing is stored",
+    "prediction": "a hint for speed: the engine's own speculation needs no text from clients",
     "service_tier": "there is one tier; see priority",
     "prompt_cache_retention": "blocks stay until others need the room",
     "spaces_between_special_tokens": "changes nothing with the tokenizers library",
@@ -85,7 +86,6 @@ NEVER_SUPPORTED: Final[Mapping[str, Refusal]] = {
     "guided_whitespace_pattern": Refusal("JSON has one space after commas and colons and no other white space"),
     "modalities": Refusal("answers are text", (["text"],)),
     "audio": Refusal("answers are text"),
-    "prediction": Refusal("the engine's own speculation needs no text from clients"),
     "web_search_options": Refusal("the server searches nothing; offer the model a tool of yours"),
     "lora_path": Refusal("an adapter is chosen by 'model'", same_as="model"),
     "enable_thinking": Refusal('send chat_template_kwargs: {"enable_thinking": …}, or reasoning_effort'),

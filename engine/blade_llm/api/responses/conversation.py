@@ -66,8 +66,7 @@ class _Conversation:
                     {"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": content}
                 )
             case "item_reference":
-                reason = "items are not found by their id; send the item itself, or previous_response_id"
-                raise bad_request(f"{where}: {reason}", "input", "unsupported")
+                raise _missing("id", where)  # those that have one were replaced by their items
             case str():
                 raise bad_request(f"{where}: items of type {kind!r} are not supported", "input", "unsupported")
             case _:

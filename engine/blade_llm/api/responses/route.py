@@ -28,6 +28,7 @@ from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.functions import read_tools
 from blade_llm.api.responses.memory import Kept, earlier_items, keep, own_items, owner_of, response_id
 from blade_llm.api.responses.output import Output
+from blade_llm.api.responses.references import has_references, item_number, resolved
 from blade_llm.api.responses.requests import parse_request
 from blade_llm.api.responses.stream import ResponseEvents
 from blade_llm.api.responses.truncation import fitting
@@ -48,6 +49,9 @@ async def create(context: ServerContext, request: Request) -> Response:
     owner, earlier = owner_of(request), list[dict[str, Any]]()
     if (previous := fields.previous_response_id) is not None:
         earlier = await asyncio.to_thread(earlier_items, context, previous, owner)
+    if has_references(fields.input):
+        items = await asyncio.to_thread(resolved, context, fields.input, owner)
+        fields = msgspec.structs.replace(fields, input=items)
     read = functools.partial(messages_of, fields.input, fields.instructions, earlier)
     messages = await asyncio.to_thread(read) if len(fields.input) + len(earlier) > _LONG_INPUT else read()
     chat = seeded(as_chat(fields, raw, tools, messages), request)
@@ -75,10 +79,10 @@ async def create(context: ServerContext, request: Request) -> Response:
         refused="log-probabilities of parsed text" if fields.with_logprobs and prompt.parsing is not None else "",
     )
     result = submit(context, request, chat, [prompt], Search(), "input", resumable=stream)
-    number = request.state.request_id
     stored = context.responses.enabled and fields.store is not False
     created = None if stream is None else stream.created
-    envelope = Envelope(response_id(request, stream), model, fields, prompt.sampling, created, stored=stored)
+    name = response_id(request, stream)
+    envelope = Envelope(name, model, fields, prompt.sampling, created, stored=stored)
 
     def ended(body: dict[str, Any]) -> None:
         # One that another engine began has its mark: nobody would look for it here, nor as this caller's.
@@ -87,7 +91,7 @@ async def create(context: ServerContext, request: Request) -> Response:
 
     parsing = prompt.parsing or OutputParsing()
     output = Output(
-        number,
+        item_number(name),
         parsing.parser(),
         context.model.tokenizer,
         with_logprobs=fields.with_logprobs,

@@ -51,6 +51,15 @@ export function generating(client, model, prefix = "") {
     return `${deltas.length} deltas: ${text}`;
   });
 
+  client.case(`${prefix}conversation`, async () => {
+    const user = { role: "user", content: asked.prompt };
+    const first = await generateText(asked);
+    const messages = [user, ...first.response.messages, user];
+    const next = await generateText({ ...asked, prompt: undefined, messages, maxOutputTokens: 8 });
+    assert.ok(next.usage.inputTokens >= 2 * first.usage.inputTokens + first.usage.outputTokens - 1);
+    return `${next.usage.inputTokens} tokens of input`;
+  });
+
   client.case(`${prefix}structured`, async () => {
     const { output } = await generateText({ ...asked, output: Output.object({ schema: Builtin }) });
     return JSON.stringify(Builtin.parse(output));

@@ -169,6 +169,7 @@ def test_a_template_of_the_request(server: ServerProcess, way: Way) -> None:
         {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"},
         {"reasoning_effort": "low", "verbosity": "low"},
         {"safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h"},
+        {"prediction": {"type": "content", "content": "what it may say"}},
         {"chat_template_kwargs": {"enable_thinking": False}, "add_generation_prompt": False},
         {"response_format": {"type": "text"}, "modalities": ["text"], "logit_bias": {}, "tools": []},
         {

@@ -43,6 +43,23 @@ def test_a_conversation_goes_on(server: ServerProcess, way: Way) -> None:
 
 
 @each_way
+def test_items_are_found_by_their_id(server: ServerProcess, way: Way) -> None:
+    """As Vercel's AI SDK sends what was said before."""
+    first = _final(server, way, input="hello")
+    user = [{"role": "user", "content": text} for text in ("hello", "more", "and more")]
+    named = [{"type": "item_reference", "id": item.id} for item in first.output]
+    second = _final(server, way, input=[user[0], *named, user[1]])
+    whole = _final(server, way, input=[user[0], *first.output, user[1]], store=False)
+    assert (second.output_text, second.usage.input_tokens) == (whole.output_text, whole.usage.input_tokens)
+    server.client.responses.delete(first.id)  # the second one has the item itself
+    third = _final(server, way, input=[user[2]], previous_response_id=second.id)
+    assert third.usage.input_tokens > second.usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match=r"input\[1\]: Item with id .* not found") as caught:
+        _final(server, way, input=[user[0], *named, user[1]])
+    assert (caught.value.param, caught.value.code) == ("input", "item_not_found")
+
+
+@each_way
 def test_it_is_read_and_deleted(server: ServerProcess, way: Way) -> None:
     made = _final(server, way, input="hello", metadata={"a": "b"})
     found = server.client.responses.retrieve(made.id)
