@@ -78,8 +78,6 @@ _NO_TRANSFER: Final = "caches are not moved on a client's word"
 NEVER_SUPPORTED: Final[Mapping[str, Refusal]] = {
     "functions": Refusal("the older form of tools; send tools", ([],)),
     "function_call": Refusal("the older form of tool_choice; send tool_choice", ("none", "auto")),
-    "bad_words": Refusal("words span tokens; forbid token ids with logit_bias -100", ([],)),
-    "allowed_token_ids": Refusal("use guided_choice or guided_regex to restrict an answer"),
     "guided_whitespace_pattern": Refusal("JSON has one space after commas and colons and no other white space"),
     "modalities": Refusal("answers are text", (["text"],)),
     "audio": Refusal("answers are text"),
