@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from blade_llm.api.responses.as_chat import FIELD_NAMES, as_chat
 from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.functions import read_tools
-from blade_llm.api.responses.memory import Kept, earlier_items, keep, own_items, owner_of, response_id
+from blade_llm.api.responses.memory import Keeping, Kept, earlier_items, own_items, owner_of, response_id
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.requests import parse_request
 from blade_llm.api.responses.stream import ResponseEvents
@@ -80,10 +79,13 @@ async def create(context: ServerContext, request: Request) -> Response:
     created = None if stream is None else stream.created
     envelope = Envelope(response_id(request, stream), model, fields, prompt.sampling, created, stored=stored)
 
-    def ended(body: dict[str, Any]) -> None:
+    def what(body: dict[str, Any]) -> Kept | None:
         # One that another engine began has its mark: nobody would look for it here, nor as this caller's.
-        if stored and (stream is None or stream.sent_token_ids is None):
-            keep(context, Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body))
+        if not stored or (stream is not None and stream.sent_token_ids is not None):
+            return None
+        return Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body)
+
+    keeping = Keeping(context, what)
 
     parsing = prompt.parsing or OutputParsing()
     output = Output(
@@ -96,8 +98,9 @@ async def create(context: ServerContext, request: Request) -> Response:
         namespaces=tools.namespaces,
     )
     if fields.stream:
-        return await streamed(ResponseEvents(context, result, envelope, output, ended), result, stream)
-    whole = _whole_response(context, result, envelope, output, ended)
+        events = ResponseEvents(context, result, envelope, output, keeping.ended)
+        return await streamed(events, result, stream, keeping.settled)
+    whole = _whole_response(context, result, envelope, output, keeping)
     return await run_unary(result.generation, request.receive, whole)
 
 
@@ -106,9 +109,10 @@ async def _whole_response(
     result: GenerationResult,
     envelope: Envelope,
     output: Output,
-    ended: Callable[[dict[str, Any]], None],
+    keeping: Keeping,
 ) -> Response:
     await take_all(context, result, output.add)
     body = envelope.ended(output, result)
-    ended(body)
+    keeping.ended(body)
+    await keeping.settled()
     return Response(encode(body), media_type="application/json")
