@@ -23,6 +23,7 @@ from blade_llm.api.responses import stored as responses
 from blade_llm.engine.version import package_version
 from blade_llm.server import operations
 from blade_llm.server.http.access import AccessControl, AccessRules
+from blade_llm.server.http.cors import CorsMiddleware
 from blade_llm.server.http.plain_paths import PlainPaths
 from blade_llm.server.openapi import describe
 from blade_llm.server.routes import ROUTES, Handler
@@ -41,7 +42,9 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
     app.add_middleware(AccessControl, rules=rules, token=rules.read_token())
     app.add_middleware(MessageErrorsMiddleware)
     app.add_middleware(RequestIdMiddleware)
-    app.add_middleware(PlainPaths, comments=context.comments)  # the last one added is the first to run
+    app.add_middleware(PlainPaths, comments=context.comments)
+    if rules.allowed_origins:
+        app.add_middleware(CorsMiddleware, origins=rules.allowed_origins)  # the last one added is the first to run
     served = [route for route in ROUTES if is_served(route.path, context.model.task)]
     for route in ROUTES:
         # A model's name may be a path.
