@@ -13,7 +13,7 @@ from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import parse
-from blade_llm.api.common.unknown_fields import note_left_out
+from blade_llm.api.common.response_notes import note_left_out
 from blade_llm.api.conversation import content_of, render
 from blade_llm.api.generation.generate import ResponseSerializer, encode, event, respond, response_head
 from blade_llm.api.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs

@@ -18,7 +18,8 @@ import msgspec
 
 from blade_llm.api.common.errors import LONGEST_ECHO, bad_request, shortened
 from blade_llm.api.common.nested_fields import check_nested
-from blade_llm.api.common.unknown_fields import MAX_FIELDS, note_unknown
+from blade_llm.api.common.response_notes import note_unknown
+from blade_llm.api.common.unknown_fields import MAX_FIELDS
 
 _NO_IMAGES: Final = "prompts hold no images, audio or video"
 _RENDERED: Final = "for vLLM's render endpoints, as there"
