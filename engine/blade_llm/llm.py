@@ -12,6 +12,7 @@ import logging
 import random
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -27,6 +28,7 @@ from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.sampling.restrictions import word_sequences
 from blade_llm.speculative_options import draft_tokenizer_folder, require_same_tokens, speculative_of
 from blade_llm.text.chat_template import load_chat_template
 from blade_llm.text.output_text import OutputText
@@ -242,6 +244,7 @@ class LLM:
             raise ValueError(f"n must be at least 1, not {n}")
         if len(sampling_params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(sampling_params)} sampling parameters")
+        sampling_params = [self._with_bad_words(params) for params in sampling_params]
         for token_ids, params in zip(prompts, sampling_params, strict=True):
             self._check(token_ids, params)
         adapters = self._load_adapters(lora_request, len(prompts))
@@ -297,10 +300,18 @@ class LLM:
     def _new_seed(self) -> int:
         return secrets.randbits(63) if self._seeds is None else self._seeds.getrandbits(63)
 
+    def _with_bad_words(self, params: SamplingParams) -> SamplingParams:
+        """``params`` with the tokens of its bad words."""
+        if not params.bad_words:
+            return params
+        sequences = word_sequences(params.bad_words, partial(self.tokenizer.encode, add_special_tokens=False))
+        return msgspec.structs.replace(params, bad_words_token_ids=(*params.bad_words_token_ids, *sequences))
+
     def _check(self, token_ids: list[int], params: SamplingParams) -> None:
         if problem := params.problem():
             raise ValueError(" ".join(problem))
-        self._check_tokens(token_ids, [*params.stop_token_ids, *params.logit_bias])
+        of_params = [*params.stop_token_ids, *params.logit_bias, *(params.allowed_token_ids or ())]
+        self._check_tokens(token_ids, [*of_params, *itertools.chain.from_iterable(params.bad_words_token_ids)])
         limit = self._core.info.max_model_len
         if len(token_ids) + params.max_tokens > limit:
             raise ValueError(

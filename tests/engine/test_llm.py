@@ -106,6 +106,8 @@ def test_chat_uses_the_template(llm: LLM) -> None:
         ("hello", SamplingParams(stop_token_ids=(9999,), min_tokens=1), "9999"),
         ("hello", SamplingParams(max_tokens=4000), "max_model_len"),
         ("hello", SamplingParams(logit_bias={9999: 1.0}), "9999"),
+        ("hello", SamplingParams(allowed_token_ids=(9999,)), "9999"),
+        ("hello", SamplingParams(bad_words=("",)), "bad_words"),
         (["a", "b"], [SamplingParams()], "2 prompts but 1"),
     ],
 )
@@ -172,6 +174,22 @@ def test_forced_tokens_taken_at_once_change_nothing(llm: LLM) -> None:
 def test_logit_bias(llm: LLM) -> None:
     params = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True, logit_bias={77: 100.0})
     assert llm.generate("hello", params)[0].outputs[0].token_ids == [77] * 5
+
+
+def test_allowed_tokens(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=9, seed=1, allowed_token_ids=(77, 78))
+    assert {*llm.generate("hello", params)[0].outputs[0].token_ids} == {77, 78}
+
+
+def test_bad_words(llm: LLM) -> None:
+    """Wherever in the text they would have been."""
+    free = llm.generate("the quick", GREEDY)[0].outputs[0]
+    words = tuple(dict.fromkeys(free.text.split()))
+    assert words
+    params = msgspec.structs.replace(GREEDY, bad_words=words)
+    kept = llm.generate("the quick", params)[0].outputs[0]
+    assert len(kept.token_ids) == len(free.token_ids)
+    assert not {*kept.text.split()} & {*words}
 
 
 def test_embeddings(llm: LLM) -> None:

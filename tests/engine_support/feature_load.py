@@ -18,6 +18,9 @@ from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 
+BAD_WORDS = ((40,), (13, 13), (13, 55), (20, 99), (31, 13, 31))
+"""What a logit bias makes likely is among them."""
+ALLOWED = tuple(range(150))
 PLACES = [[7], [8], [9], [20, 30, 40], *([[11]] * 20), list(range(50, 120)), [12], [3, 4, 5], []]
 
 
@@ -66,6 +69,8 @@ def requests_of(count: int, seed: int = 3) -> list[GenerateRequest]:
             logit_bias=choose.choice([{}, {13: 6.0, 14: -100.0}]),
             prompt_logprobs=3 if number % 6 == 1 else None,
             grammar_spec=grammar_spec_of(PLACES) if number % 6 in (2, 3) else None,
+            bad_words_token_ids=[(), BAD_WORDS, ()][number % 3 if number % 6 != 3 else 1],
+            allowed_token_ids=ALLOWED if number % 4 in (1, 2) else None,
         )
         siblings = [f"{number}.{index}" for index in range(1, 4)] if number % 6 in (0, 3) else []
         made.append(

@@ -53,7 +53,7 @@ def probabilities(slot: Slot, logits: torch.Tensor, allowed: Sequence[int] | Non
     """What the sample's argmax is over, as probabilities; ``logits``: [vocabulary]; ``allowed``: its mask."""
     sampler, sampled = sampler_for({5: slot})
     masks = None if allowed is None else masks_for([5], {5: allowed}, len(logits))
-    stages = stages_of(sampled, sampler._table, CPU, masks)
+    stages = stages_of(sampled, sampler._table, CPU, masks, vocab_size=len(logits))
     changed = sampler.changed(logits.unsqueeze(0), sampled, stages)
     scaled, floor = sampler.filtered(changed, sampled.slot_index, stages)
     return scaled.masked_fill(scaled < floor.unsqueeze(1), float("-inf")).softmax(-1)[0]

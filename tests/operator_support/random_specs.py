@@ -208,6 +208,7 @@ SPECS: Spec = _object(
         hold=_object(maxRequests=_count, maxBytes=_bytes, maxAge=_duration),
         retry=_object(maxTries=_count, firstByteTimeout=_duration, stallTimeout=_duration),
         slowStart=_duration,
+        streamCommentInterval=_duration,
         allowClientPriority=_mostly(st.booleans(), _junk),
         prefixIndexBytes=_bytes,
         cors=_object(

@@ -165,6 +165,7 @@ CASES: dict[str, dict[str, Any]] = {
             "hold": {"maxRequests": 16, "maxBytes": "1Mi", "maxAge": "2m"},
             "retry": {"maxTries": 2, "firstByteTimeout": "1m30s", "stallTimeout": "45s"},
             "slowStart": "20s",
+            "streamCommentInterval": "5s",
             "allowClientPriority": True,
             "prefixIndexBytes": "64Mi",
             "cors": {"allowOrigins": ["https://chat.example.com"]},

@@ -13,7 +13,7 @@ from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import parse
-from blade_llm.api.common.unknown_fields import note_left_out
+from blade_llm.api.common.response_notes import note_left_out
 from blade_llm.api.conversation import content_of, render
 from blade_llm.api.generation.generate import ResponseSerializer, encode, event, respond, response_head
 from blade_llm.api.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
@@ -21,7 +21,7 @@ from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.prompt_tokens import encode_text, truncated
 from blade_llm.api.generation.result import ChoiceUpdate, PromptLogprobs
 from blade_llm.api.generation.resumable import resumable, seeded
-from blade_llm.api.generation.sampling import check_length, sampling_params
+from blade_llm.api.generation.sampling import bad_word_sequences, check_length, sampling_params
 from blade_llm.api.generation.search import Search, search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
 from blade_llm.api.tools.grammar import tag_writer
@@ -114,6 +114,7 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
         vocab_size=context.model.vocab_size,
         prompt_logprobs=chat.prompt_logprobs,
         structure=structure,
+        bad_words=bad_word_sequences(chat, context.model.tokenizer),
     )
     parsing = output_parsing(context.model, tools, text, _generated_text(chat))
     sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)

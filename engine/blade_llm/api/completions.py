@@ -18,7 +18,7 @@ from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.prompt_tokens import completion_prompts, infill_prompts, truncated
 from blade_llm.api.generation.requests import CompletionRequest
 from blade_llm.api.generation.resumable import resumable, seeded
-from blade_llm.api.generation.sampling import check_length, sampling_params
+from blade_llm.api.generation.sampling import bad_word_sequences, check_length, sampling_params
 from blade_llm.api.generation.search import search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
 from blade_llm.api.tools.grammar import tag_writer
@@ -65,6 +65,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     requested = 1 if only_prompt else fields.max_tokens
     room = limit - (requested or 1)
     field_names = {"structure": structure_field, **search.field_names}
+    bad_words = bad_word_sequences(fields, tokenizer)
     prompts = []
     for token_ids in found:
         token_ids = truncated(token_ids, fields.truncate_prompt_tokens, room, fields.truncation_side)
@@ -78,6 +79,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
             prompt_logprobs=_prompt_logprobs(fields),
             end_ids=() if infill is None or fields.ignore_eos else infill.end_ids,
             structure=structure,
+            bad_words=bad_words,
         )
         prompts.append(Prompt(token_ids, sampling, only_prompt, field_names=field_names))
     if fields.stream and fields.echo and fields.logprobs is not None:

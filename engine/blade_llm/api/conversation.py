@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request, context_exceeded
-from blade_llm.api.common.unknown_fields import check_keys, note_unknown
+from blade_llm.api.common.response_notes import check_keys, note_unknown
 from blade_llm.api.tools.messages import with_calls
 from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED

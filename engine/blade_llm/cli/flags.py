@@ -23,6 +23,9 @@ _TOKENS: Final = re.compile(r"(\d+|\d+\.\d+(?=[kKmM]))([kKmM])?")
 _TOKEN_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#]+", re.IGNORECASE)
+
+
 def boolean(text: str) -> bool:
     """``true``/``false`` and their usual relatives."""
     value = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
@@ -110,6 +113,18 @@ def named_path(text: str) -> tuple[str, str]:
     return name.strip(), path.strip()
 
 
+def origins(text: str) -> list[str]:
+    """A web page's origin, ``*`` for all, or as at vLLM a list of them in JSON."""
+    try:
+        found = json.loads(text) if text.startswith("[") else [text]
+    except ValueError:
+        found = [text]
+    for origin in found:
+        if not (isinstance(origin, str) and (origin == "*" or _ORIGIN.fullmatch(origin))):
+            raise argparse.ArgumentTypeError(f"{origin!r} is no origin like https://chat.example.com, nor *")
+    return list(found)
+
+
 def port(text: str) -> int:
     """0 (any free port) to 65535."""
     if not text.isdigit() or int(text) > 65535:
@@ -123,6 +138,7 @@ _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     float: "NUMBER",
     json_object: "JSON",
     named_path: "NAME=PATH",
+    origins: "ORIGIN",
     int: "N",
     port: "PORT",
     positive: "N",

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -259,6 +260,7 @@ def _access_rules(
         AccessRules(
             token_file=token_file if _is_token_required() else None,
             allowed_hosts=allowed_hosts(public.getsockname()[0], host, more),
+            allowed_origins=tuple(chain.from_iterable(flags["allowed_origins"] or ())),
         ),
         AccessRules(
             token_file=token_file,

@@ -17,6 +17,7 @@ from blade_llm.cli.flags import (
     count,
     json_object,
     named_path,
+    origins,
     port,
     positive,
     seconds,
@@ -139,6 +140,8 @@ _SERVICE = (
     Flag(name="host", help="address to listen on; 0.0.0.0: all (default: $BLADE_HOST, else 127.0.0.1)"),
     Flag(name="allowed_hosts", help="further names that requests may call this server by; *: any (default: on a "
          "loopback address localhost and --host, else any)", many=True),
+    Flag(name="allowed_origins", help="web pages that may use the public port from a browser (CORS), like "
+         "https://chat.example.com; *: any (default: none)", kind=origins, many=True),
     Flag(name="port", help="public port; 0: any free one", kind=port, default=ports.ENGINE_PORT),
     Flag(name="internal_port", help="port for router and operator (default: public port + 1000)", kind=port),
     Flag(name="api_server_count", help="API-server processes on the public port", kind=positive, default=1),

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from blade_llm.engine.guided_drafts import GuidedDrafts
+from blade_llm.engine.restricted_grammar import restricted
 from blade_llm.sampling.masks import TokenMasks, mask_words
 from blade_llm.scheduling.grammar import Grammar, GrammarCompiler
 from blade_llm.scheduling.guided import structure_error
@@ -51,6 +52,7 @@ class GuidedDecodingManager:
             raise ValueError("grammars need the size of the vocabulary")
         self._scheduler = scheduler
         self._grammars = grammars
+        self._vocab_size = vocab_size
         self._words = mask_words(vocab_size)
         self._masks = np.empty((0, self._words), dtype=np.int32)
         self._clock = clock
@@ -195,7 +197,8 @@ class GuidedDecodingManager:
             raise _refused(f"{error if known else f'it could not be compiled: {error!r}'}")
         grammar = compiling.grammar.result()
         for index, request in enumerate(compiling.requests):
-            request.grammar = grammar.copy() if index else grammar
+            own = grammar.copy() if index else grammar
+            request.grammar = restricted(own, request.sampling, request.stop_ids, self._vocab_size)
         try:
             self._scheduler.add(*compiling.requests)
         except RequestRefusedError:

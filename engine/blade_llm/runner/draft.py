@@ -32,6 +32,7 @@ from blade_llm.runner.kv_cache import allocate_kv_cache, allocate_states, rows_o
 from blade_llm.runner.kv_quant import warn_of_kv_quant
 from blade_llm.runner.tables import SlotTables
 from blade_llm.sampling.masks import DraftMasks
+from blade_llm.sampling.parameters import INVALID_TOKEN
 from blade_llm.sampling.sampler import SampledSlots, Sampler
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.weights.loader import load_model
@@ -213,7 +214,7 @@ class DraftRunner:
             rows = SampledSlots(inputs.drafting_slots[:count], sampled_at, slots[:count], at + self.shift)
             sampled = self._sampler.sample(self._logits(hidden[:count]), rows, allowed)
             if sampled.reported is not None:
-                invalid |= (sampled.reported < 0).any()
+                invalid |= (sampled.reported == INVALID_TOKEN).any()
             self._tables.token_ids[rows.slot_index, rows.position_index] = sampled.tokens.to(torch.int32)
             if masks is not None and after:
                 allowed = masks.after(sampled.tokens[:after].tolist(), after)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from blade_llm.runner.prompt_outputs import PromptOutputResults
-from blade_llm.sampling.parameters import INVALID_TOKEN, TokenLogprobs
+from blade_llm.sampling.parameters import INVALID_TOKEN, NO_TOKEN, TokenLogprobs
 from blade_llm.sampling.sampler import SampledSlots, SamplerOutput
 from blade_llm.scheduling.plan import DraftTree, StepResult, TreeResult
 
@@ -160,21 +161,23 @@ class LaunchedStep:
         if self._drafts is not None and self._paths:
             trees = self._drafts.tree_results(self._host[0].tolist(), self._paths)
         if self._prompt_results is None:
-            return StepResult(tokens, logprobs, invalid=self._invalid(), draft_invalid=self._draft_invalid, trees=trees)
-        prompt = self._prompt_results.read(self._host_prompt_results)
-        return StepResult(tokens, logprobs, *prompt, self._invalid(), self._draft_invalid, trees)
+            prompt: tuple[Any, Any] = {}, {}
+        else:
+            prompt = self._prompt_results.read(self._host_prompt_results)
+        invalid, exhausted = self._marked(INVALID_TOKEN), self._marked(NO_TOKEN)
+        return StepResult(tokens, logprobs, *prompt, invalid, self._draft_invalid, trees, exhausted)
 
     @property
     def _draft_invalid(self) -> bool:
         return self._host_draft_invalid is not None and bool(self._host_draft_invalid)
 
-    def _invalid(self) -> list[int]:
-        """Indices of the slots that sampled where the logits are no numbers."""
+    def _marked(self, mark: int) -> list[int]:
+        """Indices of the slots that sampled ``mark``, which is no token."""
         if self._sampled is None or self._sampled.reported is None:
             return []
-        if INVALID_TOKEN not in self._host[0].tolist():
+        if mark not in self._host[0].tolist():
             return []
-        return [index for index, tokens in enumerate(self._sampled_tokens()[0]) if INVALID_TOKEN in tokens]
+        return [index for index, tokens in enumerate(self._sampled_tokens()[0]) if mark in tokens]
 
     def _sampled_tokens(self) -> tuple[list[list[int]], list[list[TokenLogprobs] | None]]:
         """Tokens and log-probabilities of the slots that sampled."""

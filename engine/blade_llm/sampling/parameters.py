@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from blade_llm.sampling.grammar_spec import GrammarSpec
+from blade_llm.sampling.restrictions import MAX_ALLOWED_TOKENS, MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 
 MAX_TEMPERATURE: Final = 1e6
 MAX_REPETITION_PENALTY: Final = 1e6
@@ -17,13 +18,15 @@ MAX_LENGTH_PENALTY: Final = 10.0
 
 INVALID_TOKEN: Final = -1
 """Sampled in place of a token where the model's logits are no numbers."""
+NO_TOKEN: Final = -2
+"""Sampled where a request's bad words, allowed tokens and the like leave no token to sample."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling and stopping of one request.
 
-    Order of application (all on the device): repetition, frequency and presence penalties, logit bias, the mask of the
-    grammar, temperature, top-k, top-p, min-p.
+    Order of application (all on the device): repetition, frequency and presence penalties, logit bias and bad words,
+    the mask of the grammar or of the allowed tokens, temperature, top-k, top-p, min-p.
     A token is ``argmax(logits + Gumbel noise)``, the noise a function of (seed, sample index, position, token id).
     """
 
@@ -59,6 +62,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The same for every token of the prompt but the first, which nothing predicts."""
     logit_bias: dict[int, float] = {}
     """Token id → what is added to its logit, after the penalties; -100 forbids a token as good as surely."""
+    bad_words: tuple[str, ...] = ()
+    """Words that the output may not have; whoever has the tokenizer writes them into ``bad_words_token_ids``."""
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the output may not complete."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Only these are sampled; None: any. Where an end-of-sequence id is not among them, only length and stop strings
+    end the output."""
     grammar_spec: GrammarSpec | None = None
     """The grammar that the output must follow; all other tokens are masked."""
     beam_width: int = 0
@@ -105,6 +115,34 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 "logit_bias",
                 "takes values between -100 and 100",
             ),
+            (all(self.bad_words), "bad_words", "takes words that are not empty"),
+            (len(self.bad_words) <= MAX_BAD_WORDS, "bad_words", f"takes at most {MAX_BAD_WORDS} words"),
+            (
+                sum(map(len, self.bad_words_token_ids)) <= MAX_BAD_WORD_TOKENS,
+                "bad_words",
+                f"takes at most {MAX_BAD_WORD_TOKENS:,} tokens, each word with and without a space before it: give "
+                "fewer or shorter words",
+            ),
+            (
+                all(sequence and min(sequence) >= 0 for sequence in self.bad_words_token_ids),
+                "bad_words_token_ids",
+                "takes sequences of token ids, none of them empty",
+            ),
+            (
+                self.allowed_token_ids is None or len(self.allowed_token_ids) > 0,
+                "allowed_token_ids",
+                "must not be empty; leave it out to allow all tokens",
+            ),
+            (
+                all(token >= 0 for token in self.allowed_token_ids or ()),
+                "allowed_token_ids",
+                "takes token ids, which are not negative",
+            ),
+            (
+                len(self.allowed_token_ids or ()) <= MAX_ALLOWED_TOKENS,
+                "allowed_token_ids",
+                f"takes at most {MAX_ALLOWED_TOKENS:,} token ids",
+            ),
             (self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must fit into 64 bits"),
             (all(self.stop) and len(self.stop) <= 16, "stop", "takes at most 16 strings, none of them empty"),
             (self.beam_width == 0 or 2 <= self.beam_width <= 64, "beam_width", "must lie between 2 and 64, or be 0"),
@@ -127,6 +165,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             (self.presence_penalty == 0.0, "presence_penalty", off),
             (self.frequency_penalty == 0.0, "frequency_penalty", off),
             (not self.logit_bias, "logit_bias", off),
+            (not (self.bad_words or self.bad_words_token_ids), "bad_words", off),
+            (self.allowed_token_ids is None, "allowed_token_ids", off),
         )
 
     def _valid_with_grammar(self) -> tuple[_Check, ...]:

@@ -1,14 +1,15 @@
 """The sampler: from the logits of a step's sampled slots to tokens, all of it on the device.
 
 Each stage runs only when some slot needs it; a batch of plain greedy requests is one argmax. Order: repetition,
-frequency and presence penalties, logit bias with the tokens that ``min_tokens`` forbids, mask of the grammar,
-temperature, top-k, top-p, min-p, Gumbel noise. Nothing here waits for the device: which stages run, and over which
-slots, the host knows by itself.
+frequency and presence penalties, logit bias with the tokens that ``min_tokens`` and bad words forbid, mask of the
+grammar or of the allowed tokens, temperature, top-k, top-p, min-p, Gumbel noise. Nothing here waits for the device:
+which stages run, and over which slots, the host knows by itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import torch
@@ -20,9 +21,21 @@ from blade_llm.kernels.gumbel_argmax import gumbel_argmax
 from blade_llm.kernels.mark_invalid import mark_invalid
 from blade_llm.kernels.penalties import apply_penalties
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
+from blade_llm.sampling.bad_words import forbid_completion
 from blade_llm.sampling.masks import TokenMasks, mask_words
+from blade_llm.sampling.parameters import NO_TOKEN
 from blade_llm.sampling.stages import SampledSlots, Stages, stages_of
-from blade_llm.sampling.table import BIASED, FILTERED, GREEDY, GREEDY_BELOW, LOGPROBS, PENALISED, RANDOM, SamplingTable
+from blade_llm.sampling.table import (
+    BIASED,
+    FILTERED,
+    GREEDY,
+    GREEDY_BELOW,
+    LOGPROBS,
+    PENALISED,
+    RANDOM,
+    RESTRICTED,
+    SamplingTable,
+)
 
 __all__ = ["SampledLogprobs", "SampledSlots", "Sampler", "SamplerOutput"]
 
@@ -52,7 +65,8 @@ class SamplerOutput:
     logprobs: SampledLogprobs | None
     reported: Tensor | None = None
     """[rows] int64: the same for the host, with :data:`~blade_llm.sampling.parameters.INVALID_TOKEN` where the logits
-    are no numbers. None: all are."""
+    are no numbers, and :data:`~blade_llm.sampling.parameters.NO_TOKEN` where nothing was left to sample. None: all are
+    tokens."""
 
 
 class Sampler:
@@ -78,11 +92,13 @@ class Sampler:
         if masks is not None:
             expected = len(masks.indices), mask_words(logits.shape[1])
             assert masks.words.shape == expected, f"masks are {masks.words.shape}, the model wants {expected}"
-        stages = stages_of(sampled, self._table, logits.device, masks)
+        stages = stages_of(sampled, self._table, logits.device, masks, vocab_size=logits.shape[1])
         with_logprobs = stages.logprobs_index
         raw = None if with_logprobs is None else logits.index_select(0, with_logprobs).float().log_softmax(-1)
-        tokens = self._tokens(logits, sampled, stages)
+        tokens, exhausted = self._tokens(logits, sampled, stages)
         reported = mark_invalid(logits, tokens)
+        if exhausted is not None:
+            reported = reported.masked_fill(exhausted, NO_TOKEN)
         if raw is None or with_logprobs is None:
             return SamplerOutput(tokens, None, reported)
         counts = [self._table[sampled.slots[i]].params.logprobs or 0 for i in stages.logprobs_indices]
@@ -105,6 +121,9 @@ class Sampler:
         if not stages.penalised and stages.bias is None and stages.masks is None:
             return logits
         table, slots = self._table, sampled.slot_index
+        if stages.bias is not None and stages.bad_words is not None:
+            of_rows = slots, sampled.position_index, table.num_prompt_tokens
+            forbid_completion(stages.bias, stages.bad_words, self._token_ids, *of_rows)
         return apply_penalties(
             logits,
             self._token_ids,
@@ -137,7 +156,7 @@ class Sampler:
         """
         table = self._table
         union = int(np.bitwise_or.reduce(table.flags[slots]))
-        if union & (PENALISED | BIASED):
+        if union & (PENALISED | BIASED | RESTRICTED):
             return None
         if union & FILTERED and any(table[slot].params.min_p > 0 for slot in slots):
             return None
@@ -154,12 +173,20 @@ class Sampler:
             filtered=bool(union & FILTERED),
         )
 
-    def _tokens(self, logits: Tensor, sampled: SampledSlots, stages: Stages) -> Tensor:
+    def _tokens(self, logits: Tensor, sampled: SampledSlots, stages: Stages) -> tuple[Tensor, Tensor | None]:
+        """The tokens, [rows] int64, and whether there was none left to sample, [rows] bool; None: there was for all."""
         if stages.masks is not None and not (stages.random or stages.penalised or stages.bias is not None):
             likeliest = masked_argmax(logits, stages.masks)
             if likeliest is not None:
-                return likeliest
+                return likeliest, None  # of allowed tokens there is one at least
         logits = self.changed(logits, sampled, stages)
+        tokens = self._tokens_of(logits, sampled, stages)
+        if not stages.restricted:
+            return tokens, None
+        return tokens, logits.gather(1, tokens.unsqueeze(1)).squeeze(1) == -inf
+
+    def _tokens_of(self, logits: Tensor, sampled: SampledSlots, stages: Stages) -> Tensor:
+        """``logits``: after all changes."""
         likeliest = argmax(logits) if stages.greedy else None
         if not stages.random:
             assert likeliest is not None

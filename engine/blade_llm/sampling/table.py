@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from blade_llm.kernels.gumbel_argmax import noise_key
+from blade_llm.sampling.allowed import AllowedMasks
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.restrictions import BadWords, bad_words_of, forbidden_tokens
 from blade_llm.sampling.transfer import to_device
 
 WORDS: Final = 8
@@ -28,10 +30,12 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing by them would overflow, and sampling would be greedy anyway."""
 
 
-GREEDY, RANDOM, FILTERED, PENALISED, BIASED, LOGPROBS = (1 << bit for bit in range(6))
+GREEDY, RANDOM, FILTERED, PENALISED, BIASED, LOGPROBS, ALLOWED, BAD_WORDS = (1 << bit for bit in range(8))
 """The stages of sampling that a request needs, as bits. Every request is either greedy or random; filtered (top-k,
-top-p, min-p) only where it is random; biased where it has a logit bias, or may have tokens that cannot be sampled
-yet."""
+top-p, min-p) only where it is random; biased where it has a logit bias, or bad words, or may have tokens that cannot be
+sampled yet."""
+RESTRICTED: Final = ALLOWED | BAD_WORDS
+"""What may leave no token to sample."""
 
 
 class Bias(NamedTuple):
@@ -43,9 +47,14 @@ class Bias(NamedTuple):
     """[entries] fp64."""
 
 
-def merged_bias(logit_bias: Mapping[int, float], forbidden: Iterable[int] = ()) -> Bias | None:
-    """Logit bias and forbidden tokens as one bias; None for none."""
-    entries = {**logit_bias, **dict.fromkeys(forbidden, -inf)}
+def merged_bias(
+    logit_bias: Mapping[int, float], forbidden: Iterable[int] = (), conditional: Iterable[int] = ()
+) -> Bias | None:
+    """Logit bias and forbidden tokens as one bias; None for none.
+
+    ``conditional``: tokens that may be forbidden at some positions, all different; their entries come first.
+    """
+    entries = {**dict.fromkeys(conditional, 0.0), **logit_bias, **dict.fromkeys(forbidden, -inf)}
     if not entries:
         return None
     return Bias(np.array(list(entries), dtype=np.int64), np.array(list(entries.values()), dtype=np.float64))
@@ -58,9 +67,11 @@ class SlotSampling:
     params: SamplingParams
     num_prompt_tokens: int
     bias: Bias | None
-    """The logit bias of the request."""
+    """The logit bias of the request, and its bad words of one token."""
     early_bias: Bias | None
     """The same, and the tokens that must not come before there are ``min_tokens``."""
+    bad_words: BadWords | None = None
+    """Those of several tokens; the first entries of both biases are their last tokens."""
 
     @property
     def flags(self) -> int:
@@ -75,6 +86,10 @@ class SlotSampling:
             flags |= BIASED
         if params.logprobs is not None:
             flags |= LOGPROBS
+        if params.allowed_token_ids is not None:
+            flags |= ALLOWED
+        if params.bad_words_token_ids:
+            flags |= BAD_WORDS
         return flags
 
     def bias_at(self, position: int) -> Bias | None:
@@ -104,6 +119,8 @@ class SamplingTable:
         """[slots, 2] int64."""
         self.num_prompt_tokens = self._words[:, 6]
         """[slots] int64."""
+        self.allowed = AllowedMasks(max_num_seqs, device)
+        """The tokens that slots may sample which have ``allowed_token_ids``."""
 
     def record(
         self,
@@ -117,9 +134,16 @@ class SamplingTable:
         """Record a request in ``slot``, so far on the host alone. Returns the :data:`WORDS` words that
         :meth:`write_recorded` needs on the device. A missing seed counts as 0 (the owner of the request chooses one).
         """
-        bias = merged_bias(params.logit_bias)
-        early = merged_bias(params.logit_bias, masked_until_min_tokens) if masked_until_min_tokens else bias
-        state = SlotSampling(params, num_prompt_tokens, bias, early)
+        bad_words, forbidden = None, ()
+        if params.bad_words_token_ids:
+            bad_words = bad_words_of(params.bad_words_token_ids)
+            forbidden = forbidden_tokens(params.bad_words_token_ids)
+        conditional = () if bad_words is None else bad_words.last_tokens
+        bias = early = merged_bias(params.logit_bias, forbidden, conditional)
+        if masked_until_min_tokens:
+            early = merged_bias(params.logit_bias, (*forbidden, *masked_until_min_tokens), conditional)
+        self.allowed.record(slot, params.allowed_token_ids)
+        state = SlotSampling(params, num_prompt_tokens, bias, early, bad_words)
         self.slots[slot] = state
         self.flags[slot] = state.flags
         penalties = params.repetition_penalty, params.presence_penalty, params.frequency_penalty

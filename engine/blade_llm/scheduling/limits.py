@@ -87,8 +87,9 @@ def check_beams(request: Request, total: int, config: SchedulerConfig, cache: KV
         raise _beam_width("does not go together with a structure; leave out one of them")
     if request.pooling:
         raise _beam_width("does not go together with pooling; leave out one of them")
-    if sampling.logit_bias:
-        raise _beam_width("does not go together with logit_bias; leave out one of them")
+    for name in ("logit_bias", "bad_words_token_ids", "allowed_token_ids"):
+        if getattr(sampling, name):
+            raise _beam_width(f"does not go together with {name}; leave out one of them")
     if outputs > width:
         raise _beam_width(f"is {width}, but n asks for {outputs} answers; raise it to {outputs}")
     for name, limit in (("max_num_seqs", config.max_num_seqs), ("max_batch_tokens", config.max_batch_tokens)):

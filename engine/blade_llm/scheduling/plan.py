@@ -216,6 +216,8 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True, gc=False):
     trees: dict[int, TreeResult] = {}
     """Index into ``tokens`` → what became of the chunk's tree. The tokens that were sampled there are not in the slot's
     table: the scheduler sends those that it takes."""
+    exhausted: list[int] = []
+    """Indices into ``tokens`` where no token was left to sample; the last token is none."""
 
 
 class PendingForward(Protocol):

@@ -11,6 +11,7 @@ from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.guided import advance_grammar
 from blade_llm.scheduling.output import RequestError, RequestOutput
+from blade_llm.scheduling.phase import Phase
 from blade_llm.scheduling.plan import FinishReason, StepResult
 from blade_llm.scheduling.request import NO_SLOT, Request
 from blade_llm.scheduling.step import Step
@@ -81,6 +82,39 @@ def invalid_outputs(request_ids: Iterable[str | None]) -> list[RequestOutput]:
         for request_id in request_ids
         if request_id is not None
     ]
+
+
+def exhausted(step: Step, result: StepResult) -> list[tuple[Request, RequestError]]:
+    """The live requests for which no token was left to sample, and the error of each."""
+    if not result.exhausted:
+        return []
+    sampling = [pair for pair in zip(step.chunks, step.requests, strict=True) if pair[0].sample]
+    found = []
+    for index in result.exhausted:
+        chunk, request = sampling[index]
+        tokens = result.tokens[index]
+        before = tokens[: step.most_sampled.get(chunk.slot, len(tokens))]
+        if len(before) < len(tokens) or request.phase is Phase.FINISHED or request.output_complete:
+            continue
+        before.pop()
+        ends = len(request.token_ids) + len(before) >= request.max_total
+        if not (ends or request.stop_ids.intersection(before)):
+            found.append((request, _no_token_left(request)))
+    return found
+
+
+def _no_token_left(request: Request) -> RequestError:
+    field, others = "bad_words", "min_tokens and logit_bias"
+    if request.sampling.allowed_token_ids is not None:
+        field, others = "allowed_token_ids", "bad_words, min_tokens and logit_bias"
+    if request.grammar is not None:
+        others = f"the structure, {others}"
+    length = len(request.token_ids) - request.num_prompt_tokens
+    return RequestError(
+        field=field,
+        message=f"leaves no token to go on with after {length} tokens of the answer, with what {others} forbid; allow "
+        "more tokens",
+    )
 
 
 def pooled_output(request: Request, embedding: bytes) -> RequestOutput:

@@ -38,6 +38,7 @@ from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.results import (
     append_sampled,
     collect_prompt_logprobs,
+    exhausted,
     has_prompt_outputs,
     invalid_outputs,
     pooled_output,
@@ -314,6 +315,7 @@ class Scheduler:
         if result.prompt_logprobs:
             collect_prompt_logprobs(step, result)
         outputs = self._end_invalid(step, result.invalid) if result.invalid else []
+        outputs += [self.end(*each) for each in exhausted(step, result)]
         sampled = enumerate(zip(result.tokens, result.logprobs, strict=True))
         cache, finished = self.cache, Phase.FINISHED
         for chunk, request in zip(step.chunks, step.requests, strict=True):

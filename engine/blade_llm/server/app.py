@@ -14,19 +14,19 @@ from blade_llm.api import adapters
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import install_error_handlers
 from blade_llm.api.common.request_id import RequestIdMiddleware
+from blade_llm.api.common.response_notes import noting
 from blade_llm.api.common.tasks import is_served, refuse
-from blade_llm.api.common.unheld import with_unheld_header
-from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.kv_blocks import with_blocks_header
 from blade_llm.api.messages.errors import MessageErrorsMiddleware
 from blade_llm.api.responses import stored as responses
 from blade_llm.engine.version import package_version
 from blade_llm.server import operations
 from blade_llm.server.http.access import AccessControl, AccessRules
+from blade_llm.server.http.cors import CorsMiddleware
 from blade_llm.server.http.plain_paths import PlainPaths
 from blade_llm.server.openapi import describe
 from blade_llm.server.routes import ROUTES, Handler
-from blade_protocol import headers, paths
+from blade_protocol import paths
 
 _READ: Final = ["GET", "HEAD"]
 
@@ -41,7 +41,9 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
     app.add_middleware(AccessControl, rules=rules, token=rules.read_token())
     app.add_middleware(MessageErrorsMiddleware)
     app.add_middleware(RequestIdMiddleware)
-    app.add_middleware(PlainPaths, comments=context.comments)  # the last one added is the first to run
+    app.add_middleware(PlainPaths, comments=context.comments)
+    if rules.allowed_origins:
+        app.add_middleware(CorsMiddleware, origins=rules.allowed_origins)  # the last one added is the first to run
     served = [route for route in ROUTES if is_served(route.path, context.model.task)]
     for route in ROUTES:
         # A model's name may be a path.
@@ -62,14 +64,11 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
 
 
 def _endpoint(context: ServerContext, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    handler = with_unheld_header(handler)
-
     async def endpoint(request: Request) -> Response:
-        with recorded(strict=context.strict_fields) as unknown:
+        with noting(strict=context.strict_fields) as notes:
             response = await handler(context, request)
-        if unknown.count:
-            response.headers[headers.IGNORED] = unknown.header()
-            context.metrics.count_ignored(unknown.count)
+        notes.write(response.headers)
+        context.metrics.count_ignored(notes.unknown.count)
         return await with_blocks_header(request, response)
 
     return endpoint

@@ -220,6 +220,8 @@ def _flags(service: LLMService) -> list[str]:
         flags += ["--stall_timeout", str(parse_duration(router.retry.stall_timeout))]
     if router.slow_start is not None:
         flags += ["--slow_start", str(parse_duration(router.slow_start))]
+    if router.stream_comment_interval is not None:
+        flags += ["--stream_comment_interval", str(parse_duration(router.stream_comment_interval))]
     if router.prefix_index_bytes is not None:
         flags += ["--prefix_index_bytes", str(parse_bytes(router.prefix_index_bytes))]
     if (budget := body_budget(router)) is not None:

@@ -237,6 +237,10 @@ class Router(Record):
         default=None,
         description="How long a new engine gets fewer requests than its share, growing (`--slow_start`).",
     )
+    stream_comment_interval: Duration | None = Field(
+        default=None,
+        description="Silence after which a stream gets a comment (`--stream_comment_interval`); `0s`: none.",
+    )
     prefix_index_bytes: Bytes | None = Field(
         default=None,
         description="Memory of each router process for what it remembers of engines' prompts (`--prefix_index_bytes`).",

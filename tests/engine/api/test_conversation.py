@@ -11,7 +11,7 @@ import pytest
 
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import ApiError
-from blade_llm.api.common.unknown_fields import recorded
+from blade_llm.api.common.response_notes import noting
 from blade_llm.api.conversation import render
 from blade_llm.text.chat_template import ChatTemplate
 from blade_llm.text.errors import TemplatesBusyError
@@ -103,6 +103,6 @@ async def test_defaults_of_the_server_for_the_templates_arguments() -> None:
 async def test_keys_of_messages_are_known_where_they_are_words_of_the_template() -> None:
     message = {"role": "user", "content": "x", "mood": 1, "my-key": 2, "id": 3, "-": 4, "key": 5}
     chat = ChatRequest(messages=[message])
-    with recorded(strict=False) as unknown:
+    with noting(strict=False) as notes:
         await render(_context(ChatTemplate("{{ messages[0].mood }}{{ messages[0]['my-key'] }} idle", {})), chat)
-    assert unknown.header() == "messages[].id, messages[].-"
+    assert notes.unknown.header() == "messages[].id, messages[].-"

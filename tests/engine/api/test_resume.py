@@ -228,7 +228,7 @@ def test_what_differs_or_is_no_output_is_refused(server: ServerProcess, model: P
         ({"token_ids": [["x"]]}, "this is no request to resume a stream"),
         ({"path": "/v1/embeddings"}, "path: '/v1/embeddings' has no streams here"),
         ({"request": {**stream.body, "stream": False}}, "it does not stream"),
-        ({"request": {**stream.body, "bad_words": ["x"]}}, "bad_words"),
+        ({"request": {**stream.body, "logits_processors": ["x"]}}, "logits_processors"),
     ):
         status, message = refused(**changed)
         assert status == 400

@@ -145,8 +145,18 @@ def test_a_key_in_vllms_variable_is_refused(
 
 
 def test_defaults_of_vllms_that_are_not_ours_are_warned_of() -> None:
-    (warning,) = _parse("M", "--allowed-origins", '["*"]')[1]
-    assert warning.startswith("--allowed-origins changes nothing: cross-origin requests are for the router")
+    (warning,) = _parse("M", "--allowed-methods", '["*"]')[1]
+    assert warning.startswith("--allowed-methods changes nothing: pages of --allowed_origins may send GET, POST")
+
+
+def test_allowed_origins(capsys: pytest.CaptureFixture[str]) -> None:
+    """In vLLM's JSON or one by one."""
+    for given in (("--allowed-origins", '["https://a.example", "https://b"]'), ("--allowed_origins=*",)):
+        flags, warnings = _parse("M", *given)
+        assert warnings == []
+        assert flags["allowed_origins"] in ([["https://a.example", "https://b"]], [["*"]])
+    for wrong in ("chat.example.com", "https://a.example/chat", "[1]", "[", "null"):
+        assert "allowed_origins" in _refused(capsys, "M", "--allowed_origins", wrong)
 
 
 def test_arguments_of_templates(capsys: pytest.CaptureFixture[str]) -> None:

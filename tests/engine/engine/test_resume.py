@@ -36,6 +36,8 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "min_tokens": {"temperature": 1.5, "seed": 2, "min_tokens": 30, "stop_token_ids": tuple(range(3, 60))},
     "logprobs": {"temperature": 0.7, "seed": 3, "logprobs": 2},
+    "bad_words": {"temperature": 0.0, "bad_words_token_ids": tuple((i, i) for i in range(3, 199))},
+    "allowed": {"temperature": 1.0, "seed": 3, "allowed_token_ids": tuple(range(3, 60))},
 }
 
 

@@ -33,6 +33,8 @@ PARAMS = st.builds(
     seed=st.integers(0, 2**64 - 1),
     logprobs=st.sampled_from([None, None, 0, 1, 7, 20]),
     logit_bias=st.dictionaries(st.integers(0, 6), st.sampled_from([-100.0, -1.5, 3.0]), max_size=2),
+    bad_words_token_ids=st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=3).map(tuple), max_size=3).map(tuple),
+    allowed_token_ids=st.none() | st.sets(st.integers(0, 7), min_size=1, max_size=5).map(tuple),
 )
 
 

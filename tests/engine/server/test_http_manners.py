@@ -155,6 +155,22 @@ def test_a_stream_that_waits_gets_comments(commenting: ServerProcess, path: str)
     assert all(b"data: " in block for block in events)
 
 
+@pytest.mark.parametrize("path", WAITS)
+def test_a_stream_that_begins_with_a_comment_says_what_was_left_out(commenting: ServerProcess, path: str) -> None:
+    """And what its output is not held to: both are known before the engine gets the request."""
+    schema = {"type": "array", "items": {"type": "string", "minLength": 3, "maxLength": 9}, "uniqueItems": True}
+    body = {**WAITS[path], "prompt": "x", "guided_json": schema, "nobody_knows": 1}
+    if path != "/v1/completions":
+        del body["prompt"]
+    with busy(commenting):
+        lines = ("content-type: application/json",)
+        head, chunks = exchange(commenting, "POST", path, *lines, body=json.dumps(body).encode())
+    assert status(head) == 200
+    assert chunks.partition(b"\r\n")[2].startswith(COMMENT)
+    assert header(head, headers.IGNORED) == "nobody_knows"
+    assert header(head, headers.UNHELD) == "#/uniqueitems"  # in lower case as all of the head
+
+
 def test_the_router_gets_none(commenting: ServerProcess) -> None:
     """Also where it may have to resume the stream: comments there are token ids."""
     for lines in ((f"{headers.COMMENTS}: 0",), (f"{headers.STREAM_IDS}: 1",)):

@@ -108,6 +108,32 @@ def test_bias_and_stop(real: ServerProcess) -> None:
     assert forced["logprobs"]["tokens"] == ["token_id:70"] * 3
 
 
+def test_bad_words_and_allowed_tokens(real: ServerProcess) -> None:
+    (free,) = _choices(real)
+    words = [*dict.fromkeys(free["text"].split())]
+    (kept,) = _choices(real, bad_words=words)
+    assert not {*words} & {*kept["text"].split()}
+    assert kept["text"] != free["text"]
+    for choice in _choices(real, n=3, temperature=1.0, allowed_token_ids=[70, 71], return_token_ids=True):
+        assert {*choice["token_ids"]} <= {70, 71}
+        assert choice["finish_reason"] == "length"
+    (two,) = (real.post("/v1/chat/completions", messages=HELLO, max_tokens=4, allowed_token_ids=[70], logprobs=True),)
+    assert [entry["token"] for entry in two.json()["choices"][0]["logprobs"]["content"]] == [
+        real.post("/detokenize", tokens=[70]).json()["prompt"]
+    ] * 4
+    responded = real.post("/v1/responses", input="hello", max_output_tokens=8, allowed_token_ids=[70, 71])
+    assert responded.json()["usage"]["output_tokens"] == 8
+
+
+def test_a_request_that_may_say_nothing_is_told_so(real: ServerProcess) -> None:
+    word = real.post("/detokenize", tokens=[70]).json()["prompt"]
+    for path, fields in ((TEXT, {"prompt": "x"}), ("/v1/chat/completions", {"messages": HELLO})):
+        response = real.post(path, **fields, bad_words=[word], allowed_token_ids=[70], stream=path == TEXT)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "allowed_token_ids"
+        assert "leaves no token to go on with" in response.json()["error"]["message"]
+
+
 def test_a_standby_forgets_what_it_cached_and_comes_back_at_once(real: ServerProcess) -> None:
     before = _choices(real)
     drain = f"{real.internal_url}/internal/drain"

@@ -78,6 +78,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "router.hold": ({}, {"maxRequests": 9}),
     "router.retry": ({}, {"maxTries": 2}),
     "router.slowStart": ({}, "10s"),
+    "router.streamCommentInterval": ({}, "5s"),
     "router.prefixIndexBytes": ({}, "64Mi"),
     "router.cors": ({}, {"allowOrigins": ["*"]}),
     "router.accessLog": ({}, True),

@@ -10,6 +10,7 @@ from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.errors import draining, engine_dead, model_not_found
 from blade_llm.api.common.limits import MAX_BODY_BYTES
 from blade_llm.api.common.response_store import ResponseStore
+from blade_llm.api.common.response_writer import ResponseWriter
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.metrics.names import Aliases
@@ -51,6 +52,8 @@ class ServerContext:
     """Keep streams alive that have to wait."""
     responses: ResponseStore = field(default_factory=ResponseStore)
     """Responses that clients may come back to."""
+    response_writer: ResponseWriter = field(init=False)
+    """Keeps them."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 
@@ -60,6 +63,7 @@ class ServerContext:
         self.metrics = ServerMetrics(
             lambda: self.state, counters[self.process_index], counters, self.model.names[0], self.metric_aliases
         )
+        self.response_writer = ResponseWriter(self.responses, self.metrics.count_unkept)
 
     @property
     def state(self) -> EngineState | None:
@@ -82,8 +86,10 @@ class ServerContext:
         return self.shared_stats.stalled(self.live_timeout)
 
     async def close(self) -> None:
-        """End the processes and threads that render requests' templates and validate their structures."""
+        """End the processes and threads that render requests' templates, validate their structures and keep
+        responses."""
         self.structures.close()
+        self.response_writer.close()
         await self.templates.close()
 
     def set_draining(self, value: bool, standby: bool = False) -> None:

@@ -18,7 +18,8 @@ import msgspec
 
 from blade_llm.api.common.errors import LONGEST_ECHO, bad_request, shortened
 from blade_llm.api.common.nested_fields import check_nested
-from blade_llm.api.common.unknown_fields import MAX_FIELDS, note_unknown
+from blade_llm.api.common.response_notes import note_unknown
+from blade_llm.api.common.unknown_fields import MAX_FIELDS
 
 _NO_IMAGES: Final = "prompts hold no images, audio or video"
 _RENDERED: Final = "for vLLM's render endpoints, as there"
@@ -81,8 +82,6 @@ _NO_TRANSFER: Final = "caches are not moved on a client's word"
 NEVER_SUPPORTED: Final[Mapping[str, Refusal]] = {
     "functions": Refusal("the older form of tools; send tools", ([],)),
     "function_call": Refusal("the older form of tool_choice; send tool_choice", ("none", "auto")),
-    "bad_words": Refusal("words span tokens; forbid token ids with logit_bias -100", ([],)),
-    "allowed_token_ids": Refusal("use guided_choice or guided_regex to restrict an answer"),
     "guided_whitespace_pattern": Refusal("JSON has one space after commas and colons and no other white space"),
     "modalities": Refusal("answers are text", (["text"],)),
     "audio": Refusal("answers are text"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
-from blade_llm.api.common.unknown_fields import check_keys
+from blade_llm.api.common.response_notes import check_keys
 
 
 def check_nested(raw: dict[str, Any], kind: type[msgspec.Struct], within: str = "") -> None:

@@ -52,7 +52,7 @@ class ResponseStore:
         return self._max_bytes > 0
 
     def put(self, name: str, value: bytes) -> bool:
-        """Keep ``value`` under an id; False where it alone is too large, or the disk is full."""
+        """Keep ``value`` under an id; False where it alone is too large. Raises ``OSError``, as for a full disk."""
         if len(value) > self._max_bytes or _ID.fullmatch(name) is None:
             return False
         path, unfinished, now = self._own / name, self._own / "unfinished", _now()
@@ -66,7 +66,7 @@ class ResponseStore:
         except OSError:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
-            return False
+            raise
         self._forget(name)
         self._kept[name] = len(value), now
         self._bytes += len(value)

@@ -3,17 +3,13 @@
 OpenAI and its clients add fields all the time, most of which change no answer; so that one that would is not ignored in
 silence, a response lists in ``x-blade-ignored`` what was left out. A server under ``--strict_fields`` refuses instead,
 with the nearest known name.
-
-The record of one request is a context variable: whatever reads a part of its body, at any depth, adds to it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
-from collections.abc import Collection, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Collection
 from typing import Final
 
 from blade_llm.api.common.errors import LONGEST_ECHO, ApiError, bad_request, shortened
@@ -66,41 +62,6 @@ class UnknownFields:
         a comma or white space; ``?`` stands for each such character. Empty for none."""
         names = [_UNSAFE.sub("?", name[:LONGEST_NAME]) or "?" for name in self._names]
         return ", ".join([*names[:MAX_LISTED], *([MORE] if len(names) > MAX_LISTED else [])])
-
-
-_current: ContextVar[UnknownFields | None] = ContextVar("unknown_fields", default=None)
-
-
-@contextlib.contextmanager
-def recorded(*, strict: bool) -> Iterator[UnknownFields]:
-    """The record of the request that is handled inside."""
-    found = UnknownFields(strict=strict)
-    token = _current.set(found)
-    try:
-        yield found
-    finally:
-        _current.reset(token)
-
-
-def note_unknown(name: str, known: Collection[str] = (), within: str = "") -> None:
-    """:meth:`UnknownFields.note` for the request that is being handled; without effect outside of one."""
-    found = _current.get()
-    if found is not None:
-        found.note(name, known, within)
-
-
-def note_left_out(paths: Iterable[str]) -> None:
-    """Let the response to the request that is being handled name what of it is known and has no effect."""
-    if (found := _current.get()) is not None:
-        for path in paths:
-            found.leave_out(path)
-
-
-def check_keys(value: dict[str, object], known: Collection[str], within: str) -> None:
-    """:func:`note_unknown` for the keys of ``value`` that are none of ``known``."""
-    for name in value:
-        if name not in known:
-            note_unknown(name, known, within)
 
 
 def _unknown(name: str, known: Collection[str], within: str) -> ApiError:

@@ -16,13 +16,16 @@ from blade_llm.sampling.parameters import (
     MAX_REPETITION_PENALTY,
     MAX_TEMPERATURE,
 )
+from blade_llm.sampling.restrictions import MAX_ALLOWED_TOKENS, MAX_BAD_WORDS
 
 MAX_TEXT: Final = 1024
 """Longest stop string, in characters."""
 _MAX_BIASES: Final = 1024
 _MAX_STOP_IDS: Final = 128
+_MAX_WORD: Final = 256
 
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_WORD)]
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=128)]
 _RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern="^[A-Za-z0-9_.:/+=@-]*$")]
@@ -76,6 +79,13 @@ class SamplingFields(StructureFields, msgspec.Struct, frozen=True, kw_only=True)
     frequency_penalty: _Penalty = 0.0
     logit_bias: _Biases = {}
     """Token id → what is added to its logit."""
+    bad_words: Annotated[list[_Word], msgspec.Meta(max_length=MAX_BAD_WORDS)] = []
+    """Words that the output may not have: the last token of one, with or without a space before it, is not sampled
+    after the others."""
+    allowed_token_ids: Annotated[list[_TokenId], msgspec.Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = (
+        None
+    )
+    """Only these are sampled. Name an end-of-sequence id too, or the output ends by its length or a stop string."""
     seed: _Seed | None = None
     """Same seed, same output; the samples of one request differ all the same."""
     stop: _Text | Annotated[list[_Text], msgspec.Meta(max_length=16)] = []

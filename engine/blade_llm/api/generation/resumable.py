@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -148,10 +148,18 @@ def resumable(
     return given
 
 
-async def streamed(events: Events, result: GenerationResult, resumable: Resumable | None) -> Response:
-    """``events`` as a response, with token ids where the stream is ``resumable``, from where it broke off."""
+async def streamed(
+    events: Events,
+    result: GenerationResult,
+    resumable: Resumable | None,
+    settled: Callable[[], Awaitable[None]] | None = None,
+) -> Response:
+    """``events`` as a response, with token ids where the stream is ``resumable``, from where it broke off.
+
+    ``settled``: see :class:`EventStream`.
+    """
     if resumable is None:
-        return EventStream(events, result.generation)
+        return EventStream(events, result.generation, settled=settled)
     with_ids = _WithIds(events)
     if resumable.sent_token_ids:
         try:
@@ -163,9 +171,11 @@ async def streamed(events: Events, result: GenerationResult, resumable: Resumabl
             result.generation.close()
             rest = with_ids.end()
             events.close()
+            if settled is not None:
+                await settled()
             known = resumable.headers(resumable.adapter_digest)
             return Response(rest, media_type="text/event-stream", headers=known)
-    return EventStream(with_ids, result.generation, lambda: resumable.headers(result.adapter_digest))
+    return EventStream(with_ids, result.generation, lambda: resumable.headers(result.adapter_digest), settled)
 
 
 async def _replay(events: Events, result: GenerationResult, sent_token_ids: Sequence[Sequence[int]]) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import secrets
+from functools import partial
 from typing import Any, Final
 
 from blade_llm.api.common.errors import bad_request, context_exceeded
+from blade_llm.api.common.response_notes import note_left_out
 from blade_llm.api.common.served_model import SamplingDefaults
-from blade_llm.api.common.unknown_fields import note_left_out
 from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.search import Search
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.sampling.restrictions import MAX_BAD_WORD_CHARACTERS, word_sequences
+from blade_llm.text.errors import UnreadableTextError
+from blade_llm.text.tokenizer import Tokenizer
 
 _SMALLEST_TOP_P: Final = 1e-30
 """What 0 stands for, which OpenAI's specification has for the smallest share: at least one token is kept always."""
@@ -28,11 +32,13 @@ def sampling_params(
     prompt_logprobs: int | None = None,
     end_ids: tuple[int, ...] = (),
     structure: GrammarSpec | None = None,
+    bad_words: tuple[tuple[int, ...], ...] = (),
 ) -> SamplingParams:
     """Validated parameters with the seed filled in. Raises :class:`ApiError` 400 that names the field.
 
     Args:
         end_ids: further tokens that end an output.
+        bad_words: see :func:`bad_word_sequences`.
     """
 
     if search.greedy:
@@ -61,6 +67,8 @@ def sampling_params(
         logprobs=0 if search.ranked and logprobs is None else logprobs,
         prompt_logprobs=prompt_logprobs,
         logit_bias=fields.logit_bias,
+        bad_words_token_ids=bad_words,
+        allowed_token_ids=None if fields.allowed_token_ids is None else tuple(fields.allowed_token_ids),
         beam_width=search.beam_width,
         length_penalty=fields.length_penalty,
         early_stopping=fields.early_stopping,
@@ -75,7 +83,12 @@ def sampling_params(
         if name == "beam_width":
             name = search.width_field if structure is None else _beam_field(fields)
         raise bad_request(f"{name} {advice}", name)
-    for name, ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", params.logit_bias)):
+    of_fields = (
+        ("stop_token_ids", params.stop_token_ids),
+        ("logit_bias", params.logit_bias),
+        ("allowed_token_ids", params.allowed_token_ids or ()),
+    )
+    for name, ids in of_fields:
         if wrong := [token_id for token_id in ids if not 0 <= token_id < vocab_size]:
             raise bad_request(f"{name}: {wrong[0]} is not between 0 and {vocab_size - 1}", name)
     return params
@@ -87,6 +100,24 @@ def _stop_strings(fields: GenerationFields) -> tuple[str, ...]:
     if not all(given):
         note_left_out(["stop"])
     return tuple(filter(None, given))
+
+
+def bad_word_sequences(fields: GenerationFields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """The token sequences that the output may not complete. Raises :class:`ApiError` 400."""
+    words = fields.bad_words
+    if not words:
+        return ()
+    characters = sum(map(len, words))
+    if characters > MAX_BAD_WORD_CHARACTERS:
+        raise bad_request(
+            f"bad_words has {characters} characters, but may have {MAX_BAD_WORD_CHARACTERS} together; give fewer or "
+            "shorter words",
+            "bad_words",
+        )
+    try:
+        return word_sequences(words, partial(tokenizer.encode, add_special_tokens=False))
+    except UnreadableTextError as error:
+        raise bad_request(f"bad_words: {error}", "bad_words") from None
 
 
 def _beam_field(fields: GenerationFields) -> str:

@@ -85,16 +85,22 @@ class EventStream(Response):
 
     Args:
         late_headers: makes those that depend on the first output; such a stream gets no comment before.
+        settled: awaited before the bytes that end the stream go out; these are made before.
     """
 
     def __init__(
-        self, events: Events, generation: Generation, late_headers: Callable[[], Mapping[str, str]] | None = None
+        self,
+        events: Events,
+        generation: Generation,
+        late_headers: Callable[[], Mapping[str, str]] | None = None,
+        settled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._events = events
         self._generation = generation
         self._late_headers = late_headers
+        self._settled = settled
         self._blocked: tuple[Generator[Any, Any, None], object] | None = None
         """A send that began where the engine's message arrived, and what it waits for."""
         self.num_sent = 0
@@ -129,7 +135,10 @@ class EventStream(Response):
                 while not self._events.finished:
                     await self._forward(send)
                 self._busy = True
-                await send(_body(self._events.end()))
+                data = self._events.end()
+                if self._settled is not None:
+                    await self._settled()
+                await send(_body(data))
             except ClientLeftError:
                 return
             except Exception as error:

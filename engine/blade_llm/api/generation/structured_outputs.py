@@ -16,8 +16,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from blade_llm.api.common.errors import ApiError, bad_request
-from blade_llm.api.common.unheld import note_unheld
-from blade_llm.api.common.unknown_fields import note_left_out
+from blade_llm.api.common.response_notes import note_left_out, note_unheld
 from blade_llm.api.generation.ebnf import EbnfError, is_ebnf, lark_of_ebnf
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.errors import BusyError, GrammarSpecError

@@ -15,7 +15,7 @@ from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request
-from blade_llm.api.common.unknown_fields import note_left_out
+from blade_llm.api.common.response_notes import note_left_out
 from blade_llm.api.generation.generate import encode, submit, take_all
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.prompt_tokens import encode_text

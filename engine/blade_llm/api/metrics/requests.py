@@ -43,7 +43,8 @@ _HISTOGRAMS: Final = laid_out(
 _TTFT, _TPOT, _ITL, _E2E, _QUEUE, _PREFILL, _DECODE, _INFERENCE, _PROMPT, _OUTPUT, _LONGEST = _HISTOGRAMS
 _REASONS: Final = {reason: _LONGEST.end + number for number, reason in enumerate(("stop", "length", "abort"))}
 _IGNORED: Final = _LONGEST.end + len(_REASONS)
-NUM_COUNTERS: Final = _IGNORED + 1
+_UNKEPT: Final = _IGNORED + 1
+NUM_COUNTERS: Final = _UNKEPT + 1
 """Numbers that a process counts into."""
 
 
@@ -148,6 +149,10 @@ class ServerMetrics:
         """Count fields of a request that nobody knows, or that have no effect."""
         self._mine[_IGNORED] += fields
 
+    def count_unkept(self) -> None:
+        """Count a response that was to be kept and is not."""
+        self._mine[_UNKEPT] += 1
+
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
@@ -169,6 +174,8 @@ class _RequestCollector(Collector):
         yield finished
         text = "Fields of requests that were left out, most of them because nobody knows them"
         yield CounterMetricFamily(names.ENGINE_IGNORED_FIELDS, text, value=totals[_IGNORED])
+        text = "Responses that previous_response_id cannot name, as they could not be kept"
+        yield CounterMetricFamily(names.ENGINE_UNKEPT_RESPONSES, text, value=totals[_UNKEPT])
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

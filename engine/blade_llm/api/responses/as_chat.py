@@ -8,7 +8,7 @@ from typing import Any, Final
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import parse
-from blade_llm.api.common.unknown_fields import check_keys
+from blade_llm.api.common.response_notes import check_keys
 from blade_llm.api.generation.field_names import FieldNames
 from blade_llm.api.responses.functions import ResponseTools, chat_tools
 from blade_llm.api.responses.requests import AS_IN_CHAT, ResponsesRequest

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import secrets
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -56,9 +58,24 @@ def response_id(request: Request, resumable: Resumable | None) -> str:
     return f"resp_{mark}{hashlib.sha256(f'response {resumable.key}'.encode()).hexdigest()[:32]}"
 
 
-def keep(context: ServerContext, kept: Kept) -> None:
-    """Keep it, unless it is too large."""
-    context.responses.put(kept.response["id"], msgspec.json.encode(kept))
+class Keeping:
+    """Keeps a response once it has ended; ``what`` makes of its final form what is kept, None: it is not kept."""
+
+    def __init__(self, context: ServerContext, what: Callable[[dict[str, Any]], Kept | None]) -> None:
+        self._context = context
+        self._what = what
+        self._kept: Kept | None = None
+
+    def ended(self, body: dict[str, Any]) -> None:
+        """Take its final form."""
+        self._kept = self._what(body)
+
+    async def settled(self) -> None:
+        """Returns when it is kept, if it has ended, or cannot be: see
+        :class:`~blade_llm.api.common.response_writer.ResponseWriter`."""
+        if (kept := self._kept) is not None:
+            name = kept.response["id"]
+            await self._context.response_writer.put(name, functools.partial(msgspec.json.encode, kept))
 
 
 def find(context: ServerContext, name: str, owner: str) -> Kept | None:

@@ -10,7 +10,7 @@ import msgspec
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import NEVER_MATTERS, NEVER_SUPPORTED, Refusal, of_other_routes, parse
-from blade_llm.api.common.unknown_fields import note_left_out
+from blade_llm.api.common.response_notes import note_left_out
 from blade_llm.api.generation.requests import CompletionRequest, ReasoningEffort, SamplingFields
 
 LOGPROBS: Final = "message.output_text.logprobs"

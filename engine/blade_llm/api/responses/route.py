@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from blade_llm.api.chat import chat_prompt
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.unknown_fields import note_left_out
+from blade_llm.api.common.response_notes import note_left_out
 from blade_llm.api.generation.generate import encode, submit, take_all
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.result import GenerationResult
@@ -26,7 +25,7 @@ from blade_llm.api.responses.as_chat import FIELD_NAMES, as_chat
 from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.functions import read_tools
-from blade_llm.api.responses.memory import Kept, earlier_items, keep, own_items, owner_of, response_id
+from blade_llm.api.responses.memory import Keeping, Kept, earlier_items, own_items, owner_of, response_id
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.references import has_references, item_number, resolved
 from blade_llm.api.responses.requests import parse_request
@@ -84,10 +83,13 @@ async def create(context: ServerContext, request: Request) -> Response:
     name = response_id(request, stream)
     envelope = Envelope(name, model, fields, prompt.sampling, created, stored=stored)
 
-    def ended(body: dict[str, Any]) -> None:
+    def what(body: dict[str, Any]) -> Kept | None:
         # One that another engine began has its mark: nobody would look for it here, nor as this caller's.
-        if stored and (stream is None or stream.sent_token_ids is None):
-            keep(context, Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body))
+        if not stored or (stream is not None and stream.sent_token_ids is not None):
+            return None
+        return Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body)
+
+    keeping = Keeping(context, what)
 
     parsing = prompt.parsing or OutputParsing()
     output = Output(
@@ -100,8 +102,9 @@ async def create(context: ServerContext, request: Request) -> Response:
         namespaces=tools.namespaces,
     )
     if fields.stream:
-        return await streamed(ResponseEvents(context, result, envelope, output, ended), result, stream)
-    whole = _whole_response(context, result, envelope, output, ended)
+        events = ResponseEvents(context, result, envelope, output, keeping.ended)
+        return await streamed(events, result, stream, keeping.settled)
+    whole = _whole_response(context, result, envelope, output, keeping)
     return await run_unary(result.generation, request.receive, whole)
 
 
@@ -110,9 +113,10 @@ async def _whole_response(
     result: GenerationResult,
     envelope: Envelope,
     output: Output,
-    ended: Callable[[dict[str, Any]], None],
+    keeping: Keeping,
 ) -> Response:
     await take_all(context, result, output.add)
     body = envelope.ended(output, result)
-    ended(body)
+    keeping.ended(body)
+    await keeping.settled()
     return Response(encode(body), media_type="application/json")

@@ -36,7 +36,7 @@ async def stored(context: ServerContext, request: Request) -> Response:
     if below == "input_items":
         return _json(_page(kept, request))
     if method == "DELETE":
-        context.responses.delete(name)
+        await context.response_writer.delete(name)
         return _json({"id": name, "object": "response", "deleted": True})
     if request.query_params.get("stream") == "true":
         message = "stream: a response that has ended is not streamed again; leave it out"

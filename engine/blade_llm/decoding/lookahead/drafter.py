@@ -175,7 +175,7 @@ class LookaheadDrafter:
         fits = size <= room and ends <= sampled
         if fits:
             room, sampled = room - size, sampled - ends
-        alone = self._one_chain or request.grammar is not None or _penalised(request)
+        alone = self._one_chain or request.grammar is not None or _needs_all_tokens(request)
         guesses = guess_tree(state.pool, last, min(room, sampled, self._most_guesses), one_chain=alone)
         tokens, parents, count = guesses.tokens, guesses.parents, len(guesses.tokens)
         window_ends: list[int] = []
@@ -185,7 +185,9 @@ class LookaheadDrafter:
         return Draft(len(tokens), tokens, tree=DraftTree(parents, count, window_ends)) if tokens else Draft(0)
 
 
-def _penalised(request: Request) -> bool:
+def _needs_all_tokens(request: Request) -> bool:
     """Whether what is sampled depends on all tokens before it, which the tables hold for a single branch."""
     sampling = request.sampling
+    if sampling.bad_words_token_ids:
+        return True
     return sampling.repetition_penalty != 1.0 or bool(sampling.presence_penalty or sampling.frequency_penalty)

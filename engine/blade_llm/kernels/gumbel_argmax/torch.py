@@ -77,7 +77,8 @@ def _can_win(
     for top, left in product(range(0, num_rows, height), range(0, vocabulary, width)):
         part = slice(top, top + height)
         chunk = logits[part, left : left + width]
-        limit = np.exp(chunk - bound[part, None])
+        with np.errstate(invalid="ignore"):  # of a row of which nothing is left, which has no candidate either
+            limit = np.exp(chunk - bound[part, None])
         limit *= 1.001 * 2.0**32  # a little more than exact: rounding must not lose the winner
         ids = np.arange(left, left + chunk.shape[1], dtype=np.uint32)
         bits = _token_bits(ids, first[part], second[part]).astype(np.float32)

@@ -34,6 +34,8 @@ class AccessRules(msgspec.Struct, frozen=True, kw_only=True):
     """File with the internal token, which requests need; None: they need none."""
     allowed_hosts: tuple[str, ...] | None = None
     """Names and addresses in a request's ``Host``, without a port; None: any."""
+    allowed_origins: tuple[str, ...] = ()
+    """Pages that may read responses from a browser (CORS), see :mod:`~blade_llm.server.http.cors`; ``*``: any."""
     refuse_origins: bool = False
     """Refuse what a browser sends for a page, its own included."""
 

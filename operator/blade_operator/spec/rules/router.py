@@ -89,4 +89,5 @@ ROUTER_RULES: Final[tuple[Rule, ...]] = (
     _time("retry", "firstByteTimeout", _first_byte, least=0),
     _time("retry", "stallTimeout", _stall, least=0),
     _time("", "slowStart", lambda spec: spec.router.slow_start, least=0),
+    _time("", "streamCommentInterval", lambda spec: spec.router.stream_comment_interval, least=0),
 )

@@ -16,7 +16,7 @@ from blade_llm.api.common import json_faults, unknown_fields
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.fields import parse
 from blade_llm.api.common.json_faults import check_names, malformed
-from blade_llm.api.common.unknown_fields import recorded
+from blade_llm.api.common.response_notes import noting
 from blade_llm.api.generation.requests import CompletionRequest
 
 
@@ -41,7 +41,7 @@ def _never(*_: object) -> bool:
 
 
 def _refused(fields: dict[str, Any], kind: type[msgspec.Struct] = CompletionRequest) -> ApiError:
-    with recorded(strict=True), pytest.raises(ApiError) as caught:
+    with noting(strict=True), pytest.raises(ApiError) as caught:
         parse(fields, kind)
     return caught.value
 

@@ -9,7 +9,8 @@ import pytest
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.fields import parse
-from blade_llm.api.common.unknown_fields import LONGEST_NAME, MAX_FIELDS, MAX_LISTED, UnknownFields, recorded
+from blade_llm.api.common.response_notes import noting
+from blade_llm.api.common.unknown_fields import LONGEST_NAME, MAX_FIELDS, MAX_LISTED, UnknownFields
 from blade_llm.api.responses.requests import parse_request
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -38,10 +39,10 @@ TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 )  # fmt: skip
 def test_unknown_fields_are_recorded_wherever_they_stand(fields: dict[str, Any], path: str, hint: str) -> None:
     raw = {"messages": MESSAGES, **fields}
-    with recorded(strict=False) as unknown:
+    with noting(strict=False) as notes:
         parse(raw, ChatRequest)
-    assert unknown.header() == path
-    with recorded(strict=True), pytest.raises(ApiError) as caught:
+    assert notes.unknown.header() == path
+    with noting(strict=True), pytest.raises(ApiError) as caught:
         parse(raw, ChatRequest)
     detail = caught.value.detail
     assert (caught.value.status, detail.code, detail.param) == (400, "unknown_field", next(iter(fields)))
@@ -57,19 +58,19 @@ def test_fields_of_responses() -> None:
         "reasoning": {"effort": "low", "context": "auto"},
         "stream_options": {"include_obfuscations": False},
     }
-    with recorded(strict=False) as unknown:
+    with noting(strict=False) as notes:
         parse_request(raw)
-    found = unknown.header().split(", ")
+    found = notes.unknown.header().split(", ")
     assert sorted(found) == ["reasoning.context", "stream_options.include_obfuscations", "text.verbose"]
 
 
 def test_known_fields_leave_no_record() -> None:
-    with recorded(strict=True) as unknown:
+    with noting(strict=True) as notes:
         parse(
             {"messages": MESSAGES, "user": "u", "tools": [TOOL], "stream_options": {"include_usage": True}}, ChatRequest
         )
-    assert unknown.count == 0
-    assert unknown.header() == ""
+    assert notes.unknown.count == 0
+    assert notes.unknown.header() == ""
 
 
 def test_names_cannot_end_the_header_or_pass_for_several() -> None:
@@ -95,7 +96,7 @@ def test_the_header_is_bounded() -> None:
 
 def test_a_body_of_too_many_fields_is_refused() -> None:
     raw = {"messages": MESSAGES, **{f"n{number}": 1 for number in range(MAX_FIELDS)}}
-    with recorded(strict=False), pytest.raises(ApiError, match=f"at most {MAX_FIELDS}"):
+    with noting(strict=False), pytest.raises(ApiError, match=f"at most {MAX_FIELDS}"):
         parse(raw, ChatRequest)
 
 
@@ -105,7 +106,7 @@ def test_outside_of_a_request_they_are_left_out() -> None:
 
 def test_an_unknown_constraint_is_refused_always() -> None:
     raw = {"messages": MESSAGES, "structured_outputs": {"regex": "a", "regexp": "b"}}
-    with recorded(strict=False), pytest.raises(ApiError, match="regexp"):
+    with noting(strict=False), pytest.raises(ApiError, match="regexp"):
         parse(raw, ChatRequest)
 
 

@@ -26,7 +26,8 @@ BOTH: dict[str, Any] = {
     "min_p": 2,
     "logit_bias": {"100000": 1},
     "cache_salt": 5,
-    "bad_words": ["x"],
+    "bad_words": [""],
+    "allowed_token_ids": [10**6],
 }
 STRUCTURES: dict[str, Any] = {
     "guided_json": {"type": "nothing"},

@@ -6,11 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
-from blade_llm.api.responses.memory import Kept, earlier_items, keep
+from blade_llm.api.responses.memory import Kept, earlier_items
 
 
 def _context(folder: Path, limit: int) -> Any:
@@ -25,7 +26,8 @@ def test_a_conversation_of_many_turns_has_a_limit(tmp_path: Path) -> None:
         said = [{"role": "assistant", "content": "b" * 100}]
         tools = [{"type": "function", "name": "c" * 10_000}]  # comes in every turn, and is no part of it
         body = {"id": name, "output": said, "tools": tools}
-        keep(context, Kept(owner="me", previous=previous, input=[{"content": "a" * 100}], response=body))
+        kept = Kept(owner="me", previous=previous, input=[{"content": "a" * 100}], response=body)
+        context.responses.put(name, msgspec.json.encode(kept))
     assert len(earlier_items(context, names[2], "me")) == 6
     with pytest.raises(ApiError, match="exceeds 900 bytes") as caught:
         earlier_items(context, names[3], "me")

@@ -63,8 +63,16 @@ def test_the_window_comes_first_and_as_a_whole(room: int, most: StepRoom, guesse
         assert draft.tree.num_guesses == guesses
 
 
-@pytest.mark.parametrize("sampling", [{"repetition_penalty": 1.1}, {"presence_penalty": 0.1}, {"frequency_penalty": 1}])
-def test_penalties_are_verified_along_one_chain(sampling: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"repetition_penalty": 1.1},
+        {"presence_penalty": 0.1},
+        {"frequency_penalty": 1},
+        {"bad_words_token_ids": ((1, 2),)},
+    ],
+)
+def test_what_depends_on_all_tokens_is_verified_along_one_chain(sampling: dict[str, Any]) -> None:
     text = [1, 2, 8, 1, 3, 8, 1]
     plain = propose(LookaheadDrafter(CONFIG, FREE), request_of(text))
     assert plain.tree is not None
