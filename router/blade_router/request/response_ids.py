@@ -10,6 +10,8 @@ from typing import Final
 from blade_protocol import paths
 
 BELOW_RESPONSES: Final = paths.RESPONSES + "/"
+GOING_ON: Final = frozenset((paths.RESPONSES, paths.INPUT_TOKENS))
+"""Paths whose bodies may name the response that they go on from."""
 _TAGGED: Final = re.compile(r"resp_([0-9a-f]{8})_[0-9a-f]{32}")
 
 
@@ -21,6 +23,6 @@ def tag_in(response_id: str) -> str:
 
 def response_of(path: str, previous: str | None) -> str:
     """The id of the response that a request is about: by its path, or as the one that it goes on from."""
-    if path.startswith(BELOW_RESPONSES):
-        return path[len(BELOW_RESPONSES) :].partition("/")[0]
-    return previous or "" if path == paths.RESPONSES else ""
+    if path in GOING_ON:
+        return previous or ""
+    return path[len(BELOW_RESPONSES) :].partition("/")[0] if path.startswith(BELOW_RESPONSES) else ""

@@ -1,18 +1,19 @@
-"""The handler of ``/v1/responses``."""
+"""Handlers of ``/v1/responses`` and ``/v1/responses/input_tokens``."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.chat import chat_prompt
+from blade_llm.api.chat import chat_prompt, count_prompt
+from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.unknown_fields import note_left_out
@@ -25,12 +26,13 @@ from blade_llm.api.generation.sse import run_unary
 from blade_llm.api.responses.as_chat import FIELD_NAMES, as_chat
 from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.envelope import Envelope
-from blade_llm.api.responses.functions import read_tools
+from blade_llm.api.responses.functions import ResponseTools, read_tools
 from blade_llm.api.responses.memory import Kept, earlier_items, keep, own_items, owner_of, response_id
 from blade_llm.api.responses.output import Output
-from blade_llm.api.responses.requests import parse_request
+from blade_llm.api.responses.requests import ResponsesRequest, parse_count, parse_request
 from blade_llm.api.responses.stream import ResponseEvents
 from blade_llm.api.responses.truncation import fitting
+from blade_llm.api.responses.types import InputTokens
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
 
@@ -38,19 +40,46 @@ _LONG_INPUT: Final = 4_000
 """Items (or characters) from which translating them would hold up other requests' tokens."""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a request asks, and the chat that it is."""
+
+    tools: ResponseTools
+    messages: list[dict[str, Any]]
+    chat: ChatRequest
+    owner: str
+
+
+async def _asked(context: ServerContext, request: Request, raw: dict[str, Any], fields: ResponsesRequest) -> _Asked:
+    """``raw``: the body ``fields`` was made of. Raises :class:`ApiError`."""
+    tools = read_tools(fields.tools)
+    note_left_out(tools.ignored)
+    owner, earlier = owner_of(request), list[dict[str, Any]]()
+    if fields.previous_response_id is not None:
+        earlier = await asyncio.to_thread(earlier_items, context, fields.previous_response_id, owner)
+    read = functools.partial(messages_of, fields.input, fields.instructions, earlier)
+    messages = await asyncio.to_thread(read) if len(fields.input) + len(earlier) > _LONG_INPUT else read()
+    return _Asked(tools, messages, as_chat(fields, raw, tools, messages), owner)
+
+
+async def count_input_tokens(context: ServerContext, request: Request) -> Response:
+    """Number of tokens that a response's prompt has, without generating anything."""
+    raw, fields = parse_count(await read_json(request, context.max_body_bytes))
+    asked = await _asked(context, request, raw, fields)
+    context.resolve_model(asked.chat.model)
+    with FIELD_NAMES.named(asked.tools.places):
+        count = await count_prompt(context, asked.chat, "input")
+    return Response(encode(InputTokens("response.input_tokens", count)), media_type="application/json")
+
+
 async def create(context: ServerContext, request: Request) -> Response:
     """Serve one request. Raises :class:`ApiError`."""
     context.require_service()
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw)
-    tools = read_tools(fields.tools)
-    note_left_out(tools.ignored)
-    owner, earlier = owner_of(request), list[dict[str, Any]]()
-    if (previous := fields.previous_response_id) is not None:
-        earlier = await asyncio.to_thread(earlier_items, context, previous, owner)
-    read = functools.partial(messages_of, fields.input, fields.instructions, earlier)
-    messages = await asyncio.to_thread(read) if len(fields.input) + len(earlier) > _LONG_INPUT else read()
-    chat = seeded(as_chat(fields, raw, tools, messages), request)
+    asked = await _asked(context, request, raw, fields)
+    tools, messages, owner = asked.tools, asked.messages, asked.owner
+    chat = seeded(asked.chat, request)
     model = context.resolve_model(chat.model)
 
     async def prompt_of(kept: list[dict[str, Any]]) -> Prompt:
@@ -83,7 +112,10 @@ async def create(context: ServerContext, request: Request) -> Response:
     def ended(body: dict[str, Any]) -> None:
         # One that another engine began has its mark: nobody would look for it here, nor as this caller's.
         if stored and (stream is None or stream.sent_token_ids is None):
-            keep(context, Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body))
+            keep(
+                context,
+                Kept(owner=owner, previous=fields.previous_response_id, input=own_items(fields.input), response=body),
+            )
 
     parsing = prompt.parsing or OutputParsing()
     output = Output(
