@@ -6,6 +6,7 @@ from typing import Final
 CHAT_COMPLETIONS: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 RESPONSES: Final = "/v1/responses"
+INPUT_TOKENS: Final = "/v1/responses/input_tokens"
 MESSAGES: Final = "/v1/messages"
 """Anthropic's chat API."""
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"

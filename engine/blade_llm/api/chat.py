@@ -32,6 +32,8 @@ from blade_llm.api.tools.use import ToolUse
 
 _NO_MORE: Final = {"logprobs": None, "finish_reason": None}
 _AFTER_TEXT: Final = b'},"logprobs":null,"finish_reason":null}]}\n\n'
+_COUNTED: Final = 4
+"""Contexts' worth of text that is counted at most; of a longer prompt it is known that it does not fit."""
 
 
 async def chat_completions(context: ServerContext, request: Request) -> Response:
@@ -120,6 +122,14 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
     sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
     field_names = {"structure": structure_field or "tools", **search.field_names}
     return Prompt(token_ids, sampling, parsing=parsing, text=text, field_names=field_names)
+
+
+async def count_prompt(context: ServerContext, chat: ChatRequest, param: str) -> int:
+    """Tokens of the prompt. Raises :class:`ApiError` 400, also for one that is far longer than the context, which names
+    ``param``."""
+    _, text = await rendered(context, chat)
+    limit = _COUNTED * context.max_model_len
+    return len(await encode_text(context.model.tokenizer, text, add_special_tokens=False, limit=limit, param=param))
 
 
 class ChatSerializer:

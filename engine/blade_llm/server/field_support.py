@@ -14,8 +14,9 @@ from blade_llm.api.messages.requests import IGNORED as IGNORED_BY_MESSAGES
 from blade_llm.api.messages.requests import IGNORED_BY_COUNT, CountTokensRequest, MessagesRequest
 from blade_llm.api.messages.requests import REFUSED as REFUSED_BY_MESSAGES
 from blade_llm.api.responses.requests import IGNORED as IGNORED_BY_RESPONSES
+from blade_llm.api.responses.requests import IGNORED_BY_COUNT as IGNORED_BY_INPUT_TOKENS
 from blade_llm.api.responses.requests import REFUSED as REFUSED_BY_RESPONSES
-from blade_llm.api.responses.requests import ResponsesRequest
+from blade_llm.api.responses.requests import InputTokensRequest, ResponsesRequest
 from blade_llm.api.scoring import IGNORED as IGNORED_BY_SCORING
 from blade_llm.api.scoring import ScoringFields
 
@@ -28,6 +29,7 @@ def ignored_by(body: type[msgspec.Struct]) -> Mapping[str, str]:
         return IGNORED_BY_SCORING
     return {
         ResponsesRequest: IGNORED_BY_RESPONSES,
+        InputTokensRequest: IGNORED_BY_INPUT_TOKENS,
         MessagesRequest: IGNORED_BY_MESSAGES,
         CountTokensRequest: IGNORED_BY_COUNT,
         EmbeddingRequest: IGNORED_BY_EMBEDDINGS,
@@ -40,6 +42,7 @@ def refused_by(body: type[msgspec.Struct]) -> Mapping[str, Refusal]:
         return REFUSED
     return {
         ResponsesRequest: REFUSED_BY_RESPONSES,
+        InputTokensRequest: REFUSED_BY_RESPONSES,
         MessagesRequest: REFUSED_BY_MESSAGES,
         CountTokensRequest: REFUSED_BY_MESSAGES,
     }.get(body, {})

@@ -18,8 +18,8 @@ from blade_llm.api.messages import route as messages
 from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest
 from blade_llm.api.messages.types import MessageObject, TokenCount
 from blade_llm.api.responses import route as responses
-from blade_llm.api.responses.requests import ResponsesRequest
-from blade_llm.api.responses.types import ResponseObject
+from blade_llm.api.responses.requests import InputTokensRequest, ResponsesRequest
+from blade_llm.api.responses.types import InputTokens, ResponseObject
 from blade_llm.server import operations
 from blade_protocol import paths
 
@@ -42,6 +42,7 @@ ROUTES: Final = (
     Route("POST", paths.CHAT_COMPLETIONS, chat.chat_completions, types.ChatCompletion, ChatRequest, streams=True),
     Route("POST", paths.COMPLETIONS, completions.completions, types.Completion, CompletionRequest, streams=True),
     Route("POST", paths.RESPONSES, responses.create, ResponseObject, ResponsesRequest, streams=True),
+    Route("POST", paths.INPUT_TOKENS, responses.count_input_tokens, InputTokens, InputTokensRequest),
     Route("POST", paths.MESSAGES, messages.create, MessageObject, MessagesRequest, streams=True),
     Route("POST", paths.COUNT_TOKENS, messages.count_tokens, TokenCount, CountTokensRequest),
     Route("POST", paths.EMBEDDINGS, embeddings.embeddings, types.EmbeddingList, embeddings.EmbeddingRequest),

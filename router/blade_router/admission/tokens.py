@@ -106,6 +106,6 @@ def _prompt_field(request: ClientRequest) -> msgspec.Raw:
     fields, path = request.fields, request.path
     if path == paths.COMPLETIONS:
         return fields.prompt
-    if path in (paths.RESPONSES, paths.EMBEDDINGS):
+    if path in (paths.RESPONSES, paths.INPUT_TOKENS, paths.EMBEDDINGS):
         return fields.input
     return ABSENT if fields.has_messages else fields.prompt or fields.input

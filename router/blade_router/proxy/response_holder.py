@@ -9,7 +9,7 @@ from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
 from blade_router.request.request import ClientRequest
-from blade_router.request.response_ids import BELOW_RESPONSES, tag_in
+from blade_router.request.response_ids import BELOW_RESPONSES, GOING_ON, tag_in
 
 _TAG = names.RESPONSE_TAG.encode()
 _CALLER = names.CALLER.encode()
@@ -53,7 +53,7 @@ def holders(
     if any(endpoint.response_tag == tag and endpoint.admits for endpoint in endpoints.of_service(service)):
         message = f"the engine that keeps response {response_id!r} is not ready; try again shortly"
         raise Refused(503, f"{message}, or send the whole conversation in 'input'", code="busy", retry_after=1)
-    if request.path == paths.RESPONSES:
+    if request.path in GOING_ON:
         message = f"Previous response with id {response_id!r} not found: the engine that kept it is gone."
         raise Refused(400, f"{message} Send the whole conversation in 'input'.", code="previous_response_not_found")
     message = f"Response with id {response_id!r} not found: the engine that kept it is gone."

@@ -18,11 +18,13 @@ from blade_router.http.errors import Refused
 from blade_router.request.fields import RoutingFields, given, not_json, raw_fields
 from blade_router.request.output_size import outputs, token_limit
 from blade_router.request.request import ClientRequest
-from blade_router.request.response_ids import BELOW_RESPONSES, tag_in
+from blade_router.request.response_ids import BELOW_RESPONSES, GOING_ON, tag_in
 from blade_router.request.rewrite import insert_text, set_fields
 from blade_router.request.routes import SCORING, check_kinds
 
-WITHOUT_OUTPUT = frozenset((paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE, paths.COUNT_TOKENS, *SCORING))
+WITHOUT_OUTPUT = frozenset(
+    (paths.EMBEDDINGS, paths.TOKENIZE, paths.DETOKENIZE, paths.COUNT_TOKENS, paths.INPUT_TOKENS, *SCORING)
+)
 """Paths where nothing is generated, as far as is known."""
 _TOKEN_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _LENGTHS = {
@@ -116,7 +118,8 @@ class Catalog:
         Raises:
             Refused: 400, it has to name one.
         """
-        if request.method != "POST" or request.path.startswith(BELOW_RESPONSES):  # e.g. to cancel one
+        stored = request.path.startswith(BELOW_RESPONSES) and request.path not in GOING_ON
+        if request.method != "POST" or stored:  # e.g. to cancel one
             tag = tag_in(request.response_id)
             found = (each.config.service for each in self._endpoints.all if tag and each.response_tag == tag)
             return Target(next(found, self.services[0]))

@@ -13,6 +13,8 @@ from blade_protocol import paths
 from blade_router.request.message import ABSENT, ItemId
 
 BELOW_RESPONSES: Final = paths.RESPONSES + "/"
+GOING_ON: Final = frozenset((paths.RESPONSES, paths.INPUT_TOKENS))
+"""Paths whose bodies may name the response that they go on from."""
 _TAGGED: Final = re.compile(r"resp_([0-9a-f]{8})_[0-9a-f]{32}")
 _ITEM: Final = re.compile(r"(?:msg|rs|fc|ctc)_([0-9a-f]{8}_[0-9a-f]{32})_\d{1,9}")
 """An output item, whose id is made of its response's."""
@@ -33,11 +35,9 @@ def response_of(path: str, previous: str | None, items: msgspec.Raw = ABSENT) ->
 
     ``items``: the request's ``input``, which may refer to output items of earlier responses.
     """
-    if path.startswith(BELOW_RESPONSES):
-        return path[len(BELOW_RESPONSES) :].partition("/")[0]
-    if path != paths.RESPONSES:
-        return ""
-    return previous or _referenced(items)
+    if path in GOING_ON:
+        return previous or _referenced(items)
+    return path[len(BELOW_RESPONSES) :].partition("/")[0] if path.startswith(BELOW_RESPONSES) else ""
 
 
 def _referenced(items: msgspec.Raw) -> str:

@@ -38,7 +38,7 @@ SCORING: Final[Routes] = dict.fromkeys(
 _TOKENIZER: Final[Routes] = {paths.TOKENIZER_INFO: _READ}
 _MORE: Final = dict.fromkeys((paths.SCORE, paths.RERANK, "/v1/classify"), _POST)
 BY_KIND: Final[dict[EngineKind, Routes]] = {
-    "blade": EVERYWHERE | SCORING | _TOKENIZER,
+    "blade": EVERYWHERE | SCORING | _TOKENIZER | {paths.INPUT_TOKENS: _POST},
     "vllm": EVERYWHERE | SCORING | _TOKENIZER | _MORE,
     "sglang": EVERYWHERE | _MORE | {"/v1/tokenize": _POST, "/v1/detokenize": _POST},
 }

@@ -15,6 +15,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/responses/input_tokens": {"input": "x"},
     "/v1/embeddings": {"input": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},

@@ -36,7 +36,7 @@ CHECKS: Any = [
 ]
 BODIES = (
     *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"),
-    *("/v1/embeddings", "/tokenize", "/detokenize"),
+    *("/v1/responses/input_tokens", "/v1/embeddings", "/tokenize", "/detokenize"),
 )
 PLAIN = ("/v1/models", "/health", "/ready", "/live", "/metrics", "/metric", "/version")
 SECONDS = 60.0

@@ -47,6 +47,29 @@ async def test_they_go_to_the_one_that_keeps_it(policy: str) -> None:
             assert (len(engine.received), other.received) == (15, [])
 
 
+async def test_counting_goes_where_the_conversation_is() -> None:
+    """The path looks like a response's, and is none; without a conversation before it, any engine counts."""
+    path = "/v1/responses/input_tokens"
+    async with (
+        MockEngine("a") as first,
+        MockEngine("b") as second,
+        serving(first, second, policy="round-robin") as router,
+    ):
+        tag = await _tag(router, second)
+        first.received.clear()
+        second.received.clear()
+        for _ in range(4):
+            previous = f"resp_{tag}_{SECRET}"
+            response = await router.client.post(path, json={"input": "x", "previous_response_id": previous})
+            assert response.status_code == 200
+        assert (first.received, _targets(second)) == ([], [path] * 4)
+        for _ in range(2):
+            await router.client.post(path, json={"input": "x"})
+        assert _targets(first) == [path]
+        gone = await router.client.post(path, json={"input": "x", "previous_response_id": f"resp_{'0' * 8}_{SECRET}"})
+    assert (gone.status_code, gone.json()["error"]["code"]) == (400, "previous_response_not_found")
+
+
 async def test_another_router_finds_it() -> None:
     """Nothing is remembered: the tag follows from the endpoint's name."""
     async with MockEngine("a") as first, MockEngine("b") as second:

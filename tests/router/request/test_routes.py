@@ -52,7 +52,7 @@ async def test_no_administration_of_an_engine_is_forwarded(kind: EngineKind) -> 
     [
         *(("POST", path) for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")),
         *(("POST", path) for path in ("/tokenize", "/detokenize", "/v1/score", "/score", "/v1/rerank", "/rerank")),
-        *(("POST", path) for path in ("/v1/classify", "/v1/messages")),
+        *(("POST", path) for path in ("/v1/classify", "/v1/messages", "/v1/responses/input_tokens")),
         *(("GET", path) for path in ("/v1/models", "/v1/models/org/name", "/v1/models/o%2Fn", "/version", "/docs")),
         *((method, "/v1/responses/resp_0-1.a") for method in ("GET", "DELETE")),
         ("POST", "/v1/responses/resp_1/cancel"),

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.chat import chat_prompt, rendered
+from blade_llm.api.chat import chat_prompt, count_prompt
 from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
@@ -18,7 +18,6 @@ from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.common.response_notes import note_left_out
 from blade_llm.api.generation.generate import encode, submit, take_all
 from blade_llm.api.generation.prompt import Prompt
-from blade_llm.api.generation.prompt_tokens import encode_text
 from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.generation.resumable import resumable, seeded, streamed
 from blade_llm.api.generation.search import Search
@@ -31,8 +30,6 @@ from blade_llm.api.messages.tools import left_out, places
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
 
-_COUNTED: Final = 4
-"""Contexts' worth of text that is counted at most; of a longer prompt it is known that it does not fit."""
 _MANY_BLOCKS: Final = 4_000
 """Blocks from which translating them would hold up other requests' tokens."""
 
@@ -82,7 +79,7 @@ async def count_tokens(context: ServerContext, request: Request) -> Response:
     chat = await _as_chat(fields, raw)
     context.resolve_model(chat.model)
     with FIELD_NAMES.named(places(fields)):
-        body = {"input_tokens": await _count(context, chat)}
+        body = {"input_tokens": await count_prompt(context, chat, "messages")}
     return Response(encode(body), media_type="application/json")
 
 
@@ -111,19 +108,10 @@ async def _prompt(context: ServerContext, fields: MessagesRequest, chat: ChatReq
                 raise
             message = error.detail.message
             try:
-                size = f"{await _count(context, chat)} tokens > {context.max_model_len - 1} maximum"
+                size = f"{await count_prompt(context, chat, 'messages')} tokens > {context.max_model_len - 1} maximum"
             except ApiError:
                 size = message
             raise bad_request(f"prompt is too long: {size}", "messages", error.detail.code) from None
-
-
-async def _count(context: ServerContext, chat: ChatRequest) -> int:
-    """Tokens of the prompt. Raises :class:`ApiError` 400, also for one that is far longer than the context."""
-    _, text = await rendered(context, chat)
-    limit = _COUNTED * context.max_model_len
-    return len(
-        await encode_text(context.model.tokenizer, text, add_special_tokens=False, limit=limit, param="messages")
-    )
 
 
 async def _whole_message(

@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/responses``: which fields exist, and which are refused with a reason."""
+"""Bodies of ``POST /v1/responses`` and ``/v1/responses/input_tokens``: the fields, and which are refused and why."""
 
 from __future__ import annotations
 
@@ -99,6 +99,24 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
         return LOGPROBS in self.include
 
 
+class InputTokensRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /v1/responses/input_tokens``"""
+
+    model: str | None = None
+    """One of the served names; the only model when left out."""
+    input: str | list[Any]
+    """As in a response's request, like all the others here."""
+    instructions: str | None = None
+    tools: list[dict[str, Any]] = []
+    tool_choice: str | dict[str, Any] = "auto"
+    """``none`` leaves the tools out."""
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    reasoning: ReasoningOptions | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] = {}
+
+
 AS_IN_CHAT: Final = frozenset({*SamplingFields.__struct_fields__, "chat_template", "chat_template_kwargs"})
 """Fields that mean the same in a chat request."""
 
@@ -109,6 +127,18 @@ IGNORED: Final[Mapping[str, str]] = {
     "request_id": "the id is made of the header x-request-id",
 }
 """Fields that are accepted and do not change the output → why."""
+
+IGNORED_BY_COUNT: Final[Mapping[str, str]] = {
+    **IGNORED,
+    "personality": "there is one",
+    **{
+        name: "changes nothing in the prompt"
+        for name in ResponsesRequest.__struct_fields__
+        if name not in InputTokensRequest.__struct_fields__
+    },
+    "truncation": "all is counted",
+}
+"""The same of counting: bodies of a response may be counted as they are."""
 
 REFUSED: Final[Mapping[str, Refusal]] = {
     **of_other_routes(
@@ -145,3 +175,10 @@ def parse_request(raw: dict[str, Any]) -> ResponsesRequest:
     if request.response_format is not None and request.text.format.get("type") != "text":
         raise bad_request("text.format and response_format both constrain the answer; send one of them", "text")
     return request
+
+
+def parse_count(raw: dict[str, Any]) -> tuple[dict[str, Any], ResponsesRequest]:
+    """What of a request makes its prompt, raw and read. Raises :class:`ApiError` 400 that names the field."""
+    counted = parse(raw, InputTokensRequest, ignored=IGNORED_BY_COUNT, refused=REFUSED)
+    left = {name: value for name, value in raw.items() if name in InputTokensRequest.__struct_fields__}
+    return left, ResponsesRequest(**msgspec.structs.asdict(counted))

@@ -1,17 +1,18 @@
-"""The handler of ``/v1/responses``."""
+"""Handlers of ``/v1/responses`` and ``/v1/responses/input_tokens``."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from blade_llm.api.chat import chat_prompt
+from blade_llm.api.chat import chat_prompt, count_prompt
+from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.response_notes import note_left_out
@@ -24,13 +25,14 @@ from blade_llm.api.generation.sse import run_unary
 from blade_llm.api.responses.as_chat import FIELD_NAMES, as_chat
 from blade_llm.api.responses.conversation import messages_of
 from blade_llm.api.responses.envelope import Envelope
-from blade_llm.api.responses.functions import read_tools
+from blade_llm.api.responses.functions import ResponseTools, read_tools
 from blade_llm.api.responses.memory import Keeping, Kept, earlier_items, own_items, owner_of, response_id
 from blade_llm.api.responses.output import Output
 from blade_llm.api.responses.references import has_references, item_number, resolved
-from blade_llm.api.responses.requests import parse_request
+from blade_llm.api.responses.requests import ResponsesRequest, parse_count, parse_request
 from blade_llm.api.responses.stream import ResponseEvents
 from blade_llm.api.responses.truncation import fitting
+from blade_llm.api.responses.types import InputTokens
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
 
@@ -38,22 +40,50 @@ _LONG_INPUT: Final = 4_000
 """Items (or characters) from which translating them would hold up other requests' tokens."""
 
 
-async def create(context: ServerContext, request: Request) -> Response:
-    """Serve one request. Raises :class:`ApiError`."""
-    context.require_service()
-    raw = await read_json(request, context.max_body_bytes)
-    fields = parse_request(raw)
+@dataclass(frozen=True)
+class _Asked:
+    """What a request asks, and the chat that it is. ``fields``: with the items in place of references to them."""
+
+    fields: ResponsesRequest
+    tools: ResponseTools
+    messages: list[dict[str, Any]]
+    chat: ChatRequest
+    owner: str
+
+
+async def _asked(context: ServerContext, request: Request, raw: dict[str, Any], fields: ResponsesRequest) -> _Asked:
+    """``raw``: the body ``fields`` was made of. Raises :class:`ApiError`."""
     tools = read_tools(fields.tools)
     note_left_out(tools.ignored)
     owner, earlier = owner_of(request), list[dict[str, Any]]()
-    if (previous := fields.previous_response_id) is not None:
-        earlier = await asyncio.to_thread(earlier_items, context, previous, owner)
+    if fields.previous_response_id is not None:
+        earlier = await asyncio.to_thread(earlier_items, context, fields.previous_response_id, owner)
     if has_references(fields.input):
         items = await asyncio.to_thread(resolved, context, fields.input, owner)
         fields = msgspec.structs.replace(fields, input=items)
     read = functools.partial(messages_of, fields.input, fields.instructions, earlier)
     messages = await asyncio.to_thread(read) if len(fields.input) + len(earlier) > _LONG_INPUT else read()
-    chat = seeded(as_chat(fields, raw, tools, messages), request)
+    return _Asked(fields, tools, messages, as_chat(fields, raw, tools, messages), owner)
+
+
+async def count_input_tokens(context: ServerContext, request: Request) -> Response:
+    """Number of tokens that a response's prompt has, without generating anything."""
+    raw, fields = parse_count(await read_json(request, context.max_body_bytes))
+    asked = await _asked(context, request, raw, fields)
+    context.resolve_model(asked.chat.model)
+    with FIELD_NAMES.named(asked.tools.places):
+        count = await count_prompt(context, asked.chat, "input")
+    return Response(encode(InputTokens("response.input_tokens", count)), media_type="application/json")
+
+
+async def create(context: ServerContext, request: Request) -> Response:
+    """Serve one request. Raises :class:`ApiError`."""
+    context.require_service()
+    raw = await read_json(request, context.max_body_bytes)
+    fields = parse_request(raw)
+    asked = await _asked(context, request, raw, fields)
+    fields, tools, messages, owner = asked.fields, asked.tools, asked.messages, asked.owner
+    chat = seeded(asked.chat, request)
     model = context.resolve_model(chat.model)
 
     async def prompt_of(kept: list[dict[str, Any]]) -> Prompt:
@@ -87,7 +117,7 @@ async def create(context: ServerContext, request: Request) -> Response:
         # One that another engine began has its mark: nobody would look for it here, nor as this caller's.
         if not stored or (stream is not None and stream.sent_token_ids is not None):
             return None
-        return Kept(owner=owner, previous=previous, input=own_items(fields.input), response=body)
+        return Kept(owner=owner, previous=fields.previous_response_id, input=own_items(fields.input), response=body)
 
     keeping = Keeping(context, what)
 

@@ -92,3 +92,8 @@ class ResponseObject(msgspec.Struct):
     model: str
     output: list[MessageItem | ReasoningOutput | FunctionCallItem | CustomToolCallItem]
     usage: ResponseUsage | None
+
+
+class InputTokens(msgspec.Struct):
+    object: Literal["response.input_tokens"]
+    input_tokens: int

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+import anthropic
 import openai
 from case import API_KEY, BASE_URL, MODEL, client
 from pydantic import BaseModel, Field
@@ -90,7 +91,7 @@ def proxy() -> Iterator[None]:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 90
     while time.monotonic() < until and process.poll() is None:
         try:
             with urllib.request.urlopen(f"{ROOT}/health/liveliness", timeout=2):
@@ -152,6 +153,27 @@ def responses() -> str:
         response = events.get_final_response()
     assert "number of items" in response.output_text
     return response.output_text
+
+
+@CLIENT.case("messages")
+def messages() -> str:
+    """Anthropic's API, which the proxy translates: the way coding agents reach other models through it."""
+    with anthropic.Anthropic(base_url=ROOT, api_key="sk-local", max_retries=0) as api_:
+        stream_ = api_.messages.stream(model=ALIAS, max_tokens=60, messages=MESSAGES, extra_body={"temperature": 0})
+        with stream_ as events:
+            text = "".join(events.text_stream)
+    assert "number of items" in text
+    return text
+
+
+@CLIENT.case("health")
+def health() -> str:
+    """Its page of what it reaches: it asks the server for a short answer."""
+    request = urllib.request.Request(f"{ROOT}/health", headers={"Authorization": "Bearer sk-local"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found = json.load(answer)
+    assert (found["healthy_count"], found["unhealthy_count"]) == (1, 0), found
+    return "1 healthy"
 
 
 @CLIENT.case("embeddings")

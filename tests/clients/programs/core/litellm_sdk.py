@@ -146,6 +146,23 @@ def embeddings() -> str:
     return f"2 of {len(answer.data[0]['embedding'])}"
 
 
+@CLIENT.case("health, models, tokens")
+async def health() -> str:
+    """What its proxy and its users ask beside answers. Tokens are counted by the server."""
+    for mode in ("chat", "responses", "embedding"):
+        found = await litellm.ahealth_check(model_params={**OPENAI, "messages": MESSAGES}, mode=mode, input=["x"])
+        assert "error" not in found, found
+    listed = litellm.get_valid_models(
+        check_provider_endpoint=True, custom_llm_provider="openai", api_base=BASE_URL, api_key=API_KEY
+    )
+    assert MODEL in listed
+    count = await litellm.acount_tokens(model=OPENAI["model"], messages=MESSAGES, api_base=BASE_URL, api_key=API_KEY)
+    answer = await litellm.acompletion(**OPENAI, messages=MESSAGES, max_tokens=5)
+    assert count.total_tokens == answer.usage.prompt_tokens
+    assert count.original_response["object"] == "response.input_tokens"
+    return f"{count.total_tokens} tokens"
+
+
 @CLIENT.case("errors")
 def errors() -> str:
     """The library tells a context that is too long by our text, and falls back to other models then."""

@@ -176,7 +176,7 @@ async def tasks() -> str:
     async with _server() as server:
         for prompt in TASKS.values():
             message = {"role": "user", "content": f"### Task:\n{prompt}\n### Chat History:\n{HISTORY}"}
-            body = {"model": MODEL, "messages": [message], "stream": False, "max_completion_tokens": 60}
+            body = {"model": MODEL, "messages": [message], "stream": False, "max_tokens": 1000}
             answer = await _asked(server, body)
             assert isinstance(answer["choices"][0]["message"]["content"], str)
             assert answer["usage"]["prompt_tokens"] > 20
@@ -194,7 +194,7 @@ async def title() -> str:
     }
     form = {"type": "json_schema", "json_schema": {"name": "title", "strict": True, "schema": schema}}
     message = {"role": "user", "content": f"### Task:\n{TASKS['title']}\n### Chat History:\n{HISTORY}"}
-    body = {"messages": [message], "stream": False, "max_completion_tokens": 1000, "response_format": form}
+    body = {"messages": [message], "stream": False, "max_tokens": 1000, "response_format": form}
     async with _server() as server:
         answer = await _asked(server, {"model": MODEL, **body})
     content = answer["choices"][0]["message"]["content"]
@@ -218,6 +218,41 @@ async def stopped() -> str:
         text, _, _ = await _streamed(server, {"messages": [QUESTION], "temperature": 0, "max_tokens": 60})
     assert "number of items" in text
     return text
+
+
+@CLIENT.case("responses")
+async def responses() -> str:
+    """A connection of API type Responses: messages become items, and what is stored of an answer goes back as items."""
+    text = {"type": "input_text", "text": QUESTION["content"]}
+    asked = {"type": "message", "role": "user", "content": [text]}
+    body = {"model": MODEL, "stream": True, "instructions": SYSTEM["content"], "max_output_tokens": 120}
+    body |= {name: PARAMETERS[name] for name in ("temperature", "top_p", "top_k", "min_p", "seed", "num_ctx", "think")}
+    body |= {"tools": [{"type": "function", **TOOL["function"]}], "tool_choice": "required"}
+    async with _server() as server:
+        (call, *_) = [item for item in await _items(server, {**body, "input": [asked]}) if "call_id" in item]
+        thought = {"type": "reasoning", "id": "r_1", "summary": None, "status": "completed", "duration": 1}
+        thought |= {"content": [{"type": "output_text", "text": "I look it up."}], "started_at": 1.5, "attributes": {}}
+        call = {name: call[name] for name in ("type", "call_id", "name", "arguments", "id")}
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "number of items"}
+        body |= {"input": [asked, thought, call, result], "tool_choice": "none"}
+        items = await _items(server, body)
+    assert [item["type"] for item in items][-1] == "message"
+    return call["arguments"]
+
+
+async def _items(server: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The output items of a response's stream, as they are when each is done."""
+    items, kinds = [], []
+    async with server.stream("POST", f"{BASE_URL}/responses", headers=CHAT, content=json.dumps(body)) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        async for line in answer.aiter_lines():
+            if line.startswith("data:"):
+                event = json.loads(line.removeprefix("data:"))
+                kinds.append(event["type"])
+                items += [event["item"]] if event["type"] == "response.output_item.done" else []
+    assert kinds[0] == "response.created"
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+    return items
 
 
 @CLIENT.case("embeddings")

@@ -94,4 +94,12 @@ def structured() -> str:
     return parsed.model_dump_json()
 
 
+@CLIENT.case("counted tokens")
+def counted() -> str:
+    sent = {"model": MODEL, "input": QUESTION, "instructions": "Answer about Python.", "tools": [TOOL]}
+    count = openai_client.responses.input_tokens.count(**sent)
+    assert count.input_tokens == openai_client.responses.create(**sent, max_output_tokens=20).usage.input_tokens
+    return str(count.input_tokens)
+
+
 CLIENT.main()

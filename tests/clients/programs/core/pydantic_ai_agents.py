@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 from case import API_KEY, BASE_URL, MODEL, client
 from pydantic import BaseModel, Field
-from pydantic_ai import Agent, Embedder, NativeOutput, PromptedOutput, RunContext, ToolOutput
+from pydantic_ai import Agent, Embedder, NativeOutput, PromptedOutput, RunContext, ToolOutput, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
+from pydantic_ai.exceptions import UsageLimitExceeded
 from pydantic_ai.messages import ToolCallPart, ToolReturnPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -144,6 +145,21 @@ async def responses_stream() -> str:
 @CLIENT.case("responses, tools")
 def responses_tools() -> str:
     return _called(RESPONSES)
+
+
+@CLIENT.case("responses, limited")
+def responses_limited() -> str:
+    """A prompt over the limit is not sent: the server counts its tokens before."""
+    agent = Agent(RESPONSES, model_settings=SETTINGS)
+    enough = UsageLimits(input_tokens_limit=1000, count_tokens_before_request=True)
+    result = agent.run_sync(QUESTION, usage_limits=enough)
+    assert "number of items" in result.output
+    try:
+        few = UsageLimits(input_tokens_limit=result.usage.input_tokens - 1, count_tokens_before_request=True)
+        agent.run_sync(QUESTION, usage_limits=few)
+    except UsageLimitExceeded as error:
+        return str(error)
+    raise AssertionError("a prompt over the limit was sent")
 
 
 @CLIENT.case("responses, structured")

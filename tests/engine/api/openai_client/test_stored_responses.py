@@ -42,6 +42,30 @@ def test_a_conversation_goes_on(server: ServerProcess, way: Way) -> None:
     assert second.usage.input_tokens == _final(server, way, input=items[:3]).usage.input_tokens  # no instructions
 
 
+def test_the_tokens_of_a_prompt_are_counted(server: ServerProcess) -> None:
+    """Those of the response's own usage, with the conversation before it, its instructions and its tools."""
+    tool: Any = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+    first = _final(server, Way(False, False), input="hello")
+    counts = server.client.responses.input_tokens
+    for fields in (
+        {"input": "more"},
+        {"input": [{"role": "user", "content": "more"}], "instructions": "be brief"},
+        {"input": "more", "previous_response_id": first.id, "truncation": "auto"},
+    ):
+        usage = _final(server, Way(False, False), **fields).usage
+        counted = counts.count(model="tiny-chat", **fields)
+        assert (counted.object, counted.input_tokens) == ("response.input_tokens", usage.input_tokens), fields
+    long = counts.count(model="tiny-chat", input="long " * 400, extra_body={"temperature": 0, "stream": True})
+    assert long.input_tokens > 400, "no response could have so many"
+    for wrong, param in (({"tools": [{**tool, "name": 3}]}, "tools"), ({"conversation": "c"}, "conversation")):
+        with pytest.raises(openai.BadRequestError) as caught:
+            counts.count(model="tiny-chat", input="x", **wrong)
+        assert caught.value.param == param
+    with pytest.raises(openai.NotFoundError):
+        counts.count(model="another", input="x")
+    assert httpx.get(f"{server.url}/v1/responses/input_tokens").status_code in (404, 405)
+
+
 @each_way
 def test_items_are_found_by_their_id(server: ServerProcess, way: Way) -> None:
     """As Vercel's AI SDK sends what was said before."""
