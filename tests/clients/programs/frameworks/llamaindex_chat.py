@@ -3,6 +3,7 @@
 # Annotations stay objects here: LlamaIndex reads a tool's without the names of its module.
 from typing import Any, Literal
 
+import httpx
 from case import API_KEY, BASE_URL, MODEL, client
 from llama_index.core import Document, PromptTemplate, VectorStoreIndex
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCallResult
@@ -11,6 +12,7 @@ from llama_index.core.program import FunctionCallingProgram
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+from llama_index.llms.openai import OpenAIResponses
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel, Field
 
@@ -39,7 +41,13 @@ LOOKUP = FunctionTool.from_defaults(lookup)
 
 def llm(**options: Any) -> OpenAILike:
     """The server's model."""
-    known = {"is_chat_model": True, "is_function_calling_model": True, "context_window": 4096}
+    unkept = httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=0))  # each case has its own event loop
+    known = {
+        "is_chat_model": True,
+        "is_function_calling_model": True,
+        "context_window": 4096,
+        "async_http_client": unkept,
+    }
     return OpenAILike(
         model=MODEL, api_base=BASE_URL, api_key=API_KEY, temperature=0, max_tokens=120, **{**known, **options}
     )
@@ -146,6 +154,23 @@ async def agent() -> str:
     assert any(isinstance(event, AgentStream) for event in events)
     assert answer.response.role == "assistant"
     return f"{results[0].tool_output.content}; {len(events)} events: {answer.response.content}"
+
+
+@CLIENT.case("responses")
+async def responses() -> str:
+    """``OpenAIResponses``, which is told the window as well: whole, streamed, a call and its result, a form."""
+    model = OpenAIResponses(
+        model=MODEL, api_base=BASE_URL, api_key=API_KEY, temperature=0, max_output_tokens=120, context_window=4096
+    )
+    whole = (await model.achat(QUESTION)).message.content
+    assert "number of items" in whole
+    assert "".join(part.delta or "" for part in model.stream_chat(QUESTION)) == whole
+    found = model.chat_with_tools([LOOKUP], chat_history=QUESTION, tool_required=True)
+    (call,) = model.get_tool_calls_from_response(found)
+    result = ChatMessage(role="tool", content=lookup(**call.tool_kwargs), additional_kwargs={"call_id": call.tool_id})
+    assert model.chat([*QUESTION, found.message, result]).message.content
+    assert isinstance(model.structured_predict(Fact, PROMPT, name="len"), Fact)
+    return f"{whole} {call.tool_kwargs}"
 
 
 @CLIENT.case("embeddings")
