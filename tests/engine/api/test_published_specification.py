@@ -62,6 +62,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
 def _ask(server: ServerProcess, schema: Any, path: str, examples: int, *, served: bool) -> Counter[Any]:
     """Send so many requests; how often they were refused for which reason, and under 200 how often they were served."""
     found: Counter[Any] = Counter()
+    wrong: list[Any] = []
 
     @settings(max_examples=examples, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(case=schema[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
@@ -74,11 +75,12 @@ def _ask(server: ServerProcess, schema: Any, path: str, examples: int, *, served
         else:
             error = response.json()["error"]
             reason = reason_of(f"/v1{path}", response.status_code, error)
-            assert reason is not None, (response.status_code, error, case.body)
-            assert not served, (error, case.body)
+            if reason is None or served:
+                wrong.append((response.status_code, error, response.request.body))
             found[reason] += 1
 
     run()
+    assert not wrong, "\n\n".join(map(str, wrong[:10]))
     return found
 
 

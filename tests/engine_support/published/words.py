@@ -8,7 +8,10 @@ _NAME: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,24}$"}
 _TOKEN: Final = {"type": "integer", "minimum": 3, "maximum": 383}
 """Ids of the vocabulary of the model that is asked."""
 _LENGTH: Final = {"type": "integer", "minimum": 1, "maximum": 24}
+_EXACT: Final = 2**53
+"""Integers up to here are the same number in every language."""
 _SCHEMAS: Final[dict[str, Any]] = {
+    "JsonEnum": {"type": ["string", "integer"], "minimum": -_EXACT, "maximum": _EXACT},
     "JsonType": {"enum": ["string", "integer", "number", "boolean", "null"]},
     "JsonProperty": {
         "anyOf": [
@@ -16,7 +19,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
             {
                 "type": "object",
                 "properties": {
-                    "enum": {"type": "array", "items": {"type": ["string", "integer"]}, "minItems": 1},
+                    "enum": {"type": "array", "items": {"$ref": "#/components/schemas/JsonEnum"}, "minItems": 1},
                     "description": {"type": "string"},
                 },
                 "required": ["enum"],
