@@ -57,6 +57,7 @@ LONGEST = (
     "engine/server/test_lifecycle.py",
     "engine/server/test_adapters.py",
     "engine/server/test_openapi.py",
+    "engine/api/test_published_specification.py",
     "router/test_chaos.py",
     "router/admin/test_replica_sync.py",
     "router/request/test_large_bodies.py",

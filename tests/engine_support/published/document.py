@@ -127,6 +127,20 @@ def descriptions(document: dict[str, Any], field: str) -> list[str]:
     return found
 
 
+def fields_of(document: dict[str, Any], path: str) -> set[str]:
+    """Names of a body's fields."""
+    found: set[str] = set()
+    waiting = [document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]]
+    while waiting:
+        schema = waiting.pop()
+        waiting += schema.get("allOf", ())
+        waiting += (
+            [document["components"]["schemas"][schema["$ref"].removeprefix(_REFERENCE)]] if "$ref" in schema else []
+        )
+        found |= schema.get("properties", {}).keys()
+    return found
+
+
 def objects_of(schema: Any) -> Iterator[dict[str, Any]]:
     """The objects that a schema consists of, itself first."""
     if isinstance(schema, dict):

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
-from blade_llm.server.field_support import refused_by
-from blade_llm.server.routes import ROUTES
+from blade_llm.server.compatibility import rows
 
 
 class Reason(NamedTuple):
@@ -26,6 +25,7 @@ class Reason(NamedTuple):
     """Where the specification says the same, from its description of the field."""
 
 
+_ROWS: Final = tuple(rows())
 _ANY: Final = r"(?s:.*)"
 _PLACE: Final = r"\[\d+\]"
 UNSUPPORTED: Final = (
@@ -88,12 +88,13 @@ REASONS: Final = (*(each._replace(code="unsupported") for each in UNSUPPORTED), 
 
 def table(path: str) -> dict[str, str]:
     """The fields that the compatibility table refuses on a route → the whole message."""
-    body = next((route.body for route in ROUTES if route.path == path), None)
-    if body is None:
-        return {}
-    known = body.__struct_fields__
-    refused = {name: refusal.reason for name, refusal in refused_by(body).items() if name not in known}
-    return {name: f"{name!r} is not taken: {reason}" for name, reason in refused.items()}
+    found = (row for row in _ROWS if row.route.partition(" ")[2] == path and row.status == "refused")
+    return {row.field: f"{row.field!r} is not taken: {row.note}" for row in found}
+
+
+def fields_here(path: str) -> set[str]:
+    """All fields of the compatibility table on a route."""
+    return {row.field for row in _ROWS if row.route.partition(" ")[2] == path}
 
 
 def reason_of(path: str, status: int, error: dict[str, Any]) -> Reason | str | None:

@@ -48,17 +48,12 @@ def served_only(document: dict[str, Any]) -> dict[str, Any]:
                 if kind in form:
                     form[kind] = [each for each in form[kind] if _name(each) not in _LEFT_OUT]
     schemas["Item"]["oneOf"] = [each for each in schemas["Item"]["oneOf"] if _name(each) in _ITEMS]
-    for name, (path, _) in _FIELDS.items():
-        _without(schemas, name, leaves_out(path))
+    for name, (path, fields) in _FIELDS.items():
+        _without(schemas, name, {*table(path), *fields})
     _filled(schemas)
     _tools(schemas)
     _streams(schemas)
     return found
-
-
-def leaves_out(path: str) -> set[str]:
-    """Fields of a route's body that no request here has. (An additional field may have such a name.)"""
-    return {name for _, (route, fields) in _FIELDS.items() if route == path for name in (*table(route), *fields)}
 
 
 def _without(schemas: dict[str, Any], name: str, fields: Iterable[str]) -> None:

@@ -8,7 +8,12 @@ _NAME: Final = {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,24}$"}
 _TOKEN: Final = {"type": "integer", "minimum": 3, "maximum": 383}
 """Ids of the vocabulary of the model that is asked."""
 _LENGTH: Final = {"type": "integer", "minimum": 1, "maximum": 24}
+_EXACT: Final = 2**53
+"""Integers up to here are the same number in every language."""
+_PRINTED: Final = {"type": "string", "pattern": "^[^\\x00-\\x1f]*$"}
+"""Texts that JSON writes as they are: where a schema has others is a constraint of its own."""
 _SCHEMAS: Final[dict[str, Any]] = {
+    "JsonEnum": {"anyOf": [_PRINTED, {"type": "integer", "minimum": -_EXACT, "maximum": _EXACT}]},
     "JsonType": {"enum": ["string", "integer", "number", "boolean", "null"]},
     "JsonProperty": {
         "anyOf": [
@@ -16,7 +21,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
             {
                 "type": "object",
                 "properties": {
-                    "enum": {"type": "array", "items": {"type": ["string", "integer"]}, "minItems": 1},
+                    "enum": {"type": "array", "items": {"$ref": "#/components/schemas/JsonEnum"}, "minItems": 1},
                     "description": {"type": "string"},
                 },
                 "required": ["enum"],
@@ -42,7 +47,11 @@ _SCHEMAS: Final[dict[str, Any]] = {
         "type": "object",
         "properties": {
             "type": {"const": "object"},
-            "properties": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/JsonProperty"}},
+            "properties": {
+                "type": "object",
+                "propertyNames": _PRINTED,
+                "additionalProperties": {"$ref": "#/components/schemas/JsonProperty"},
+            },
             "additionalProperties": {"type": "boolean"},
             "title": {"type": "string"},
         },

@@ -25,8 +25,8 @@ def with_calls(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if found.get("role") == "tool" and not isinstance(found.get("tool_call_id"), str):
         raise bad_request(f"{where}.tool_call_id must name the call that this is the result of", "messages")
     if found.get("function_call") is not None:
-        message = f"{where}: function_call is the older form of tool_calls; send those"
-        raise bad_request(message, "messages", "unsupported")
+        older = f"{where}: function_call is the older form of tool_calls; send those"
+        raise bad_request(older, "messages", "unsupported")
     calls = found.pop("tool_calls", None)
     if calls is None or calls == []:
         return found  # without the key: templates check for it
