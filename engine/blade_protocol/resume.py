@@ -11,10 +11,13 @@ One such group may hold several events and several ids. The last one (finish rea
 An engine that has to cut a stream writes ``: lost`` in place of an error event: the router resumes it elsewhere.
 """
 
+import hashlib
 from typing import Final
 
 import msgspec
 
+BEFORE_ADAPTER: Final = "."
+"""Between the digests of the prompt and of the adapter."""
 LOST: Final = b": lost\n\n"
 """Ends a stream that this engine cannot continue, though another replica can."""
 
@@ -38,3 +41,16 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The token ids whose bytes the client has received, group by group."""
     response_tag: str = ""
     """The ``x-blade-response-tag`` of a request for a response, as the lost engine got it."""
+    owner: tuple[str, str] | None = None
+    """Its ``x-blade-caller`` and ``authorization``, as the lost engine got them, each empty for none: who may come back
+    to the response, which the replica keeps. None: nobody looks for it there, and it is not kept."""
+
+
+def stream_key(request_id: str, seed: int, prompt_digest: str) -> str:
+    """What a stream's ids derive from, the same wherever it continues. ``prompt_digest``: without the adapter's."""
+    return f"{request_id}/{seed}/{prompt_digest}"
+
+
+def response_number(key: str) -> str:
+    """The end of the id of the response that a stream of this :func:`stream_key` writes."""
+    return hashlib.sha256(f"response {key}".encode()).hexdigest()[:32]

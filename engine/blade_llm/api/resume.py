@@ -45,11 +45,14 @@ async def resume(context: ServerContext, request: Request) -> Response:
     route = _ROUTES.get(resumed.path)
     if route is None or not is_served(resumed.path, context.model.task):
         raise bad_request(f"path: {resumed.path!r} has no streams here; they are of {', '.join(_ROUTES)}", "path")
+    caller, authorization = resumed.owner or ("", "")
+    owner = ((headers.CALLER, caller), ("authorization", authorization))
     scope = {
         **request.scope,
         "headers": [
             (b"content-type", b"application/json"),
             (headers.RESPONSE_TAG.encode(), resumed.response_tag.encode("latin-1", "replace")),
+            *((name.encode(), value.encode("latin-1", "replace")) for name, value in owner if value),
         ],
         "state": {"request_id": resumed.request_id},
         RESUMED: resumed,

@@ -134,7 +134,8 @@ class SamplingTable:
         """Record a request in ``slot``, so far on the host alone. Returns the :data:`WORDS` words that
         :meth:`write_recorded` needs on the device. A missing seed counts as 0 (the owner of the request chooses one).
         """
-        bad_words, forbidden = None, ()
+        bad_words: BadWords | None = None
+        forbidden: tuple[int, ...] = ()
         if params.bad_words_token_ids:
             bad_words = bad_words_of(params.bad_words_token_ids)
             forbidden = forbidden_tokens(params.bad_words_token_ids)

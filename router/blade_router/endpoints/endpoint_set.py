@@ -9,6 +9,7 @@ from blade_protocol.routing import EndpointConfig
 from blade_router.endpoints.attempt import Attempt, Choice, Request
 from blade_router.endpoints.confinement import Confinement
 from blade_router.endpoints.endpoint import Endpoint
+from blade_router.endpoints.moved_responses import MovedResponses
 from blade_router.http.client import Client
 from blade_router.http.upstream.pool import ConnectionPool
 
@@ -34,6 +35,7 @@ class EndpointSet:
         self._warming: list[Endpoint] = []
         self.confinement = Confinement()
         """Keys that may not use all endpoints."""
+        self.moved_responses = MovedResponses()
         self.all: list[Endpoint] = []
         self.declared_adapters: frozenset[str] = frozenset()
         """Adapters that engines are to have, whether they have them or not."""

@@ -1,6 +1,5 @@
 """Requests about a response go to the engine that keeps it: there is no other copy."""
 
-import hashlib
 from collections.abc import Sequence
 
 from blade_protocol import headers as names
@@ -9,7 +8,7 @@ from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
 from blade_router.request.request import ClientRequest
-from blade_router.request.response_ids import BELOW_RESPONSES, GOING_ON, tag_in
+from blade_router.request.response_ids import BELOW_RESPONSES, GOING_ON, caller_of, tag_in
 
 _TAG = names.RESPONSE_TAG.encode()
 _CALLER = names.CALLER.encode()
@@ -24,8 +23,7 @@ def tag_lines(endpoint: Endpoint, key_name: str) -> bytes:
     """The header lines that let an engine tag the responses it keeps, and keep those of API keys apart."""
     found = b"%b: %b\r\n" % (_TAG, endpoint.response_tag.encode())
     if key_name:
-        caller = hashlib.sha256(b"caller " + key_name.encode()).hexdigest()[:32].encode()
-        found += b"%b: %b\r\n" % (_CALLER, caller)
+        found += b"%b: %b\r\n" % (_CALLER, caller_of(key_name).encode())
     return found
 
 
@@ -44,7 +42,7 @@ def holders(
         Refused: 503, the engine that keeps it is not ready; 404 (400 where the request goes on from it), it is gone.
     """
     response_id = request.response_id
-    tag = tag_in(response_id) if response_id else ""
+    tag = (endpoints.moved_responses.tag_of(response_id) or tag_in(response_id)) if response_id else ""
     if not tag:
         return candidates
     found = [endpoint for endpoint in candidates if endpoint.response_tag == tag]

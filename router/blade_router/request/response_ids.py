@@ -4,6 +4,7 @@ The router sends the tag with the request, and the engine puts it into the id. S
 each one finds the endpoint again, also after a restart, as long as the endpoint has its name.
 """
 
+import hashlib
 import re
 from typing import Final
 
@@ -28,6 +29,11 @@ def tag_in(response_id: str) -> str:
     """The tag of the endpoint that made a response; empty where the id has none."""
     found = _TAGGED.fullmatch(response_id)
     return found[1] if found is not None else ""
+
+
+def caller_of(key_name: str) -> str:
+    """How engines know the holder of an API key, who may come back to a response; empty without a key."""
+    return hashlib.sha256(b"caller " + key_name.encode()).hexdigest()[:32] if key_name else ""
 
 
 def response_of(path: str, previous: str | None, items: msgspec.Raw = ABSENT) -> str:

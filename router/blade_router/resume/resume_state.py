@@ -7,11 +7,12 @@ import msgspec
 
 from blade_protocol import headers as names
 from blade_protocol import paths
-from blade_protocol.resume import ResumeRequest
+from blade_protocol.resume import BEFORE_ADAPTER, ResumeRequest, response_number, stream_key
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.http.errors import Headers
 from blade_router.request.output_size import samples
 from blade_router.request.request import REQUEST_ID, ClientRequest
+from blade_router.request.response_ids import caller_of
 
 _PATHS = frozenset((paths.CHAT_COMPLETIONS, paths.COMPLETIONS, paths.RESPONSES, paths.MESSAGES))
 _IDS = b"%b: 1\r\n" % names.STREAM_IDS.encode()
@@ -48,8 +49,23 @@ class ResumeState:
     revision: str
     response_tag: str
 
-    def body(self, token_ids: list[list[int]]) -> bytes:
-        """The body of the request to resume after ``token_ids``."""
+    @property
+    def response_id(self) -> str:
+        """The id of the response that the stream is; empty for a stream of another API."""
+        if not self.response_tag:
+            return ""
+        digest = self.prompt_digest.partition(BEFORE_ADAPTER)[0]
+        return f"resp_{self.response_tag}_{response_number(stream_key(self.request_id, self.seed, digest))}"
+
+    def _owner(self, key_name: str) -> tuple[str, str]:
+        """Who may come back to the response: engines see an ``authorization`` only where the router has no keys."""
+        if key_name:
+            return caller_of(key_name), ""
+        given = (value for name, value in self.request.headers if name == b"authorization")
+        return "", next(given, b"").decode("latin-1")
+
+    def body(self, token_ids: list[list[int]], key_name: str = "") -> bytes:
+        """The body of the request to resume after ``token_ids``. ``key_name``: of the client's API key."""
         return msgspec.json.encode(
             ResumeRequest(
                 path=self.request.path,
@@ -60,6 +76,7 @@ class ResumeState:
                 prompt_digest=self.prompt_digest,
                 token_ids=token_ids,
                 response_tag=self.response_tag,
+                owner=self._owner(key_name) if self.response_tag else None,
             )
         )
 

@@ -81,7 +81,7 @@ class Resumer:
             Refused: the request is suspected of killing engines; see :class:`Trial`.
         """
         try:
-            body = state.body(events.token_ids)
+            body = state.body(events.token_ids, trial.key)
         except msgspec.MsgspecError as error:
             logger.warning("endpoint %s wrote malformed token ids: %s", lost.name, error)
             self._metrics.resumes["unknown"] += 1
@@ -106,6 +106,8 @@ class Resumer:
                     self._metrics.resumes["resumed"] += 1
                     logger.info("endpoint %s resumes a stream of %s", endpoint.name, lost.name)
                     events.resumed()
+                    if state.response_id:
+                        self._endpoints.moved_responses.note(state.response_id, endpoint.response_tag)
                     return endpoint, await relay(response)
             if response is None:
                 await trial.lost(endpoint, progressed=False)

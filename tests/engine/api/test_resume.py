@@ -116,6 +116,30 @@ def test_responses(server: ServerProcess, model: Path, script: str) -> None:
     assert httpx.get(kept).status_code == 404, "it is the one that began it that keeps it"
 
 
+@pytest.mark.parametrize("groups", [1, -1])
+def test_a_response_is_kept_where_its_stream_ends(server: ServerProcess, model: Path, groups: int) -> None:
+    """For the caller of the engine that began it alone; also where nothing but the end was left to write."""
+    write_script(model, ("Weather?", PLAIN), ("And now?", "Fine."))
+    stream = cut(server, RESPONSES, input=MESSAGES)
+    whole = responded(stream.data)
+    name = whole[1]["id"]
+    kept = f"{server.url}/v1/responses/{name}"
+    assert httpx.delete(kept).status_code == 200
+    groups %= len(stream.groups)
+    assert responded(stream.resumed(server, groups, owner=["", "Bearer mine"])) == whole
+    mine = {"authorization": "Bearer mine"}
+    for other in ({}, {"authorization": "Bearer other"}, {**mine, headers.CALLER: "c"}):
+        assert httpx.get(kept, headers=other).status_code == 404
+    found = httpx.get(kept, headers=mine).json()
+    assert found["output"][0]["content"][0]["text"] == PLAIN
+    body = {"input": "And now?", "previous_response_id": name}
+    after = httpx.post(server.url + RESPONSES, json=body, headers=mine, timeout=60).json()
+    assert after["usage"]["input_tokens"] > found["usage"]["total_tokens"]
+    assert httpx.delete(kept, headers=mine).status_code == 200
+    stream.resumed(server, 1, owner=["caller", ""])
+    assert httpx.get(kept, headers={headers.CALLER: "caller"}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("script", "fields"),
     [

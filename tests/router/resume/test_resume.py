@@ -9,6 +9,7 @@ from router_support.engine import MockEngine, Mode
 from router_support.serving import eventually, raw_post
 from router_support.streams import BODY, Reading, config, error_of, over, replica, whole
 
+from blade_protocol.resume import response_number, stream_key
 from blade_protocol.routing import EndpointConfig, RouterConfig
 from blade_router.admission import Admission
 
@@ -35,8 +36,28 @@ async def test_the_stream_resumes_after_any_event(path: str, events: int) -> Non
         "seed": 6,
         "prompt_digest": "same",
         "token_ids": [[index] for index in range(events)],
-        **({"response_tag": tags[stream.engine.name]} if path == "/v1/responses" else {}),
+        **({"response_tag": tags[stream.engine.name], "owner": ["", ""]} if path == "/v1/responses" else {}),
     }
+
+
+async def test_a_response_is_where_its_stream_ended() -> None:
+    """Its id names the engine that began, which came back meanwhile and knows nothing of it."""
+    async with replica("a") as a, replica("b") as b, over(a, b) as router:
+        async with Reading.of(router, a, b, path="/v1/responses") as stream:
+            await stream.more(stream.engine, 2)
+            await stream.engine.kill()
+            await stream.rest(stream.other())
+        tags = {endpoint.name: endpoint.response_tag for endpoint in router.router.endpoints.all}
+        response = f"resp_{tags[stream.engine.name]}_{response_number(stream_key('r1', 6, 'same'))}"
+        before = len(stream.other().received)
+        for _ in range(3):
+            await router.client.get(f"/v1/responses/{response}")
+        assert [each.target for each in stream.other().received[before:]] == [f"/v1/responses/{response}"] * 3
+        moved = router.router.endpoints.moved_responses
+        for number in range(5000):  # remembered within bounds
+            moved.note(f"resp_{number}", "0" * 8)
+        assert moved.tag_of(response) == ""
+        assert moved.tag_of("resp_4999") == "0" * 8
 
 
 async def test_a_second_and_a_third_death_are_survived_too() -> None:

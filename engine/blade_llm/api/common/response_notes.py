@@ -9,12 +9,40 @@ included.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, MutableMapping
+from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
+from itertools import islice
+from typing import Final
+from urllib.parse import quote
 
-from blade_llm.api.common.unheld import UnheldPlaces
 from blade_llm.api.common.unknown_fields import UnknownFields
 from blade_protocol import headers
+
+_MOST_PLACES: Final = 8
+_LONGEST_PLACE: Final = 128
+"""Characters of a place; a longer one is cut."""
+
+
+class UnheldPlaces:
+    """``x-blade-unheld``: constraints of a request's schemas, as JSON pointers, that its outputs are not held to, so that
+    who sends it may check.
+
+    A grammar cannot follow them (``uniqueItems`` of many values), and to refuse the request would help nobody.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, None] = {}
+
+    def note(self, places: Iterable[str]) -> None:
+        """Remember ``places``."""
+        self._places.update(dict.fromkeys(places))
+
+    def header(self) -> str:
+        """The value of ``x-blade-unheld``: pointers as URI fragments, commas between; empty for none."""
+        named = (
+            quote(place[:_LONGEST_PLACE], safe="#/~:@!$&'()*+;=-._") for place in islice(self._places, _MOST_PLACES)
+        )
+        return ", ".join(named)
 
 
 class ResponseNotes:
@@ -24,11 +52,10 @@ class ResponseNotes:
         self.unknown = UnknownFields(strict=strict)
         self.unheld = UnheldPlaces()
 
-    def write(self, head: MutableMapping[str, str]) -> None:
-        """Add the headers, where there is something to say."""
-        for name, value in ((headers.IGNORED, self.unknown.header()), (headers.UNHELD, self.unheld.header())):
-            if value:
-                head[name] = value
+    def headers(self) -> dict[str, str]:
+        """Those with something to say."""
+        found = {headers.IGNORED: self.unknown.header(), headers.UNHELD: self.unheld.header()}
+        return {name: value for name, value in found.items() if value}
 
 
 _current: ContextVar[ResponseNotes | None] = ContextVar("response_notes", default=None)

@@ -26,15 +26,13 @@ from blade_llm.api.generation.sse import Events, EventStream
 from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import RequestOutput
 from blade_protocol import headers
-from blade_protocol.resume import LOST, ResumeRequest
+from blade_protocol.resume import BEFORE_ADAPTER, LOST, ResumeRequest, stream_key
 
 RESUMED: Final = "blade_llm.resumed"
 """Where an ASGI scope has the :class:`ResumeRequest` that the request was made of."""
 _REPLAYED_AT_ONCE: Final = 256
 """Groups replayed before the event loop serves other requests."""
 _NOTHING_MORE: Final = b": \n\n"
-_BEFORE_ADAPTER: Final = "."
-"""Between the digests of the prompt and of the adapter."""
 _Fields = TypeVar("_Fields", bound=GenerationFields)
 _encode = msgspec.json.encode
 
@@ -61,7 +59,7 @@ class Resumable:
 
     def headers(self, adapter_digest: str) -> dict[str, str]:
         """What the router needs to resume the stream, computed with an adapter of that content, on another replica."""
-        of_adapter = f"{_BEFORE_ADAPTER}{adapter_digest}" if adapter_digest else ""
+        of_adapter = f"{BEFORE_ADAPTER}{adapter_digest}" if adapter_digest else ""
         return {
             headers.PROMPT_DIGEST: f"{self.prompt_digest}{of_adapter}",
             headers.SEED: str(self.seed),
@@ -125,10 +123,10 @@ def resumable(
     digest = _digest(prompt, model, fields.cache_salt)
     seed = prompt.sampling.seed
     assert seed is not None
-    key = f"{request.state.request_id}/{seed}/{digest}"
+    key = stream_key(request.state.request_id, seed, digest)
     if resumed is None:
         return Resumable(created=int(time.time()), seed=seed, prompt_digest=digest, key=key)
-    prompt_digest, _, adapter_digest = resumed.prompt_digest.partition(_BEFORE_ADAPTER)
+    prompt_digest, _, adapter_digest = resumed.prompt_digest.partition(BEFORE_ADAPTER)
     if prompt_digest != digest or bool(adapter_digest) != bool(adapter):
         message = "this replica makes another prompt of the request than the one that began to answer"
         raise ApiError(409, message, code="prompt_differs")

@@ -16,6 +16,7 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request, shortened
 from blade_llm.api.generation.resumable import Resumable
 from blade_protocol import headers
+from blade_protocol.resume import response_number
 
 _TAG: Final = re.compile(r"[0-9a-f]{8}")
 _PREFIXES: Final = {
@@ -55,7 +56,7 @@ def response_id(request: Request, resumable: Resumable | None) -> str:
     mark = f"{tag}_" if _TAG.fullmatch(tag) else ""
     if resumable is None:
         return f"resp_{mark}{secrets.token_hex(16)}"
-    return f"resp_{mark}{hashlib.sha256(f'response {resumable.key}'.encode()).hexdigest()[:32]}"
+    return f"resp_{mark}{response_number(resumable.key)}"
 
 
 class Keeping:

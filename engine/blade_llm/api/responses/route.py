@@ -19,7 +19,7 @@ from blade_llm.api.common.response_notes import note_left_out
 from blade_llm.api.generation.generate import encode, submit, take_all
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.result import GenerationResult
-from blade_llm.api.generation.resumable import resumable, seeded, streamed
+from blade_llm.api.generation.resumable import RESUMED, resumable, seeded, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import run_unary
 from blade_llm.api.responses.as_chat import FIELD_NAMES, as_chat
@@ -35,6 +35,7 @@ from blade_llm.api.responses.truncation import fitting
 from blade_llm.api.responses.types import InputTokens
 from blade_llm.api.tools.serializer import CallIds
 from blade_llm.text.output_parser import OutputParsing
+from blade_protocol.resume import ResumeRequest
 
 _LONG_INPUT: Final = 4_000
 """Items (or characters) from which translating them would hold up other requests' tokens."""
@@ -114,8 +115,9 @@ async def create(context: ServerContext, request: Request) -> Response:
     envelope = Envelope(name, model, fields, prompt.sampling, created, stored=stored)
 
     def what(body: dict[str, Any]) -> Kept | None:
-        # One that another engine began has its mark: nobody would look for it here, nor as this caller's.
-        if not stored or (stream is not None and stream.sent_token_ids is not None):
+        # One that another engine began has its mark: without a router that knows, nobody would look for it here.
+        resumed: ResumeRequest | None = request.scope.get(RESUMED)
+        if not stored or (resumed is not None and resumed.owner is None):
             return None
         return Kept(owner=owner, previous=fields.previous_response_id, input=own_items(fields.input), response=body)
 
