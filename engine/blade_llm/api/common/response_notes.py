@@ -24,8 +24,8 @@ _LONGEST_PLACE: Final = 128
 
 
 class UnheldPlaces:
-    """``x-blade-unheld``: constraints of a request's schemas, as JSON pointers, that its outputs are not held to, so that
-    who sends it may check.
+    """``x-blade-unheld``: constraints of a request's schemas that its outputs are not held to, and who sends it may
+    check; as JSON pointers.
 
     A grammar cannot follow them (``uniqueItems`` of many values), and to refuse the request would help nobody.
     """
