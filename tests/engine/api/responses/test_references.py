@@ -6,11 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
-from blade_llm.api.responses.memory import Kept, keep
+from blade_llm.api.responses.memory import Kept
 from blade_llm.api.responses.references import has_references, item_number, resolved
 
 RESPONSES = [f"resp_{number:032x}" for number in range(2)] + ["resp_0123abcd_" + "0" * 32]
@@ -34,7 +35,8 @@ def _context(folder: Path, limit: int = 10_000) -> Any:
     context: Any = SimpleNamespace(responses=store, max_body_bytes=limit)
     for response in RESPONSES:
         body = {"id": response, "output": [_item(response, 0), _item(response, 1)]}
-        keep(context, Kept(owner="me", previous=None, input=[{"content": "a"}], response=body))
+        kept = Kept(owner="me", previous=None, input=[{"content": "a"}], response=body)
+        store.put(response, msgspec.json.encode(kept))
     return context
 
 
