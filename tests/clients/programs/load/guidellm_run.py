@@ -15,7 +15,7 @@ from case import MODEL, ROOT_URL, client
 CLIENT = client("GuideLLM", "guidellm")
 FOLDER = Path(__file__).parents[4] / "examples" / "demo_model" / "model"
 REQUESTS = 6
-PROMPT, OUTPUT = 32, 8
+PROMPT, OUTPUT = 32, 16
 """Tokens of each."""
 TEMPLATE = 40
 """At most so many more for the chat template."""
