@@ -10,9 +10,16 @@ import torch
 from engine_support.server_process import ServerProcess
 
 from blade_llm.api.common.served_model import SamplingDefaults
+from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.requests import CompletionRequest
 from blade_llm.api.generation.sampling import sampling_params
 from blade_llm.api.generation.search import search_of
+from blade_llm.api.generation.structured_outputs import (
+    ANY_OBJECT,
+    JsonSchemaFormat,
+    ResponseFormat,
+    requested_structure,
+)
 from blade_llm.kernels.top_k_top_p import top_k_top_p_thresholds
 
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -89,6 +96,14 @@ def test_a_response_without_verbosity_or_with_top_logprobs_alone(server: ServerP
     assert response.headers["x-blade-ignored"] == "top_logprobs"
     assert response.json()["text"]["verbosity"] is None
     assert not response.json()["output"][0]["content"][0]["logprobs"]
+
+
+def test_a_format_without_a_schema_is_any_object() -> None:
+    form = ResponseFormat(type="json_schema", json_schema=JsonSchemaFormat(name="anything"))
+    with recorded(strict=False) as left_out:
+        found = requested_structure(CompletionRequest(prompt="x", response_format=form))
+    assert found == (ANY_OBJECT, "response_format")
+    assert left_out.header() == "response_format.json_schema"
 
 
 @pytest.mark.parametrize(

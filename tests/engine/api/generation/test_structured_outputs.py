@@ -223,9 +223,9 @@ def test_minimum_and_end_tokens_give_way_to_a_complete_structure(real: ServerPro
         ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend", "outlines"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema is required"),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": "x"}}},
             "response_format",
-            "schema is required",
+            "json_schema.schema: Expected `object | null`",
         ),
         ({"response_format": {"type": "yaml"}}, "response_format", "yaml"),
         ({"guided_json": {}, "ignore_eos": True}, "ignore_eos", "cannot be combined with a structure"),
