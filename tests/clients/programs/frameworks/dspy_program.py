@@ -52,12 +52,19 @@ def by_schema(**options: Any) -> Any:
 
 @CLIENT.case("basic")
 async def basic() -> str:
-    """The model itself, by each of DSPy's ways to reach a server, blocking and not."""
+    """The model itself, blocking and not; of OpenAI's name and of the provider declared above."""
     answers = [lm("openai")(QUESTION), lm()(QUESTION), await lm("openai").acall(QUESTION)]
-    answers.append(lm("openai", engine="litellm")(QUESTION))
     assert "number of items" in answers[0][0]
     assert all(answer == answers[0] for answer in answers), answers
     return answers[0][0]
+
+
+@CLIENT.case("basic, through LiteLLM")
+def through_litellm() -> str:
+    """DSPy's older way to a server, which it still takes for what its own does not send."""
+    (answer,) = lm("openai", engine="litellm")(QUESTION)
+    assert "number of items" in answer
+    return answer
 
 
 @CLIENT.case("structured")
