@@ -11,10 +11,36 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, MutableMapping
 from contextvars import ContextVar
+from itertools import islice
+from typing import Final
+from urllib.parse import quote
 
-from blade_llm.api.common.unheld import UnheldPlaces
 from blade_llm.api.common.unknown_fields import UnknownFields
 from blade_protocol import headers
+
+
+_MOST_PLACES: Final = 8
+_LONGEST_PLACE: Final = 128
+"""Characters of a place; a longer one is cut."""
+
+
+class UnheldPlaces:
+    """Constraints of a request's schemas that its outputs are not held to, as JSON pointers: who sends it may check.
+
+    A grammar cannot follow them (``uniqueItems`` of many values), and to refuse the request would help nobody.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, None] = {}
+
+    def note(self, places: Iterable[str]) -> None:
+        """Remember ``places``."""
+        self._places.update(dict.fromkeys(places))
+
+    def header(self) -> str:
+        """The value of ``x-blade-unheld``: pointers as URI fragments, commas between; empty for none."""
+        listed = islice(self._places, _MOST_PLACES)
+        return ", ".join(quote(place[:_LONGEST_PLACE], safe="#/~:@!$&'()*+;=-._") for place in listed)
 
 
 class ResponseNotes:
