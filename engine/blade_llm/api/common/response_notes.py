@@ -9,15 +9,16 @@ included.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, MutableMapping
+from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
+from starlette.datastructures import MutableHeaders
+
 from blade_llm.api.common.unknown_fields import UnknownFields
 from blade_protocol import headers
-
 
 _MOST_PLACES: Final = 8
 _LONGEST_PLACE: Final = 128
@@ -50,7 +51,7 @@ class ResponseNotes:
         self.unknown = UnknownFields(strict=strict)
         self.unheld = UnheldPlaces()
 
-    def write(self, head: MutableMapping[str, str]) -> None:
+    def write(self, head: MutableHeaders) -> None:
         """Add the headers, where there is something to say."""
         for name, value in ((headers.IGNORED, self.unknown.header()), (headers.UNHELD, self.unheld.header())):
             if value:
