@@ -67,7 +67,7 @@ def _endpoint(context: ServerContext, handler: Handler) -> Callable[[Request], A
     async def endpoint(request: Request) -> Response:
         with noting(strict=context.strict_fields) as notes:
             response = await handler(context, request)
-        response.headers.update(notes.headers())
+        notes.write(response.headers)
         context.metrics.count_ignored(notes.unknown.count)
         return await with_blocks_header(request, response)
 

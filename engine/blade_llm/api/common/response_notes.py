@@ -15,6 +15,8 @@ from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
+from starlette.datastructures import MutableHeaders
+
 from blade_llm.api.common.unknown_fields import UnknownFields
 from blade_protocol import headers
 
@@ -24,8 +26,7 @@ _LONGEST_PLACE: Final = 128
 
 
 class UnheldPlaces:
-    """``x-blade-unheld``: constraints of a request's schemas that its outputs are not held to, and who sends it may
-    check; as JSON pointers.
+    """Constraints of a request's schemas that its outputs are not held to, as JSON pointers: who sends it may check.
 
     A grammar cannot follow them (``uniqueItems`` of many values), and to refuse the request would help nobody.
     """
@@ -39,10 +40,8 @@ class UnheldPlaces:
 
     def header(self) -> str:
         """The value of ``x-blade-unheld``: pointers as URI fragments, commas between; empty for none."""
-        named = (
-            quote(place[:_LONGEST_PLACE], safe="#/~:@!$&'()*+;=-._") for place in islice(self._places, _MOST_PLACES)
-        )
-        return ", ".join(named)
+        listed = islice(self._places, _MOST_PLACES)
+        return ", ".join(quote(place[:_LONGEST_PLACE], safe="#/~:@!$&'()*+;=-._") for place in listed)
 
 
 class ResponseNotes:
@@ -52,10 +51,11 @@ class ResponseNotes:
         self.unknown = UnknownFields(strict=strict)
         self.unheld = UnheldPlaces()
 
-    def headers(self) -> dict[str, str]:
-        """Those with something to say."""
-        found = {headers.IGNORED: self.unknown.header(), headers.UNHELD: self.unheld.header()}
-        return {name: value for name, value in found.items() if value}
+    def write(self, head: MutableHeaders) -> None:
+        """Add the headers, where there is something to say."""
+        for name, value in ((headers.IGNORED, self.unknown.header()), (headers.UNHELD, self.unheld.header())):
+            if value:
+                head[name] = value
 
 
 _current: ContextVar[ResponseNotes | None] = ContextVar("response_notes", default=None)
