@@ -40,7 +40,7 @@ PROGRAMS = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("examples")
-    flags = ("--load_format", "auto", "--chat_template", str(EXAMPLES / "clients" / "tools.jinja"))
+    flags = ("--load_format", "auto")
     with running_server(folder, EXAMPLES / "demo_model" / "model", *flags, engine="real") as process:
         yield process
 
