@@ -38,7 +38,9 @@ def requests_of(document: dict[str, Any], model: str) -> dict[str, Any]:
     paths["/responses/{response_id}"]["delete"] = _operation(document["paths"]["/responses/{response_id}"]["delete"])
     cancel = "/responses/{response_id}/cancel"
     paths[cancel] = {"post": _operation(document["paths"][cancel]["post"])}
-    words.add_limit(paths["/responses/{response_id}/input_items"]["get"]["parameters"])
+    words.add_parameters(
+        [each for path in paths.values() for method in path.values() for each in method.get("parameters", ())]
+    )
     schemas = {name: _cut(schema) for name, schema in document["components"]["schemas"].items()}
     words.add(schemas, model)
     used = {name: _bounded(schemas[name]) for name in sorted(_reached(paths, schemas))}
