@@ -33,7 +33,7 @@ def published() -> dict[str, Any]:
 
 def requests_of(document: dict[str, Any], model: str) -> dict[str, Any]:
     """A document of what is sent to our routes: short texts and lists, and ``model`` for every model."""
-    paths = {path: {"post": _operation(document["paths"][path]["post"])} for path in BODIES}
+    paths: dict[str, dict[str, Any]] = {path: {"post": _operation(document["paths"][path]["post"])} for path in BODIES}
     paths |= {path: {"get": _operation(document["paths"][path]["get"])} for path in READ}
     paths["/responses/{response_id}"]["delete"] = _operation(document["paths"]["/responses/{response_id}"]["delete"])
     cancel = "/responses/{response_id}/cancel"
