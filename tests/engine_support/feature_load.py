@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from engine_support.fake_grammar import EOS, FakeGrammars, grammar_spec_of
@@ -69,8 +70,6 @@ def requests_of(count: int, seed: int = 3) -> list[GenerateRequest]:
             logit_bias=choose.choice([{}, {13: 6.0, 14: -100.0}]),
             prompt_logprobs=3 if number % 6 == 1 else None,
             grammar_spec=grammar_spec_of(PLACES) if number % 6 in (2, 3) else None,
-            bad_words_token_ids=[(), BAD_WORDS, ()][number % 3 if number % 6 != 3 else 1],
-            allowed_token_ids=ALLOWED if number % 4 in (1, 2) else None,
         )
         siblings = [f"{number}.{index}" for index in range(1, 4)] if number % 6 in (0, 3) else []
         made.append(
@@ -83,6 +82,19 @@ def requests_of(count: int, seed: int = 3) -> list[GenerateRequest]:
             )
         )
     return made
+
+
+def restricted(requests: Iterable[GenerateRequest]) -> list[GenerateRequest]:
+    """The same, most of them with bad words or allowed tokens, those with grammars included."""
+    changed = []
+    for number, request in enumerate(requests):
+        sampling = msgspec.structs.replace(
+            request.sampling,
+            bad_words_token_ids=BAD_WORDS if number % 3 == 1 or number % 6 == 3 else (),
+            allowed_token_ids=ALLOWED if number % 4 in (1, 2) else None,
+        )
+        changed.append(request if request.pooling else msgspec.structs.replace(request, sampling=sampling))
+    return changed
 
 
 class Result:

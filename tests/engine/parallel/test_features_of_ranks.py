@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import torch
-from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, run
+from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, restricted, run
 from engine_support.thread_ranks import ThreadRanks
 from engine_support.tiny_models import engine_config, save_model
 from safetensors.torch import load_file, save_file
@@ -28,7 +28,7 @@ DRAFTED = [
 @pytest.fixture(scope="module", params=[12, pytest.param(24, marks=pytest.mark.soak)], ids="{} requests".format)
 def requests(request: pytest.FixtureRequest) -> list[GenerateRequest]:
     """At least two of each kind."""
-    return requests_of(request.param)
+    return restricted(requests_of(request.param))
 
 
 @pytest.fixture(scope="module")

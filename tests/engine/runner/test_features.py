@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from engine_support.feature_load import PLACES, Result, check_equal, core_for, requests_of, run
+from engine_support.feature_load import PLACES, Result, check_equal, core_for, requests_of, restricted, run
 from engine_support.tiny_models import engine_config, save_model
 
 
@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-REQUESTS = requests_of(24)
+REQUESTS = restricted(requests_of(24))
 
 
 @pytest.fixture(scope="module")

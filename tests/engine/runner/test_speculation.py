@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, run
+from engine_support.feature_load import Result, check_equal, core_for, free_drafts, requests_of, restricted, run
 from engine_support.heads import save_eagle3, save_with_mtp
 from engine_support.tiny_models import engine_config, save_model
 from safetensors.torch import load_file, save_file
@@ -17,7 +17,7 @@ from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.sampling.parameters import SamplingParams
 
-REQUESTS = requests_of(24)
+REQUESTS = restricted(requests_of(24))
 METHODS = ("ngram", "equal", "other", "look_ahead", "eagle3", "mtp")
 
 

@@ -33,12 +33,14 @@ def published() -> dict[str, Any]:
 
 def requests_of(document: dict[str, Any], model: str) -> dict[str, Any]:
     """A document of what is sent to our routes: short texts and lists, and ``model`` for every model."""
-    paths = {path: {"post": _operation(document["paths"][path]["post"])} for path in BODIES}
+    paths: dict[str, dict[str, Any]] = {path: {"post": _operation(document["paths"][path]["post"])} for path in BODIES}
     paths |= {path: {"get": _operation(document["paths"][path]["get"])} for path in READ}
     paths["/responses/{response_id}"]["delete"] = _operation(document["paths"]["/responses/{response_id}"]["delete"])
     cancel = "/responses/{response_id}/cancel"
     paths[cancel] = {"post": _operation(document["paths"][cancel]["post"])}
-    words.add_limit(paths["/responses/{response_id}/input_items"]["get"]["parameters"])
+    words.add_parameters(
+        [each for path in paths.values() for method in path.values() for each in method.get("parameters", ())]
+    )
     schemas = {name: _cut(schema) for name, schema in document["components"]["schemas"].items()}
     words.add(schemas, model)
     used = {name: _bounded(schemas[name]) for name in sorted(_reached(paths, schemas))}

@@ -79,10 +79,13 @@ def add(schemas: dict[str, Any], model: str) -> None:
     _names(schemas)
 
 
-def add_limit(parameters: list[dict[str, Any]]) -> None:
-    """Of a page: "Limit can range between 1 and 100"."""
-    (limit,) = (each for each in parameters if each["name"] == "limit")
-    limit["schema"] = {"type": "integer", "minimum": 1, "maximum": 100}
+def add_parameters(parameters: list[dict[str, Any]]) -> None:
+    """Of a page: "Limit can range between 1 and 100". And ids in paths have no control characters."""
+    for each in parameters:
+        if each["name"] == "limit":
+            each["schema"] = {"type": "integer", "minimum": 1, "maximum": 100}
+        elif each["in"] == "path":
+            each["schema"] = {**_PRINTED, "minLength": 1, "maxLength": 24}
 
 
 def _models(completion: dict[str, Any], embedding: dict[str, Any], model: str) -> None:
