@@ -33,3 +33,4 @@ class ItemId(msgspec.Struct, frozen=True):
 
     type: Any = None
     id: Any = None
+    role: Any = None

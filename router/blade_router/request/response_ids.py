@@ -48,13 +48,12 @@ def response_of(path: str, previous: str | None, items: msgspec.Raw = ABSENT) ->
 
 def _referenced(items: msgspec.Raw) -> str:
     """The response with the last item that is referred to: where an engine keeps that one, it keeps the others too."""
-    if _REFERENCE.encode() not in bytes(items):
-        return ""
     try:
         found = _items(items)
     except (msgspec.DecodeError, RecursionError):  # a text, or nothing that an engine takes
         return ""
     for item in reversed(found):
-        if item.type == _REFERENCE and isinstance(item.id, str) and (match := _ITEM.fullmatch(item.id)):
+        refers = (item.type or _REFERENCE) == _REFERENCE and item.role is None and isinstance(item.id, str)
+        if refers and (match := _ITEM.fullmatch(item.id)):
             return f"resp_{match[1]}"
     return ""

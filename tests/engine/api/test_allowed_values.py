@@ -9,8 +9,8 @@ import pytest
 import torch
 from engine_support.server_process import ServerProcess
 
+from blade_llm.api.common.response_notes import noting
 from blade_llm.api.common.served_model import SamplingDefaults
-from blade_llm.api.common.unknown_fields import recorded
 from blade_llm.api.generation.requests import CompletionRequest
 from blade_llm.api.generation.sampling import sampling_params
 from blade_llm.api.generation.search import search_of
@@ -100,17 +100,17 @@ def test_a_response_without_verbosity_or_with_top_logprobs_alone(server: ServerP
 
 def test_a_format_without_a_schema_is_any_object() -> None:
     form = ResponseFormat(type="json_schema", json_schema=JsonSchemaFormat(name="anything"))
-    with recorded(strict=False) as left_out:
+    with noting(strict=False) as notes:
         found = requested_structure(CompletionRequest(prompt="x", response_format=form))
     assert found == (ANY_OBJECT, "response_format")
-    assert left_out.header() == "response_format.json_schema"
+    assert notes.unknown.header() == "response_format.json_schema"
 
 
 @pytest.mark.parametrize(
     ("item", "says", "code"),
     [
-        ({"id": "msg_1"}, "not found by their id", "unsupported"),
-        ({"id": "msg_1", "type": None}, "not found by their id", "unsupported"),
+        ({"id": "msg_1"}, "Item with id 'msg_1' not found", "item_not_found"),
+        ({"id": "msg_1", "type": None}, "Item with id 'msg_1' not found", "item_not_found"),
         ({"type": "reasoning", "id": "rs_1", "summary": []}, "holds no text", None),
     ],
 )

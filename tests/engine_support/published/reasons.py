@@ -36,7 +36,6 @@ UNSUPPORTED: Final = (
     Reason("messages", rf"messages{_PLACE}: role function is the older form of role tool; send that"),
     Reason("messages", rf"messages{_PLACE}: function_call is the older form of tool_calls; send those"),
     Reason("input", rf"input{_PLACE}: items of type '\w+' are not supported"),
-    Reason("input", rf"input{_PLACE}: items are not found by their id; {_ANY}"),
     Reason(
         "input",
         rf"input{_PLACE}\.(content|output){_PLACE}: (input_image|input_file) is not supported by this model; send text",
@@ -71,6 +70,7 @@ IMPOSSIBLE: Final = (
     Reason("tool_choice", r"tool_choice needs tools"),
     Reason("tool_choice", rf"tool_choice: {_ANY} is not among tools"),
     Reason("tool_choice", rf"tool_choice names {_ANY}, which is not among the tools"),
+    Reason("input", rf"input{_PLACE}: Item with id {_ANY} not found: {_ANY}", "item_not_found"),
     Reason(
         "previous_response_id", rf"Previous response with id {_ANY} not found: {_ANY}", "previous_response_not_found"
     ),

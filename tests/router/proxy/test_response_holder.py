@@ -190,12 +190,13 @@ async def test_the_header_about_ignored_fields_passes() -> None:
     assert "x-blade-other" not in found.headers
 
 
-async def test_items_are_referred_to_where_they_are_kept() -> None:
+@pytest.mark.parametrize("kind", [{"type": "item_reference"}, {}], ids=["named", "left out"])
+async def test_items_are_referred_to_where_they_are_kept(kind: dict[str, str]) -> None:
     """The id of an output item is made of its response's."""
     async with MockEngine("a") as first, MockEngine("b") as second, serving(first, second) as router:
         tag = await _tag(router, first)
-        named = {"type": "item_reference", "id": f"rs_{tag}_{SECRET}_0"}
-        elsewhere = {"type": "item_reference", "id": f"msg_01234567_{SECRET}_1"}
+        named = {**kind, "id": f"rs_{tag}_{SECRET}_0"}
+        elsewhere = {**kind, "id": f"msg_01234567_{SECRET}_1"}
         given: list[Any] = [{"role": "user", "content": "x"}, named, {"role": "user", "content": "y"}]
         first.received.clear()
         second.received.clear()

@@ -50,8 +50,8 @@ def resolved(context: ServerContext, items: str | list[Any], owner: str) -> str 
 
 
 def _name(item: Any) -> str:
-    """The id of a reference; empty for another item."""
-    if not isinstance(item, dict) or item.get("type") != "item_reference":
+    """The id of a reference, whose type may be left out; empty for another item."""
+    if not isinstance(item, dict) or (item.get("type") or "item_reference") != "item_reference" or "role" in item:
         return ""
     name = item.get("id")
     return name if isinstance(name, str) else ""

@@ -1,7 +1,6 @@
-"""Coding agents as people install them, against a real server whose model is scripted; skipped where they are not.
+"""Coding agents as people install them, against a real server whose model is scripted.
 
-``npm install`` in tests/clients/agent_clis installs them (half a gigabyte, Linux on x86-64). They are found there, else
-on the path; ``BLADE_AGENTS`` names another folder.
+``make clients`` installs them (half a gigabyte, Linux on x86-64); ``BLADE_AGENTS`` names another folder.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clients_support.environments import modules_of
 from engine_support.agent_server import agent_server, call
 from engine_support.server_process import ServerProcess
 
-INSTALLED = Path(__file__).parents[3] / "clients" / "agent_clis" / "node_modules" / ".bin"
+pytestmark = pytest.mark.clients
 TASK = "Please count-the-files here."
 RAN = "files-were-counted"
 COMMAND = f"echo {RAN[:5]}; touch done.txt; echo {RAN}"
@@ -38,10 +38,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def _program(name: str) -> str:
-    folder = os.environ.get("BLADE_AGENTS")
-    found = shutil.which(name, path=folder) if folder else shutil.which(name, path=INSTALLED) or shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
+    folder = os.environ.get("BLADE_AGENTS") or modules_of("agent_clis") / ".bin"
+    found = shutil.which(name, path=folder)
+    assert found is not None, f"{name} is not installed"
     return found
 
 

@@ -60,6 +60,13 @@ def test_what_is_not_kept_is_named(tmp_path: Path, name: str) -> None:
     assert len(detail.message) < 500
 
 
+@pytest.mark.parametrize("kind", [{}, {"type": None}])
+def test_the_type_of_a_reference_may_be_left_out(tmp_path: Path, kind: dict[str, None]) -> None:
+    reference = {"id": _id(RESPONSES[1]), **kind}
+    assert has_references([reference])
+    assert resolved(_context(tmp_path), [reference], "me") == [_item(RESPONSES[1], 0)]
+
+
 def test_the_items_of_another_caller_are_not_found(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="not found"):
         resolved(_context(tmp_path), [_reference(_id(RESPONSES[0]))], "another")
@@ -74,7 +81,7 @@ def test_they_are_no_longer_than_a_request_may_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "items", ["text", [], [USER], [{"type": "item_reference"}], [_reference(3)], [7], [{"id": "msg_1"}]]
+    "items", ["text", [], [USER], [{"type": "item_reference"}], [_reference(3)], [7], [{"id": "msg_1", "role": "user"}]]
 )
 def test_what_names_nothing_is_none(items: Any) -> None:
     assert not has_references(items)
