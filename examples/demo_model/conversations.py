@@ -181,9 +181,14 @@ def _first_with(short: str, facts: list[Fact]) -> Fact | None:
 def _unknown_question(rng: random.Random) -> str:
     if rng.random() < 0.5:
         return rng.choice(_OFF_TOPIC).format(rng.choice(_THINGS.split()), rng.choice(_THINGS.split()))
-    name = "".join(rng.sample(_SYLLABLES.split(), rng.randint(2, 3)))
+    name = invented_name(rng)
     kind: Kind = rng.choice(["function", "exception", "module"])
     return rng.choice(_ANY_KIND + _BY_KIND[kind]).format(name + ("Error" if kind == "exception" else ""))
+
+
+def invented_name(rng: random.Random) -> str:
+    """A name that means nothing."""
+    return "".join(rng.sample(_SYLLABLES.split(), rng.randint(2, 3)))
 
 
 def _scuff(question: str, rng: random.Random) -> str:

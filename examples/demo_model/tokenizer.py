@@ -1,4 +1,4 @@
-"""The demo model's tokenizer: byte-level BPE learned from the corpus, with a ChatML chat template.
+"""The demo model's tokenizer: byte-level BPE learned from the corpus, with the chat template.
 
 Normaliser, splitting rule and special tokens are those of the Qwen2 family, so every library that reads a Qwen2 folder
 reads this one, and any text at all can be encoded.
@@ -10,15 +10,10 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from .template import CHAT_TEMPLATE
+
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 PAD_ID, START_ID, END_ID = 0, 1, 2
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 _QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -17,6 +17,7 @@ from engine_support.server_process import ServerProcess, running_server
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CLIENTS = Path(os.environ.get("CLIENTS_PYTHON", EXAMPLES.parent / ".venv-clients" / "bin" / "python"))
 PROGRAMS = {
+    "first_agent": ("openai", ['calls lookup({"name": "len"})', "Return the number of items in a container."]),
     "openai_tools": ("openai", ["with_chat", "with_responses", "calls lookup("]),
     "openai_structured": ("openai", ["chat, pydantic    name=", "responses         name=", "guided_regex"]),
     "anthropic_agent": ("anthropic", ["sorted", "calls lookup(", "tokens in the prompt", "stop_reason=end_turn"]),
@@ -44,7 +45,7 @@ PROGRAMS = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("examples")
-    flags = ("--load_format", "auto", "--chat_template", str(EXAMPLES / "clients" / "tools.jinja"))
+    flags = ("--load_format", "auto")
     with running_server(folder, EXAMPLES / "demo_model" / "model", *flags, engine="real") as process:
         yield process
 
