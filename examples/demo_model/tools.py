@@ -261,3 +261,8 @@ FAMILIES = [
 ]  # fmt: skip
 """A few names stand twice: those that most clients take."""
 CALLABLE = [family for family in FAMILIES if family.call]
+
+
+def questions() -> list[str]:
+    """All wordings in which something is asked that a function answers; `{}` is what it is asked about."""
+    return [*_LOOKUPS, *_WEATHERS, *_TIMES, *_CAPITALS, *_SUMS, *_PRODUCTS, *_NOWS]
