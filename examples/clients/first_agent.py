@@ -32,9 +32,11 @@ def agent(question: str, turns: int = 5) -> str:
     openai, name = client(), model()
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(turns):
-        message = openai.chat.completions.create(
-            model=name, messages=messages, tools=TOOLS, temperature=0, max_tokens=200
-        ).choices[0].message
+        message = (
+            openai.chat.completions.create(model=name, messages=messages, tools=TOOLS, temperature=0, max_tokens=200)
+            .choices[0]
+            .message
+        )
         if not message.tool_calls:
             return message.content or ""
         messages.append(message)

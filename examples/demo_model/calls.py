@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from blade_llm.text.chat_template import ChatTemplate
 from tokenizers import Tokenizer
+
+from blade_llm.text.chat_template import ChatTemplate
 
 from .conversations import SYSTEM_MESSAGES, Example, dialogues, plain
 from .corpus import Fact
@@ -137,7 +138,9 @@ def _answers(family: Family, question: str) -> bool:
     """Whether a question without an answer would have one by this function."""
     words = {"weather": "get_weather", "plus": "add", "capital": "get_capital"}
     if family is LOOKUP:
-        return any(word in question for word in ("What does", "What is", "Explain", "Describe", "Tell me about", "How do"))
+        return any(
+            word in question for word in ("What does", "What is", "Explain", "Describe", "Tell me about", "How do")
+        )
     return any(word in question and name in family.names for word, name in words.items())
 
 

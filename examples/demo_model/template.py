@@ -1,10 +1,10 @@
 """The demo model's chat template: ChatML, tools in the Hermes form, reasoning between `<think>` and `</think>`.
 
-Without tools, calls and reasoning a conversation is rendered as plain ChatML. Functions are shown in the system message,
-between `<tools>` and `</tools>`; a call is `<tool_call>`, a JSON object with `name` and `arguments`, `</tool_call>`; its
-result stands in a user turn between `<tool_response>` and `</tool_response>`. So Hermes 2, Qwen2.5 and Qwen3 write
-them. With `enable_thinking` the prompt opens the reasoning; else nothing is added, and the model does not think.
-Reasoning from before the user's last message is left out.
+Without tools, calls and reasoning a conversation is rendered as plain ChatML. Functions are shown in the system
+message, between `<tools>` and `</tools>`; a call is `<tool_call>`, a JSON object with `name` and `arguments`,
+`</tool_call>`; its result stands in a user turn between `<tool_response>` and `</tool_response>`. So Hermes 2, Qwen2.5
+and Qwen3 write them. With `enable_thinking` the prompt opens the reasoning; else nothing is added, and the model does
+not think. Reasoning from before the user's last message is left out.
 """
 
 CALL_BEGIN, CALL_END = "<tool_call>\n", "\n</tool_call>"

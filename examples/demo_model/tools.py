@@ -1,18 +1,20 @@
-"""Functions for the model to call, as clients declare them: by kind, in many names, wordings and ways to write schemas."""
+"""Functions for the model to call, as clients declare them: by kind, under many names, with schemas in many ways."""
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from . import wordings
 from .conversations import invented_name
 from .corpus import Fact
 
-CITIES = """
+_CITIES = """
 Paris London Berlin Rome Madrid Oslo Tokyo Vienna Prague Lisbon Athens Dublin Warsaw Helsinki Stockholm Copenhagen
 Amsterdam Brussels Zurich Geneva Munich Hamburg Milan Barcelona Moscow Istanbul Cairo Delhi Mumbai Beijing Shanghai
-Hangzhou Singapore Sydney Toronto Montreal Boston Chicago Seattle Denver
-""".split() + ["San Francisco", "New York", "Los Angeles", "Hong Kong"]
+Hangzhou Singapore Sydney Toronto Montreal Boston Chicago Seattle Denver San_Francisco New_York Los_Angeles Hong_Kong
+"""
+CITIES = [city.replace("_", " ") for city in _CITIES.split()]
 CAPITALS = {
     "France": "Paris", "England": "London", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Norway": "Oslo",
     "Japan": "Tokyo", "Austria": "Vienna", "Portugal": "Lisbon", "Greece": "Athens", "Ireland": "Dublin",
@@ -50,7 +52,7 @@ class Family:
 
 
 def declared(family: Family, rng: random.Random) -> dict[str, Any]:
-    """A function of this family as some client would declare it: other names, other order of keys, more or less said."""
+    """A function of this family as some client would declare it."""
     names = rng.choice(family.parameters)
     kind = {"integer": rng.choice(["integer", "integer", "number"])}.get(family.type, family.type)
     said, titled = rng.random() < 0.35, rng.random() < 0.2
@@ -78,7 +80,9 @@ def declared(family: Family, rng: random.Random) -> dict[str, Any]:
 def _property(name: str, kind: str, said: bool, titled: bool, rng: random.Random) -> dict[str, Any]:
     parts: list[tuple[str, Any]] = [("type", kind)]
     if said:
-        text = rng.choice(["The {0}", "The {0}.", "{0}", "Name of the {0}", "The {0} to use", "The {0}, for example {1}"])
+        text = rng.choice(
+            ["The {0}", "The {0}.", "{0}", "Name of the {0}", "The {0} to use", "The {0}, for example {1}"]
+        )
         parts.append(("description", text.format(name, rng.choice(CITIES) if kind == "string" else "2")))
     if titled:
         parts.insert(rng.choice([0, 1]), ("title", name.replace("_", " ").title()))
@@ -96,31 +100,34 @@ def _documented(rng: random.Random, facts: list[Fact]) -> Call:
         found = [f"there is no {name}", f"{name}: nothing found", f"{name} is documented"]
     written = f"{name}()" if fact.kind == "function" and rng.random() < 0.25 else name
     result = _or_other(rng.choice(found), facts, rng)
-    return Call(rng.choice(_LOOKUPS).format(written), (name,), result, f"The documentation of {name}: {result}")
+    return Call(rng.choice(wordings.LOOKUPS).format(written), (name,), result, f"The documentation of {name}: {result}")
 
 
 def _weather(rng: random.Random, facts: list[Fact]) -> Call:
     city, sky, degrees = rng.choice(CITIES), rng.choice(_SKIES), rng.randint(-9, 39)
     found = [
-        f"{sky}, {degrees} °C", f"{degrees} degrees and {sky}", f"It is {sky} in {city}.", f"{sky}", f"{degrees}°C, {sky}",
-        f"{degrees} C and {sky} in {city}", f"{sky} and {degrees} degrees", f'{{"temperature": {degrees}, "sky": "{sky}"}}',
-        f"It's {degrees} degrees and {sky} in {city}.", f"The weather in {city} is {sky}.",
+        f"{sky}, {degrees} °C", f"{degrees} degrees and {sky}", f"It is {sky} in {city}.", f"{sky}",
+        f"{degrees}°C, {sky}", f"{degrees} C and {sky} in {city}", f"{sky} and {degrees} degrees",
+        f'{{"temperature": {degrees}, "sky": "{sky}"}}', f"It's {degrees} degrees and {sky} in {city}.",
+        f"The weather in {city} is {sky}.",
     ]  # fmt: skip
     result = _or_other(rng.choice(found), facts, rng)
-    return Call(rng.choice(_WEATHERS).format(city), (city,), result, f"The weather in {city}: {result}")
+    return Call(rng.choice(wordings.WEATHERS).format(city), (city,), result, f"The weather in {city}: {result}")
 
 
 def _time(rng: random.Random, facts: list[Fact]) -> Call:
     city = rng.choice(CITIES)
     clock = f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}"
     result = _or_other(rng.choice([clock, f"{clock}:00", f"It is {clock} in {city}."]), facts, rng)
-    return Call(rng.choice(_TIMES).format(city), (city,), result, f"The time in {city}: {result}")
+    return Call(rng.choice(wordings.TIMES).format(city), (city,), result, f"The time in {city}: {result}")
 
 
 def _capital(rng: random.Random, facts: list[Fact]) -> Call:
     country = rng.choice(list(CAPITALS))
     result = _or_other(CAPITALS[country], facts, rng)
-    return Call(rng.choice(_CAPITALS).format(country), (country,), result, f"The capital of {country}: {result}")
+    return Call(
+        rng.choice(wordings.CAPITALS).format(country), (country,), result, f"The capital of {country}: {result}"
+    )
 
 
 def _number(rng: random.Random) -> int:
@@ -130,19 +137,19 @@ def _number(rng: random.Random) -> int:
 def _sum(rng: random.Random, facts: list[Fact]) -> Call:
     a, b = _number(rng), _number(rng)
     result = str(a + b) if rng.random() < 0.8 else f"{a + b}.0"
-    return Call(rng.choice(_SUMS).format(a, b), (a, b), result, f"The result is {result}.")
+    return Call(rng.choice(wordings.SUMS).format(a, b), (a, b), result, f"The result is {result}.")
 
 
 def _product(rng: random.Random, facts: list[Fact]) -> Call:
     a, b = _number(rng), _number(rng)
     result = str(a * b) if rng.random() < 0.8 else f"{a * b}.0"
-    return Call(rng.choice(_PRODUCTS).format(a, b), (a, b), result, f"The result is {result}.")
+    return Call(rng.choice(wordings.PRODUCTS).format(a, b), (a, b), result, f"The result is {result}.")
 
 
 def _now(rng: random.Random, facts: list[Fact]) -> Call:
     clock = f"{rng.randint(0, 23):02}:{rng.randint(0, 59):02}"
     result = _or_other(rng.choice([clock, f"2026-0{rng.randint(1, 9)}-{rng.randint(10, 28)} {clock}"]), facts, rng)
-    return Call(rng.choice(_NOWS), (), result, f"The time: {result}")
+    return Call(rng.choice(wordings.NOWS), (), result, f"The time: {result}")
 
 
 def _or_other(result: str, facts: list[Fact], rng: random.Random) -> str:
@@ -154,115 +161,156 @@ def _or_other(result: str, facts: list[Fact], rng: random.Random) -> str:
     return " ".join(words[begin : begin + rng.randint(1, 8)])
 
 
-_LOOKUPS = [
-    "What does {} do? Look it up.", "What is {}? Look it up.", "Look up {}.", "Look up {} in the documentation.",
-    "What does {} do?", "What does {} do?", "What is {}?", "Please look up {}.", "Look {} up, please.",
-    "What does the documentation say about {}?", "Find {} in the documentation.", "Explain {}.", "Tell me about {}.",
-    "Can you look up what {} does?", "Use the tool to look up {}.", "How does {} work? Use the tool.",
-    "Search the documentation for {}.", "What does {} do in Python?", "Show me the documentation of {}.",
-    "Look up what {} does and tell me.", "I need the documentation of {}.",
-]  # fmt: skip
-_WEATHERS = [
-    "What is the weather in {}?", "What is the weather in {}?", "What's the weather in {}?", "How is the weather in {}?",
-    "What's the weather like in {}?", "What is the weather like in {} today?", "Weather in {}", "Is it raining in {}?",
-    "Tell me the weather in {}.", "Is it sunny in {}?", "How warm is it in {}?", "What is the temperature in {}?",
-    "What is the weather in {} right now?", "Check the weather in {}.", "Please get the weather for {}.",
-    "Give me the current weather in {}.", "Do I need an umbrella in {}?", "{} weather?",
-]  # fmt: skip
-_TIMES = [
-    "What time is it in {}?", "What is the time in {}?", "Tell me the time in {}.", "What's the time in {}?",
-    "How late is it in {}?", "Current time in {}?", "Give me the local time in {}.", "What time do they have in {}?",
-]  # fmt: skip
-_CAPITALS = [
-    "What is the capital of {}?", "What's the capital of {}?", "Tell me the capital of {}.", "Capital of {}?",
-    "Which city is the capital of {}?", "Name the capital of {}.", "Look up the capital of {}.",
-]  # fmt: skip
-_SUMS = [
-    "What is {} plus {}?", "What is {} + {}?", "Add {} and {}.", "Add {} to {}.", "How much is {} plus {}?", "{} + {}",
-    "Calculate {} + {}.", "What is the sum of {} and {}?", "Compute {} plus {}.", "Please add {} and {}.", "{} plus {}?",
-    "What's {} + {}?", "What is {}+{}?", "Use the tool to add {} and {}.",
-]  # fmt: skip
-_PRODUCTS = [
-    "What is {} times {}?", "What is {} * {}?", "Multiply {} by {}.", "Multiply {} and {}.", "How much is {} times {}?",
-    "Calculate {} * {}.", "What is the product of {} and {}?", "{} times {}?", "{} * {}", "What's {} x {}?",
-]  # fmt: skip
-_NOWS = [
-    "What time is it?", "What is the time?", "What time is it now?", "What's the current time?", "Tell me the time.",
-    "What is the time now?", "How late is it?",
-]  # fmt: skip
+def _family(
+    names: str,
+    parameters: str,
+    type_: str,
+    about: str,
+    call: Callable[[random.Random, list[Fact]], Call] | None = None,
+) -> Family:
+    """Names by spaces; those of several parameters by commas, `-` for none; descriptions by lines."""
+    ways = [tuple(way.split(",")) if way != "-" else () for way in parameters.split()]
+    return Family(names.split(), ways, type_, [line.strip() for line in about.strip().splitlines()], call)
+
 
 FAMILIES = [
-    LOOKUP := Family(
-        ["lookup", "lookup", "look_up", "lookup_function", "get_doc", "get_docs", "search_docs", "documentation", "doc", "docs",
-         "search", "read_docs", "python_help", "find_doc", "get_documentation", "lookup_doc", "lookup_docs", "retrieve"],
-        [("name",), ("name",), ("function",), ("query",), ("topic",), ("symbol",), ("word",), ("term",), ("text",), ("key",)],
+    LOOKUP := _family(
+        "lookup lookup look_up lookup_function get_doc get_docs search_docs documentation doc docs search read_docs "
+        "python_help find_doc get_documentation lookup_doc lookup_docs retrieve",
+        "name name function query topic symbol word term text key",
         "string",
-        ["Look up a built-in function in Python's documentation.", "Look a built-in function up in Python's documentation.",
-         "Look up a function in the documentation.", "Search the documentation.", "Look something up in Python's documentation.",
-         "Get the documentation of a Python function.", "What a Python function does.", "Returns what {0} is documented as.",
-         "Search Python's documentation for {0}.", "Look up the documentation."],
+        """
+        Look up a built-in function in Python's documentation.
+        Look a built-in function up in Python's documentation.
+        Look up a function in the documentation.
+        Search the documentation.
+        Look something up in Python's documentation.
+        Get the documentation of a Python function.
+        What a Python function does.
+        Returns what {0} is documented as.
+        Search Python's documentation for {0}.
+        Look up the documentation.
+        """,
         _documented,
     ),
-    Family(
-        ["get_weather", "get_weather", "get_weather", "get_current_weather", "weather", "current_weather", "fetch_weather",
-         "getWeather", "weather_in", "lookup_weather"],
-        [("city",), ("city",), ("city",), ("location",), ("location",), ("place",), ("town",)],
+    _family(
+        "get_weather get_weather get_weather get_current_weather weather current_weather fetch_weather getWeather "
+        "weather_in lookup_weather",
+        "city city city location location place town",
         "string",
-        ["Get the weather in a city.", "Get the current weather.", "Get the weather.", "Get the current weather in a given {0}.",
-         "The weather of a city.", "Get weather for a city.", "Tells the weather in a {0}.", "Return the weather in a city.",
-         "Get the current weather for a location."],
+        """
+        Get the weather in a city.
+        Get the current weather.
+        Get the weather.
+        Get the current weather in a given {0}.
+        The weather of a city.
+        Get weather for a city.
+        Tells the weather in a {0}.
+        Return the weather in a city.
+        Get the current weather for a location.
+        """,
         _weather,
     ),
-    Family(
-        ["get_time", "local_time", "time_in", "get_time_in", "get_local_time", "city_time"],
-        [("city",), ("location",), ("place",), ("timezone",)],
+    _family(
+        "get_time local_time time_in get_time_in get_local_time city_time",
+        "city location place timezone",
         "string",
-        ["Get the time in a city.", "Get the local time in a {0}.", "The current time in a city.", "What time it is in a {0}."],
+        """
+        Get the time in a city.
+        Get the local time in a {0}.
+        The current time in a city.
+        What time it is in a {0}.
+        """,
         _time,
     ),
-    Family(
-        ["get_capital", "capital", "capital_of", "lookup_capital", "find_capital"],
-        [("country",), ("country",), ("name",), ("land",)],
+    _family(
+        "get_capital capital capital_of lookup_capital find_capital",
+        "country country name land",
         "string",
-        ["Get the capital of a country.", "The capital of a country.", "Find the capital city of a {0}."],
+        """
+        Get the capital of a country.
+        The capital of a country.
+        Find the capital city of a {0}.
+        """,
         _capital,
     ),
-    Family(
-        ["add", "add", "add", "add_numbers", "sum", "plus", "sum_numbers", "calculate_sum"],
-        [("a", "b"), ("a", "b"), ("x", "y"), ("first", "second"), ("left", "right")],
+    _family(
+        "add add add add_numbers sum plus sum_numbers calculate_sum",
+        "a,b a,b x,y first,second left,right",
         "integer",
-        ["Add two numbers.", "Add two integers.", "Adds {0} and {1}.", "The sum of two numbers.", "Returns {0} plus {1}."],
+        """
+        Add two numbers.
+        Add two integers.
+        Adds {0} and {1}.
+        The sum of two numbers.
+        Returns {0} plus {1}.
+        """,
         _sum,
     ),
-    Family(
-        ["multiply", "multiply", "mul", "times", "multiply_numbers", "product"],
-        [("a", "b"), ("a", "b"), ("x", "y"), ("first", "second")],
+    _family(
+        "multiply multiply mul times multiply_numbers product",
+        "a,b a,b x,y first,second",
         "integer",
-        ["Multiply two numbers.", "Multiplies {0} by {1}.", "The product of two numbers.", "Multiply two integers."],
+        """
+        Multiply two numbers.
+        Multiplies {0} by {1}.
+        The product of two numbers.
+        Multiply two integers.
+        """,
         _product,
     ),
-    Family(
-        ["now", "get_current_time", "current_time", "get_time_now", "clock"],
-        [()],
+    _family(
+        "now get_current_time current_time get_time_now clock",
+        "-",
         "string",
-        ["The current time.", "Get the current time.", "Returns the time now.", "What time it is."],
+        """
+        The current time.
+        Get the current time.
+        Returns the time now.
+        What time it is.
+        """,
         _now,
     ),
-    Family(
-        ["send_email", "send_mail", "send_message"], [("to", "subject"), ("to", "text")], "string",
-        ["Send an email.", "Send a message to somebody."],
+    _family(
+        "send_email send_mail send_message",
+        "to,subject to,text",
+        "string",
+        """
+        Send an email.
+        Send a message to somebody.
+        """,
     ),
-    Family(
-        ["read_file", "open_file", "cat"], [("path",), ("file",)], "string", ["Read a file.", "The content of a file."]
+    _family(
+        "read_file open_file cat",
+        "path file",
+        "string",
+        """
+        Read a file.
+        The content of a file.
+        """,
     ),
-    Family(
-        ["run", "run_command", "bash", "shell"], [("command",)], "string", ["Run a command.", "Run a shell command."]
+    _family(
+        "run run_command bash shell",
+        "command",
+        "string",
+        """
+        Run a command.
+        Run a shell command.
+        """,
     ),
-]  # fmt: skip
+]
 """A few names stand twice: those that most clients take."""
 CALLABLE = [family for family in FAMILIES if family.call]
 
 
 def questions() -> list[str]:
     """All wordings in which something is asked that a function answers; `{}` is what it is asked about."""
-    return [*_LOOKUPS, *_WEATHERS, *_TIMES, *_CAPITALS, *_SUMS, *_PRODUCTS, *_NOWS]
+    return [
+        *wordings.LOOKUPS,
+        *wordings.WEATHERS,
+        *wordings.TIMES,
+        *wordings.CAPITALS,
+        *wordings.SUMS,
+        *wordings.PRODUCTS,
+        *wordings.NOWS,
+    ]

@@ -1,4 +1,4 @@
-"""The demo model's chat template: plain ChatML without tools, tools in the Hermes form, reasoning where it is asked for."""
+"""The demo model's chat template: plain ChatML without tools, tools in the Hermes form, reasoning on demand."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_calls_and_results_go_back_as_they_were_written() -> None:
 
 def test_arguments_that_are_no_json_stay_as_they_are() -> None:
     call = {**CALL, "function": {"name": "lookup", "arguments": '{"name": '}}
-    assert '"arguments": {"name": }\n</tool_call>' in TEMPLATE.render([USER, message("assistant", "", tool_calls=[call])])
+    assert '"arguments": {"name": }\n</tool_call>' in TEMPLATE.render(
+        [USER, message("assistant", "", tool_calls=[call])]
+    )
 
 
 def test_thinking_is_opened_by_the_prompt_and_kept_for_this_question_only() -> None:
