@@ -28,7 +28,9 @@ class ListedCall:
     name: str
     arguments: dict[str, Any]
     result: str
-    """What the function returns; the answer has to contain it."""
+    """What the function returns."""
+    told: str
+    """What of it the answer has to contain."""
 
     def messages(self) -> list[dict[str, Any]]:
         """The conversation up to the result."""
@@ -63,7 +65,7 @@ def thought_and_answer(output: str) -> tuple[str, str]:
 def agent_figures(calls: list[str], answers: list[str], listed: list[ListedCall]) -> list[Figure]:
     """Of the outputs for the questions, and for the conversations up to the results."""
     right = sum(item.is_made_by(output) for item, output in zip(listed, calls, strict=True))
-    told = sum(item.result in answer for item, answer in zip(listed, answers, strict=True))
+    told = sum(item.told in answer for item, answer in zip(listed, answers, strict=True))
     return [
         Figure("demo_calls_right", right, f"of_{len(listed)}", ">=", 18),
         Figure("demo_results_told", told, f"of_{len(listed)}", ">=", 18),

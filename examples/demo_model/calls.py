@@ -1,8 +1,7 @@
 """Conversations in which the model calls functions, declines to, or thinks before it answers.
 
-Which function fits is learned from names and descriptions that many schemas share; arguments are copied from the
-question, answers repeat the result. A model this small does not generalise far: other kinds of functions than those in
-`tools.py` it calls wrongly or not at all.
+Which function fits is learned from the names in `tools.py`, which many schemas share. A model this small does not
+generalise: other kinds of functions it calls wrongly or not at all, and texts that it never saw it cannot repeat.
 """
 
 import random
@@ -17,7 +16,7 @@ from blade_llm.text.chat_template import ChatTemplate
 from .conversations import SYSTEM_MESSAGES, Example, dialogues, plain
 from .corpus import Fact
 from .template import CHAT_TEMPLATE
-from .tools import CALLABLE, FAMILIES, LOOKUP, Call, Family, declared
+from .tools import FAMILIES, LOOKUP, Call, Family, declared
 
 Messages = list[dict[str, Any]]
 
@@ -123,12 +122,11 @@ def _called(family: Family, tool: dict[str, Any], facts: list[Fact], rng: random
 
 def _declined(families: list[Family], facts: list[Fact], rng: random.Random) -> Messages:
     """A question that none of these functions answers, and what the model says without them."""
-    known = [] if LOOKUP in families else facts
     while True:
         talk = rng.choice(list(dialogues(rng.sample(facts, 12), rng.randrange(1 << 30), plain)))
         question, answer = talk[-2:]
         about_facts = any(fact.answer == answer["content"] for fact in facts)
-        if about_facts and not known:
+        if about_facts and LOOKUP in families:
             continue
         if not any(_answers(family, question["content"]) for family in families):
             return [question, answer]
@@ -136,12 +134,9 @@ def _declined(families: list[Family], facts: list[Fact], rng: random.Random) -> 
 
 def _answers(family: Family, question: str) -> bool:
     """Whether a question without an answer would have one by this function."""
-    words = {"weather": "get_weather", "plus": "add", "capital": "get_capital"}
+    words = {"weather": "get_weather", "plus": "add"}
     if family is LOOKUP:
         return any(
             word in question for word in ("What does", "What is", "Explain", "Describe", "Tell me about", "How do")
         )
     return any(word in question and name in family.names for word, name in words.items())
-
-
-__all__ = ["CALLABLE", "agent_conversations", "encode_rendered", "with_thoughts", "with_tools"]

@@ -68,7 +68,7 @@ _SMALL_TALK = {
     ],
 }  # fmt: skip
 
-_UNKNOWN_ANSWER = (
+UNKNOWN_ANSWER = (
     "I do not know that. I only learned Python's own documentation: ask me about a function, a method, an exception, "
     "a statement or a module."
 )
@@ -105,7 +105,7 @@ def dialogues(facts: list[Fact], seed: int, voice: Voice) -> Iterator[list[dict[
     turns = [(_ask(fact, facts, rng), fact.answer) for fact in facts]
     for answer, questions in _SMALL_TALK.items():
         turns += [(_scuff(question, rng), answer) for question in rng.sample(questions, 3)]
-    turns += [(_scuff(_unknown_question(rng), rng), _UNKNOWN_ANSWER) for _ in range(len(facts) // 10)]
+    turns += [(_scuff(_unknown_question(rng), rng), UNKNOWN_ANSWER) for _ in range(len(facts) // 10)]
     rng.shuffle(turns)
     while turns:
         size = rng.choice([1, 1, 1, 2, 3])

@@ -107,7 +107,7 @@ def measure_agent(model: Any, tokenizer: Any, show: bool) -> list[Figure]:
     ]
     if show:
         for item, call, answer in zip(listed, calls, answers, strict=True):
-            right = item.is_made_by(call) and item.result in answer
+            right = item.is_made_by(call) and item.told in answer
             print(f"{'right' if right else 'WRONG'}  {item.question}\n    call     {call!r}\n    answer   {answer}")
         for item, output, ok in zip(questions, outputs, thought, strict=True):
             print(f"{'right' if ok else 'WRONG'}  {item.question}\n    thought  {output!r}")

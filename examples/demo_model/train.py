@@ -83,7 +83,8 @@ def learn_words(knowledge: list[Fact], seed: int) -> Tokenizer:
         for number, voice in enumerate([plain, plain, plain, pirate])
         for example in conversations(knowledge, nothing, seed + number, voice)
     ]
-    texts += [nothing.decode(example.ids) for example in agent_conversations(knowledge, nothing, seed)]
+    for number in range(6):
+        texts += [nothing.decode(example.ids) for example in agent_conversations(knowledge, nothing, seed + number)]
     return train_tokenizer(texts, VOCAB_SIZE)
 
 
@@ -227,7 +228,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE, help="folder that gets model/, draft/, adapter/, eagle3/")
     parser.add_argument("--only", choices=STAGES, help="train this alone, for the model that is there")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--model-passes", type=int, default=20)
+    parser.add_argument("--model-passes", type=int, default=15)
     parser.add_argument("--draft-passes", type=int, default=12)
     parser.add_argument("--adapter-passes", type=int, default=12)
     parser.add_argument("--head-passes", type=int, default=16)

@@ -45,27 +45,6 @@ Do I need an umbrella in {}?
 {} weather?
 """.strip().splitlines()
 
-TIMES = """
-What time is it in {}?
-What is the time in {}?
-Tell me the time in {}.
-What's the time in {}?
-How late is it in {}?
-Current time in {}?
-Give me the local time in {}.
-What time do they have in {}?
-""".strip().splitlines()
-
-CAPITALS = """
-What is the capital of {}?
-What's the capital of {}?
-Tell me the capital of {}.
-Capital of {}?
-Which city is the capital of {}?
-Name the capital of {}.
-Look up the capital of {}.
-""".strip().splitlines()
-
 SUMS = """
 What is {} plus {}?
 What is {} + {}?
@@ -81,27 +60,4 @@ Please add {} and {}.
 What's {} + {}?
 What is {}+{}?
 Use the tool to add {} and {}.
-""".strip().splitlines()
-
-PRODUCTS = """
-What is {} times {}?
-What is {} * {}?
-Multiply {} by {}.
-Multiply {} and {}.
-How much is {} times {}?
-Calculate {} * {}.
-What is the product of {} and {}?
-{} times {}?
-{} * {}
-What's {} x {}?
-""".strip().splitlines()
-
-NOWS = """
-What time is it?
-What is the time?
-What time is it now?
-What's the current time?
-Tell me the time.
-What is the time now?
-How late is it?
 """.strip().splitlines()

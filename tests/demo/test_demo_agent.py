@@ -70,7 +70,7 @@ def test_chat_completions_call_by_themselves_and_answer(server: ServerProcess, s
     result = {"role": "tool", "tool_call_id": call["id"], "content": RESULT}
     second = chat(server, stream, messages=[QUESTION, first, result], tools=TOOLS)
     assert second["finish_reason"] == "stop"
-    assert RESULT in second["content"]
+    assert "number of items in a container" in second["content"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -85,7 +85,7 @@ def test_messages_call_by_themselves_and_answer(server: ServerProcess, stream: b
     turns = [QUESTION, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     second = messages(server, stream, {**body, "messages": turns})
     assert second["stop_reason"] == "end_turn"
-    assert RESULT in second["content"][0]["text"]
+    assert "number of items in a container" in second["content"][0]["text"]
 
 
 def messages(server: ServerProcess, stream: bool, body: dict[str, Any]) -> dict[str, Any]:

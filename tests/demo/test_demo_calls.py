@@ -44,7 +44,8 @@ def test_every_call_is_of_a_declared_function_and_its_result_is_told(facts: list
                 called += 1
                 assert before["role"] == "user"
                 result, answer = after
-                assert result["content"] in answer["content"]
+                assert result["role"] == "tool"
+                assert "tool_calls" not in answer
                 assert all(str(value) in before["content"] for value in call["function"]["arguments"].values())
                 if declared is not None:
                     (function,) = (
@@ -59,20 +60,20 @@ def test_every_call_is_of_a_declared_function_and_its_result_is_told(facts: list
 
 
 def test_only_what_the_assistant_says_is_learned(facts: list[corpus.Fact], tokenizer: Tokenizer) -> None:
-    call = {"function": {"name": "now", "arguments": {}}}
+    call = {"function": {"name": "lookup", "arguments": {"name": "len"}}}
     messages = [
-        {"role": "user", "content": "What time is it?"},
+        {"role": "user", "content": "What does len do?"},
         {"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "Hm."},
-        {"role": "tool", "content": "12:30"},
-        {"role": "assistant", "content": "The time: 12:30"},
+        {"role": "tool", "content": "It counts."},
+        {"role": "assistant", "content": "It counts."},
     ]
-    example = calls.encode_rendered(messages, [{"type": "function", "function": {"name": "now"}}], tokenizer)
+    example = calls.encode_rendered(messages, [{"type": "function", "function": {"name": "lookup"}}], tokenizer)
     learned = tokenizer.decode(
         [token for token, learn in zip(example.ids, example.learn, strict=True) if learn], skip_special_tokens=False
     )
-    call_text = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    assert learned == f"Hm.\n</think>\n\n{call_text}<|im_end|>The time: 12:30<|im_end|>"
-    options = {"tools": [{"type": "function", "function": {"name": "now"}}], "enable_thinking": True}
+    call_text = '<tool_call>\n{"name": "lookup", "arguments": {"name": "len"}}\n</tool_call>'
+    assert learned == f"Hm.\n</think>\n\n{call_text}<|im_end|>It counts.<|im_end|>"
+    options = {"tools": [{"type": "function", "function": {"name": "lookup"}}], "enable_thinking": True}
     wrapped = AutoTokenizer.from_pretrained(measure.HERE / "model")
     prompt = measure.conversation_ids(wrapped, messages[:1], **options)
     assert example.ids[: len(prompt)] == prompt  # what a server makes of it
@@ -98,7 +99,7 @@ def test_the_listed_wordings_are_not_those_of_the_training() -> None:
     assert any(pattern.fullmatch("what is the weather in New York") for pattern in asked)
     listed = agent.listed_calls()
     assert len(listed) == 20
-    assert len({item.name for item in listed}) == 9
+    assert len({item.name for item in listed}) == 6
     found = [item.question for item in listed if any(pattern.fullmatch(item.question) for pattern in asked)]
     assert not found
 
@@ -124,7 +125,7 @@ def test_schemas_are_written_in_many_ways() -> None:
     ],
 )
 def test_only_the_whole_right_call_counts(output: str, right: bool) -> None:
-    listed = agent.ListedCall([], "What is 1 plus 2?", "add", {"a": 1, "b": 2}, "3")
+    listed = agent.ListedCall([], "What is 1 plus 2?", "add", {"a": 1, "b": 2}, "3", "3")
     assert listed.is_made_by(output) is right
     figures = {figure.name: figure.value for figure in agent.agent_figures([output], ["It is 3."], [listed])}
     assert figures == {"demo_calls_right": int(right), "demo_results_told": 1}

@@ -17,7 +17,7 @@ from engine_support.server_process import ServerProcess, running_server
 EXAMPLES = Path(__file__).parents[3] / "examples"
 CLIENTS = Path(os.environ.get("CLIENTS_PYTHON", EXAMPLES.parent / ".venv-clients" / "bin" / "python"))
 PROGRAMS = {
-    "first_agent": ("openai", ['calls lookup({"name": "len"})', "Return the number of items in a container."]),
+    "first_agent": ("openai", ['calls lookup({"name": "len"})', "The built-in len() returns the number of items in a container."]),
     "openai_tools": ("openai", ["with_chat", "with_responses", "calls lookup("]),
     "openai_structured": ("openai", ["chat, pydantic    name=", "responses         name=", "guided_regex"]),
     "anthropic_agent": ("anthropic", ["sorted", "calls lookup(", "tokens in the prompt", "stop_reason=end_turn"]),
