@@ -16,7 +16,7 @@ from blade_llm.text.chat_template import ChatTemplate
 from .conversations import SYSTEM_MESSAGES, Example, dialogues, plain
 from .corpus import Fact
 from .template import CHAT_TEMPLATE
-from .tools import FAMILIES, LOOKUP, Call, Family, declared
+from .tools import ADD, FAMILIES, LOOKUP, WEATHER, Call, Family, declared
 
 Messages = list[dict[str, Any]]
 
@@ -134,9 +134,9 @@ def _declined(families: list[Family], facts: list[Fact], rng: random.Random) -> 
 
 def _answers(family: Family, question: str) -> bool:
     """Whether a question without an answer would have one by this function."""
-    words = {"weather": "get_weather", "plus": "add"}
+    words = {"weather": WEATHER, "plus": ADD}
     if family is LOOKUP:
         return any(
             word in question for word in ("What does", "What is", "Explain", "Describe", "Tell me about", "How do")
         )
-    return any(word in question and name in family.names for word, name in words.items())
+    return any(word in question and family is fitting for word, fitting in words.items())

@@ -9,12 +9,8 @@ from . import wordings
 from .conversations import UNKNOWN_ANSWER, invented_name
 from .corpus import Fact
 
-_CITIES = """
-Paris London Berlin Rome Madrid Oslo Tokyo Vienna Amsterdam Beijing Hangzhou Singapore Boston Chicago San_Francisco
-New_York
-"""
-CITIES = [city.replace("_", " ") for city in _CITIES.split()]
-_SKIES = ["sunny", "cloudy", "rainy", "windy", "snowy", "foggy", "clear", "stormy", "mild", "hot", "cold"]
+CITIES = ["Paris", "London", "Berlin", "Rome", "Madrid", "Tokyo", "Oslo", "Boston", "San Francisco", "New York"]
+_SKIES = ["sunny", "cloudy", "rainy", "windy", "foggy", "clear"]
 
 
 @dataclass(frozen=True)
@@ -32,9 +28,8 @@ class Call:
 class Family:
     """One kind of function."""
 
-    names: list[str]
-    parameters: list[tuple[str, ...]]
-    """Ways to call its parameters."""
+    signatures: list[tuple[str, tuple[str, ...]]]
+    """Names, and those of the parameters; often used ones stand twice."""
     type: str
     """Of the parameters, in JSON Schema."""
     about: list[str]
@@ -45,13 +40,12 @@ class Family:
 
 def declared(family: Family, rng: random.Random) -> dict[str, Any]:
     """A function of this family as some client would declare it."""
-    names = rng.choice(family.parameters)
+    name, names = rng.choice(family.signatures)
     kind = {"integer": rng.choice(["integer", "integer", "number"])}.get(family.type, family.type)
     said, titled = rng.random() < 0.35, rng.random() < 0.2
-    properties = {name: _property(name, kind, said, titled, rng) for name in names}
+    properties = {each: _property(each, kind, said, titled, rng) for each in names}
     if family.type == "string" and len(names) == 1 and rng.random() < 0.1:
         properties["unit"] = {"type": "string", "enum": ["celsius", "fahrenheit"]}
-    name = rng.choice(family.names)
     parts: list[tuple[str, Any]] = [("type", "object"), ("properties", properties), ("required", list(names))]
     if rng.random() < 0.4:
         parts.append(("additionalProperties", False))
@@ -110,26 +104,22 @@ def _weather(rng: random.Random, facts: list[Fact]) -> Call:
 
 
 def _sum(rng: random.Random, facts: list[Fact]) -> Call:
-    a, b = (rng.randint(0, rng.choice([9, 9, 99])) for _ in range(2))
+    a, b = rng.randint(0, 9), rng.randint(0, 9)
     return Call(rng.choice(wordings.SUMS).format(a, b), (a, b), str(a + b), f"The result is {a + b}.")
 
 
 def _family(
-    names: str,
-    parameters: str,
-    type_: str,
-    about: str,
-    call: Callable[[random.Random, list[Fact]], Call] | None = None,
+    signatures: str, type_: str, about: str, call: Callable[[random.Random, list[Fact]], Call] | None = None
 ) -> Family:
-    """Names by spaces; those of several parameters by commas, `-` for none; descriptions by lines."""
-    ways = [tuple(way.split(",")) if way != "-" else () for way in parameters.split()]
-    return Family(names.split(), ways, type_, [line.strip() for line in about.strip().splitlines()], call)
+    """Signatures by spaces, descriptions by lines."""
+    split = (signature.rstrip(")").split("(") for signature in signatures.split())
+    lines = [line.strip() for line in about.strip().splitlines()]
+    return Family([(name, tuple(parameters.split(","))) for name, parameters in split], type_, lines, call)
 
 
 FAMILIES = [
     LOOKUP := _family(
-        "lookup lookup lookup get_doc search_docs",
-        "name name function query",
+        "lookup(name) lookup(name) get_doc(function) search_docs(query)",
         "string",
         """
         Look up a built-in function in Python's documentation.
@@ -140,9 +130,8 @@ FAMILIES = [
         """,
         _documented,
     ),
-    _family(
-        "get_weather get_weather get_weather get_current_weather weather",
-        "city city location",
+    WEATHER := _family(
+        "get_weather(city) get_weather(city) get_current_weather(location)",
         "string",
         """
         Get the weather in a city.
@@ -152,9 +141,8 @@ FAMILIES = [
         """,
         _weather,
     ),
-    _family(
-        "add add add_numbers",
-        "a,b a,b x,y",
+    ADD := _family(
+        "add(a,b)",
         "integer",
         """
         Add two numbers.
@@ -163,11 +151,10 @@ FAMILIES = [
         """,
         _sum,
     ),
-    _family("send_email", "to,subject", "string", "Send an email."),
-    _family("read_file", "path", "string", "Read a file."),
-    _family("run_command", "command", "string", "Run a command."),
+    _family("send_email(to,subject)", "string", "Send an email."),
+    _family("read_file(path)", "string", "Read a file."),
+    _family("run_command(command)", "string", "Run a command."),
 ]
-"""A few names stand twice: those that most clients take."""
 
 
 def questions() -> list[str]:

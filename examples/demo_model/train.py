@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE, help="folder that gets model/, draft/, adapter/, eagle3/")
     parser.add_argument("--only", choices=STAGES, help="train this alone, for the model that is there")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    parser.add_argument("--model-passes", type=int, default=14)
+    parser.add_argument("--model-passes", type=int, default=26)
     parser.add_argument("--draft-passes", type=int, default=12)
     parser.add_argument("--adapter-passes", type=int, default=12)
     parser.add_argument("--head-passes", type=int, default=16)
