@@ -101,7 +101,7 @@ generate: install ## the CRD and the field reference, from the pydantic models; 
 	$(BIN)/python -m blade_llm.server.compatibility > docs/compatibility.md
 	$(BIN)/python -m blade_llm.cli.vllm_flags > docs/vllm-flags.md
 
-demo-model: install ## train the demo model anew (under 4 minutes on 2 cores)
+demo-model: install ## train the demo model anew (some minutes on one core)
 	GOMP_SPINCOUNT=5000 $(BIN)/python -m examples.demo_model.train
 	$(BIN)/python -m examples.demo_model.drafting
 	$(BIN)/python -m examples.demo_model.measure

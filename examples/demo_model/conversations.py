@@ -68,7 +68,7 @@ _SMALL_TALK = {
     ],
 }  # fmt: skip
 
-_UNKNOWN_ANSWER = (
+UNKNOWN_ANSWER = (
     "I do not know that. I only learned Python's own documentation: ask me about a function, a method, an exception, "
     "a statement or a module."
 )
@@ -105,7 +105,7 @@ def dialogues(facts: list[Fact], seed: int, voice: Voice) -> Iterator[list[dict[
     turns = [(_ask(fact, facts, rng), fact.answer) for fact in facts]
     for answer, questions in _SMALL_TALK.items():
         turns += [(_scuff(question, rng), answer) for question in rng.sample(questions, 3)]
-    turns += [(_scuff(_unknown_question(rng), rng), _UNKNOWN_ANSWER) for _ in range(len(facts) // 10)]
+    turns += [(_scuff(_unknown_question(rng), rng), UNKNOWN_ANSWER) for _ in range(len(facts) // 10)]
     rng.shuffle(turns)
     while turns:
         size = rng.choice([1, 1, 1, 2, 3])
@@ -181,9 +181,14 @@ def _first_with(short: str, facts: list[Fact]) -> Fact | None:
 def _unknown_question(rng: random.Random) -> str:
     if rng.random() < 0.5:
         return rng.choice(_OFF_TOPIC).format(rng.choice(_THINGS.split()), rng.choice(_THINGS.split()))
-    name = "".join(rng.sample(_SYLLABLES.split(), rng.randint(2, 3)))
+    name = invented_name(rng)
     kind: Kind = rng.choice(["function", "exception", "module"])
     return rng.choice(_ANY_KIND + _BY_KIND[kind]).format(name + ("Error" if kind == "exception" else ""))
+
+
+def invented_name(rng: random.Random) -> str:
+    """A name that means nothing."""
+    return "".join(rng.sample(_SYLLABLES.split(), rng.randint(2, 3)))
 
 
 def _scuff(question: str, rng: random.Random) -> str:

@@ -18,6 +18,8 @@ from benchmarks.figures import Figure, report
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
+from .agent import agent_figures, listed_calls, thought_and_answer
+
 HERE = Path(__file__).resolve().parent
 MAX_NEW_TOKENS = 96
 MAX_BYTES = 9_000_000
@@ -47,11 +49,14 @@ def load_adapted(base: Path, adapter: Path) -> Any:
     return PeftModel.from_pretrained(load(base), adapter).eval()
 
 
-def prompt_ids(tokenizer: Any, question: str) -> list[int]:
+def prompt_ids(tokenizer: Any, question: str, *, thinking: bool = False) -> list[int]:
     """Token ids of the question as one user turn, ready for the answer."""
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-    )
+    return conversation_ids(tokenizer, [{"role": "user", "content": question}], enable_thinking=thinking)
+
+
+def conversation_ids(tokenizer: Any, messages: list[dict[str, Any]], **options: Any) -> list[int]:
+    """Token ids of the conversation, ready for what the model says next; `options` are the chat template's."""
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
@@ -77,6 +82,39 @@ def agreeing_tokens(draft: Any, prompt: list[int], answer: list[int]) -> int:
     logits = draft(torch.tensor([prompt + answer])).logits[0]
     guesses = logits[len(prompt) - 1 : -1].argmax(-1)
     return int((guesses == torch.tensor(answer)).sum())
+
+
+def answer_text(model: Any, tokenizer: Any, prompt: list[int]) -> str:
+    """Greedy continuation of `prompt` as text."""
+    text: str = tokenizer.decode(greedy_answer(model, prompt), skip_special_tokens=True)
+    return text
+
+
+def measure_agent(model: Any, tokenizer: Any, show: bool) -> list[Figure]:
+    """Whether the listed calls are made, their results told, and the listed questions answered after a thought."""
+    listed, questions = listed_calls(), listed_questions()
+    calls, answers = (
+        [
+            answer_text(model, tokenizer, conversation_ids(tokenizer, item.messages()[:upto], tools=item.tools))
+            for item in listed
+        ]
+        for upto in (1, 3)
+    )
+    outputs = [answer_text(model, tokenizer, prompt_ids(tokenizer, item.question, thinking=True)) for item in questions]
+    thought = [
+        bool(reasoning) and contains_phrase(answer, item)
+        for (reasoning, answer), item in zip(map(thought_and_answer, outputs), questions, strict=True)
+    ]
+    if show:
+        for item, call, answer in zip(listed, calls, answers, strict=True):
+            right = item.is_made_by(call) and item.told in answer
+            print(f"{'right' if right else 'WRONG'}  {item.question}\n    call     {call!r}\n    answer   {answer}")
+        for item, output, ok in zip(questions, outputs, thought, strict=True):
+            print(f"{'right' if ok else 'WRONG'}  {item.question}\n    thought  {output!r}")
+    return [
+        *agent_figures(calls, answers, listed),
+        Figure("demo_thoughts_right", sum(thought), f"of_{len(questions)}", ">=", 16),
+    ]
 
 
 def folder_bytes(root: Path) -> int:
@@ -110,6 +148,7 @@ def measure(root: Path, show: bool = False) -> list[Figure]:
         Figure("demo_answers_right", sum(right), f"of_{len(questions)}", ">=", 16),
         Figure("demo_answers_ended", stopped, f"of_{len(questions)}", ">=", 16),
         Figure("demo_adapter_changes", changed, f"of_{len(questions)}", ">=", 16),
+        *measure_agent(model, tokenizer, show),
         Figure("demo_draft_agreement", round(100 * agreeing / total, 1), "%", ">=", 50),
         Figure("demo_model_parameters", sizes[0], "parameters", "<=", 3_200_000),
         Figure("demo_draft_parameters", sizes[1], "parameters", "<=", 400_000),

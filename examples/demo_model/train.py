@@ -5,7 +5,9 @@
     model/    chat model, Qwen2 architecture, about 3 million parameters, bf16
     draft/    model of the same tokenizer and a tenth of the size, for speculative decoding
     adapter/  PEFT LoRA adapter of model/: the same answers in a pirate's voice
-    eagle3/   EAGLE-3 head of model/, for speculative decoding; `--only eagle3` trains it alone, for the model there
+    eagle3/   EAGLE-3 head of model/, for speculative decoding
+
+`--only` trains one of them alone, for the model that is there.
 
 Everything is seeded: the same interpreter, torch and number of threads give the same files.
 """
@@ -17,7 +19,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from .calls import agent_conversations
 from .conversations import Example, Voice, conversations, padded, pirate, plain
 from .corpus import Fact, facts
 from .head import Head, frequent_tokens, head_loss, save_head
@@ -45,8 +48,10 @@ MODEL |= {"num_attention_heads": 8, "num_key_value_heads": 2}
 DRAFT = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3}
 DRAFT |= {"num_attention_heads": 2, "num_key_value_heads": 2}
 
-BATCH_TOKENS, ADAPTER_BATCH_TOKENS = 1024, 512
+BATCH_TOKENS, AGENT_BATCH_TOKENS, ADAPTER_BATCH_TOKENS = 1024, 2048, 512
 """Tokens of one step, padding included: few enough that a short training still takes several hundred steps."""
+
+STAGES = ["model", "draft", "adapter", "eagle3"]
 
 Report = Callable[[float, float], None]
 """Called after each step with the share done (0 to 1) and the running loss in nats per token."""
@@ -71,34 +76,51 @@ def build(shape: dict[str, int]) -> Qwen2ForCausalLM:
 
 
 def learn_words(knowledge: list[Fact], seed: int) -> Tokenizer:
-    """The tokenizer of this corpus: questions and answers, in both voices."""
+    """The tokenizer of this corpus: questions and answers, in both voices, and calls."""
     nothing = train_tokenizer([], 259)  # bytes only: enough to render conversations as text
     texts = [
         nothing.decode(example.ids)
         for number, voice in enumerate([plain, plain, plain, pirate])
         for example in conversations(knowledge, nothing, seed + number, voice)
     ]
+    for number in range(6):
+        texts += [nothing.decode(example.ids) for example in agent_conversations(knowledge, nothing, seed + number)]
     return train_tokenizer(texts, VOCAB_SIZE)
 
 
 def batches(
-    passes: int, knowledge: list[Fact], tokenizer: Tokenizer, seed: int, voice: Voice, tokens: int = BATCH_TOKENS
+    passes: int,
+    knowledge: list[Fact],
+    tokenizer: Tokenizer,
+    seed: int,
+    voice: Voice,
+    tokens: int = BATCH_TOKENS,
+    *,
+    agent: bool = False,
 ) -> list[list[Example]]:
-    """All batches of a training run: conversations of about equal length together, so that little is padded."""
+    """All batches of a training run: conversations of about equal length together, so that little is padded.
+
+    `agent`: with batches of calls and thoughts among them.
+    """
     rng = random.Random(seed)
     run: list[list[Example]] = []
     for number in range(passes):
-        examples = sorted(
-            conversations(knowledge, tokenizer, seed * 1000 + number, voice), key=lambda example: len(example.ids)
-        )
-        grouped: list[list[Example]] = [[]]
-        for example in examples:
-            if len(example.ids) * (len(grouped[-1]) + 1) > tokens:
-                grouped.append([])
-            grouped[-1].append(example)
+        grouped = _grouped(conversations(knowledge, tokenizer, seed * 1000 + number, voice), tokens)
+        if agent:
+            grouped += _grouped(agent_conversations(knowledge, tokenizer, seed * 1000 + number), AGENT_BATCH_TOKENS)
         rng.shuffle(grouped)
         run += grouped
     return run
+
+
+def _grouped(examples: Iterable[Example], tokens: int) -> list[list[Example]]:
+    """Batches of at most so many tokens, from the shortest conversation to the longest."""
+    grouped: list[list[Example]] = [[]]
+    for example in sorted(examples, key=lambda example: len(example.ids)):
+        if len(example.ids) * (len(grouped[-1]) + 1) > tokens:
+            grouped.append([])
+        grouped[-1].append(example)
+    return grouped
 
 
 def optimizers(model: torch.nn.Module, rate: float) -> list[torch.optim.Optimizer]:
@@ -152,6 +174,14 @@ def batch_loss(model: Any, batch: list[Example]) -> torch.Tensor:
     return cross_entropy(model.get_output_embeddings()(states[wanted]), ids[:, 1:][wanted])
 
 
+def trained(shape: dict[str, int], run: list[list[Example]], report: Report) -> Qwen2ForCausalLM:
+    """A model of this shape, trained from nothing; the same whatever was trained before it."""
+    torch.manual_seed(0)
+    model = build(shape)
+    fit(model, run, 1e-2, report)
+    return model
+
+
 def save(model: Qwen2ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write weights (bf16), configuration and tokenizer."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -167,6 +197,7 @@ def train_adapter(folder: Path, base: Path, run: list[list[Example]], report: Re
     """Train a LoRA adapter on the saved model and write it in PEFT layout (bf16)."""
     from peft import LoraConfig, get_peft_model
 
+    torch.manual_seed(0)
     model = Qwen2ForCausalLM.from_pretrained(base, dtype=torch.float32)
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     lora = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
@@ -195,16 +226,15 @@ def train_head(folder: Path, base: Path, run: list[list[Example]], report: Repor
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo model, its drafts and its adapter.")
     parser.add_argument("--output", type=Path, default=HERE, help="folder that gets model/, draft/, adapter/, eagle3/")
-    parser.add_argument("--only", choices=["eagle3"], help="train this alone, for the model that is there")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
-    parser.add_argument("--model-passes", type=int, default=22)
+    parser.add_argument("--only", choices=STAGES, help="train this alone, for the model that is there")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    parser.add_argument("--model-passes", type=int, default=26)
     parser.add_argument("--draft-passes", type=int, default=12)
     parser.add_argument("--adapter-passes", type=int, default=12)
     parser.add_argument("--head-passes", type=int, default=16)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     disable_progress_bar()  # ours is enough
-    torch.manual_seed(0)
     started = time.monotonic()
     console = Console()
     columns = (TextColumn("{task.description:<10}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
@@ -216,23 +246,23 @@ def main() -> None:
 
         knowledge = facts()
         base = options.output / "model"
-        if options.only is None:
+        wanted = STAGES if options.only is None else [options.only]
+        if "model" in wanted or "draft" in wanted:
             tokenizer = learn_words(knowledge, seed=1)
-
-            model = build(MODEL)
-            fit(model, batches(options.model_passes, knowledge, tokenizer, 2, plain), 1e-2, stage("model"))
-            save(model, tokenizer, base)
-
-            draft = build(DRAFT)
-            fit(draft, batches(options.draft_passes, knowledge, tokenizer, 3, plain), 1e-2, stage("draft"))
-            save(draft, tokenizer, options.output / "draft")
-
+        else:
+            tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+        if "model" in wanted:
+            run = batches(options.model_passes, knowledge, tokenizer, 2, plain, agent=True)
+            save(trained(MODEL, run, stage("model")), tokenizer, base)
+        if "draft" in wanted:
+            run = batches(options.draft_passes, knowledge, tokenizer, 3, plain)
+            save(trained(DRAFT, run, stage("draft")), tokenizer, options.output / "draft")
+        if "adapter" in wanted:
             run = batches(options.adapter_passes, knowledge, tokenizer, 4, pirate, ADAPTER_BATCH_TOKENS)
             train_adapter(options.output / "adapter", base, run, stage("adapter"))
-
-        tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
-        run = batches(options.head_passes, knowledge, tokenizer, 5, plain)
-        train_head(options.output / "eagle3", base, run, stage("eagle3"))
+        if "eagle3" in wanted:
+            run = batches(options.head_passes, knowledge, tokenizer, 5, plain)
+            train_head(options.output / "eagle3", base, run, stage("eagle3"))
     console.print(f"{len(knowledge)} facts, {time.monotonic() - started:.0f} s, written to {options.output}")
 
 

@@ -1,4 +1,4 @@
-"""The demo model's chat template: plain ChatML without tools, tools in the Hermes form."""
+"""The demo model's chat template: plain ChatML without tools, tools in the Hermes form, reasoning on demand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from examples.demo_model.template import CHAT_TEMPLATE
 from transformers import AutoTokenizer
 
 from blade_llm.text.chat_template import ChatTemplate
+from blade_llm.text.reasoning import QWEN3, detect_reasoning_parser
 from blade_llm.text.tool_parsers import HERMES, detect_tool_parser
 
 TEMPLATE = ChatTemplate(CHAT_TEMPLATE, {})
@@ -32,7 +33,7 @@ def test_without_tools_a_conversation_is_plain_chatml(prompt: bool) -> None:
     ]  # fmt: skip
     expected = "".join(f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in messages)
     expected += "<|im_start|>assistant\n" * prompt
-    for arguments in ({}, {"tools": []}):
+    for arguments in ({}, {"tools": []}, {"enable_thinking": False}):
         assert TEMPLATE.render(messages, add_generation_prompt=prompt, arguments=arguments) == expected
 
 
@@ -66,10 +67,23 @@ def test_arguments_that_are_no_json_stay_as_they_are() -> None:
     )
 
 
-def test_the_parser_is_found_by_the_template_and_transformers_renders_the_same() -> None:
+def test_thinking_is_opened_by_the_prompt_and_kept_for_this_question_only() -> None:
+    plain, thinking = TEMPLATE.render([USER]), TEMPLATE.render([USER], arguments={"enable_thinking": True})
+    assert thinking == plain + "<think>\n"
+    thought = message("assistant", "", tool_calls=[CALL], reasoning_content="The user asks.")
+    turns = [USER, thought, message("tool", "It counts.")]
+    assert f"assistant\n<think>\nThe user asks.\n</think>\n\n{WRITTEN}" in TEMPLATE.render(turns)
+    assert "The user asks." not in TEMPLATE.render([*turns, USER])
+
+
+def test_both_parsers_are_found_by_the_template_and_transformers_renders_the_same() -> None:
     assert detect_tool_parser(CHAT_TEMPLATE) is HERMES
+    assert detect_reasoning_parser(CHAT_TEMPLATE) is QWEN3
     tokenizer = AutoTokenizer.from_pretrained(measure.HERE / "model")
     assert tokenizer.chat_template == CHAT_TEMPLATE
     messages = [message("system", "Be short."), USER, message("assistant", "", tool_calls=[CALL]), message("tool", "ä")]
-    theirs = tokenizer.apply_chat_template(messages, tools=[TOOL], tokenize=False, add_generation_prompt=True)
-    assert theirs == TEMPLATE.render(messages, arguments={"tools": [TOOL]})
+    options: dict[str, Any] = {"enable_thinking": True}
+    theirs = tokenizer.apply_chat_template(
+        messages, tools=[TOOL], tokenize=False, add_generation_prompt=True, **options
+    )
+    assert theirs == TEMPLATE.render(messages, arguments={"tools": [TOOL], **options})

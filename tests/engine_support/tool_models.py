@@ -51,6 +51,11 @@ QWEN3 = (
 """Tools and reasoning that the output begins by itself."""
 THINKING = _HERMES_TOOLS + _THINKING_MESSAGES + "{{- '<think>\\n' }}{%- endif %}"
 """The same begun by the prompt."""
+OPENED = (
+    THINKING.replace("{{- '<think>", "{% if enable_thinking %}{{- '<think>").removesuffix("{%- endif %}")
+    + 2 * "{%- endif %}"
+)
+"""The same begun by the prompt where the request wants it, and by nothing else."""
 LLAMA3 = """\
 {%- if not tools is defined %}{% set tools = none %}{% endif %}
 {%- for message in messages %}

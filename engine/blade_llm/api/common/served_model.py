@@ -6,7 +6,7 @@ Imports nothing heavy, so that a server can read it before the engine process st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from blade_llm.api.common.pooling import Pooling, find_pooling, require_causal
 from blade_llm.config import Task
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.text.chat_template import RESERVED, ChatTemplate, load_chat_template
-from blade_llm.text.errors import TokenizerFilesError
+from blade_llm.text.errors import ChatTemplateError, TokenizerFilesError
 from blade_llm.text.json_files import read_json_object
 from blade_llm.text.reasoning import REASONING_PARSERS, ReasoningForm, detect_reasoning_parser
 from blade_llm.text.tokenizer import Tokenizer
@@ -122,10 +122,23 @@ def load_served_model(source: ModelSource) -> ServedModel:
         task=source.task,
         pooling=_pooling(source),
         call_form=None if call_form is None else as_taught(call_form, text),
-        reasoning_form=_named(
-            "--reasoning_parser", source.reasoning_parser, REASONING_PARSERS, detect_reasoning_parser(text)
-        ),
+        reasoning_form=_reasoning_form(source.reasoning_parser, template),
     )
+
+
+def _reasoning_form(name: str | None, template: ChatTemplate | None) -> ReasoningForm | None:
+    detected = None if template is None else detect_reasoning_parser(template.source)
+    form = _named("--reasoning_parser", name, REASONING_PARSERS, detected)
+    if form is None or template is None:
+        return form
+    try:
+        thinking, plain = (
+            template.render([{"role": "user", "content": "?"}], arguments={"enable_thinking": on, "thinking": on})
+            for on in (True, False)
+        )
+    except ChatTemplateError:  # it wants other conversations
+        return form
+    return replace(form, opened=form.opened_by(thinking, plain))
 
 
 def _pooling(source: ModelSource) -> Pooling:

@@ -18,6 +18,7 @@ from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.guided.validation import Validator
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.text.output_parser import OutputParsing
+from blade_llm.text.reasoning import ReasoningForm
 from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.text.tool_parsers import TOOL_PARSERS
 
@@ -58,7 +59,8 @@ def output_parsing(model: ServedModel, use: ToolUse | None, prompt: str, generat
 
     None: the outputs' text is all content.
     """
-    if use is None and model.reasoning_form is None:
+    reasoning = _reasoning(model, prompt, generated)
+    if use is None and reasoning is None:
         return None
     return OutputParsing(
         calls=None if use is None else model.call_form,
@@ -67,9 +69,17 @@ def output_parsing(model: ServedModel, use: ToolUse | None, prompt: str, generat
         parameters={} if use is None else {function.name: function.parameters for function in use.functions},
         named=use is not None and use.mode == "named",
         forced=use is not None and use.mode != "auto",
-        reasoning=model.reasoning_form,
-        inside=model.reasoning_form is not None and model.reasoning_form.begins_inside(prompt, generated),
+        reasoning=reasoning,
+        inside=reasoning is not None and reasoning.begins_inside(prompt, generated),
     )
+
+
+def _reasoning(model: ServedModel, prompt: str, generated: str) -> ReasoningForm | None:
+    """How the output for ``prompt`` marks its reasoning; None: it does not think."""
+    form = model.reasoning_form
+    if form is None or not form.opened or form.begins_inside(prompt, generated):
+        return form
+    return form if any(marker in generated for marker in form.markers) else None
 
 
 async def guided(

@@ -23,6 +23,17 @@ class ReasoningForm:
     """Between the end and the content, as the model is taught to write it."""
     always: bool = False
     """Outputs begin inside, also where neither prompt nor output says so."""
+    opened: bool = False
+    """Only prompts that end with ``begin`` have outputs that think."""
+
+    def opened_by(self, thinking: str, plain: str) -> bool:
+        """Whether prompts say by ``begin`` at their end that the output is to think, and by nothing that it is not.
+
+        Args:
+            thinking: a prompt whose output is to think.
+            plain: the same prompt where it is not.
+        """
+        return self.begins_inside(thinking) and not any(marker in plain for marker in self.markers)
 
     @property
     def markers(self) -> tuple[str, str]:
