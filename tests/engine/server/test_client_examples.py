@@ -13,10 +13,13 @@ from engine_support.server_process import ServerProcess, running_server
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 PROGRAMS = {
-    "first_agent": ("openai", ['calls lookup({"name": "len"})', "The built-in len() returns the number of items in a container."]),
-    "openai_tools": ("openai", ["with_chat", "with_responses", "calls lookup("]),
-    "openai_structured": ("openai", ["chat, pydantic    name=", "responses         name=", "guided_regex"]),
-    "anthropic_agent": ("anthropic", ["sorted", "calls lookup(", "tokens in the prompt", "stop_reason=end_turn"]),
+    "first_agent": (
+        "core",
+        ['calls lookup({"name": "len"})', "The built-in len() returns the number of items in a container."],
+    ),
+    "openai_tools": ("core", ["with_chat", "with_responses", "calls lookup("]),
+    "openai_structured": ("core", ["chat, pydantic    name=", "responses         name=", "guided_regex"]),
+    "anthropic_agent": ("core", ["sorted", "calls lookup(", "tokens in the prompt", "stop_reason=end_turn"]),
     "langchain_chat": (
         "frameworks",
         [
