@@ -77,7 +77,7 @@ IMPOSSIBLE: Final = (
     Reason(None, rf"Response with id {_ANY} not found\.", status=404),
     Reason("after", r"after must be the id of one of the items"),
     Reason(None, rf"Only a response that was created with background set to true can be cancelled, {_ANY}"),
-    Reason("tools", rf"tools{_PLACE}(\.function)?\.parameters: regular expression: {_ANY}"),
+    Reason("tools", rf"tools(\.\d+)+(\.function)?\.parameters: regular expression: {_ANY}"),
     Reason(
         "model", rf"The model `{_ANY}` does not exist or you do not have access to it; {_ANY}", "model_not_found", 404
     ),
