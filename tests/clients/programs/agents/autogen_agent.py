@@ -28,8 +28,10 @@ from autogen_core.models import (
     UserMessage,
 )
 from autogen_core.tools import FunctionTool
+from autogen_ext.agents.openai import OpenAIAgent
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from case import API_KEY, BASE_URL, MODEL, client
+from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 CLIENT = client("AutoGen", "autogen-agentchat")
@@ -158,6 +160,20 @@ async def team() -> str:
     assert said == {name: texts[name] for name in said}, events
     assert "number of items" in said["first"], events
     return said["second"]
+
+
+@CLIENT.case("responses")
+async def responses() -> str:
+    """Its agent of the responses, whose second turn names the first by id."""
+    async with AsyncOpenAI(base_url=BASE_URL, api_key=API_KEY) as openai:
+        helper = OpenAIAgent(
+            "helper", "answers", openai, MODEL, "You know Python.", temperature=0, max_output_tokens=60
+        )
+        said = [await helper.run(task=f"What does {name} do?") for name in ("len", "abs")]
+    texts = [each.messages[-1].content for each in said]
+    assert "number of items" in texts[0], texts
+    assert "absolute value" in texts[1], texts
+    return texts[1]
 
 
 CLIENT.main()

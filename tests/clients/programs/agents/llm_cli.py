@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from case import BASE_URL, MODEL, client
 
-FOLDER = Path(tempfile.mkdtemp(prefix="llm-"))
-os.environ["LLM_USER_PATH"] = str(FOLDER)  # before it is imported: the folder of its settings, logs and models
+FOLDER = tempfile.TemporaryDirectory(prefix="llm-")
+os.environ["LLM_USER_PATH"] = FOLDER.name  # before it is imported: the folder of its settings, logs and models
 
 import llm  # noqa: E402
 from pydantic import BaseModel  # noqa: E402
@@ -34,7 +34,7 @@ MODELS = f"""
 - model_id: responses{ENTRY}  responses: true
 - model_id: completion{ENTRY}  completion: true
 """
-(FOLDER / "extra-openai-models.yaml").write_text(MODELS)
+Path(FOLDER.name, "extra-openai-models.yaml").write_text(MODELS)
 OPTIONS: dict[str, Any] = {"temperature": 0, "max_tokens": 60}
 
 

@@ -18,7 +18,7 @@ from case import API_KEY, BASE_URL, MODEL, client
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 from semantic_kernel import Kernel
-from semantic_kernel.agents import ChatCompletionAgent
+from semantic_kernel.agents import ChatCompletionAgent, OpenAIResponsesAgent
 from semantic_kernel.connectors.ai.function_choice_behavior import FunctionChoiceBehavior
 from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion, OpenAIChatPromptExecutionSettings
 from semantic_kernel.contents import ChatHistory, FunctionCallContent, FunctionResultContent
@@ -150,6 +150,20 @@ async def agent() -> str:
     assert "number of items" in str(found.content), (found, followed)
     assert "absolute value" in str(followed.content), (found, followed)
     return str(followed.content)
+
+
+@CLIENT.case("responses, stream")
+async def responses() -> str:
+    """An agent of the responses, whose conversation the server keeps."""
+    async with AsyncOpenAI(base_url=BASE_URL, api_key=API_KEY) as openai:
+        helper = OpenAIResponsesAgent(ai_model_id=MODEL, client=openai, name="Helper", instructions="You know Python.")
+        found = await helper.get_response(messages="What does len do?")
+        parts = [part async for part in helper.invoke_stream(messages="What does abs do?", thread=found.thread)]
+    joined = "".join(str(part.content) for part in parts)
+    assert "number of items" in str(found.content), found
+    assert "absolute value" in joined, joined
+    assert found.thread.id.startswith("resp_"), found.thread
+    return joined
 
 
 CLIENT.main()
