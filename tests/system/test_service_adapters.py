@@ -115,12 +115,13 @@ def _lora_adapter(folder: Path, name: str, adapter: dict[str, Any], **spec: Any)
 
 def _answer(running: Loop, model: str) -> str:
     """What the router's port answers for ``model``, once it knows which engines have it."""
-    url = f"http://127.0.0.1:{running.port}/v1/completions"
-    body = {"model": model, "prompt": "What does len do?", "max_tokens": 4, "temperature": 0}
+    url = f"http://127.0.0.1:{running.port}/v1/chat/completions"
+    messages = [{"role": "user", "content": "What does len do?"}]
+    body = {"model": model, "messages": messages, "max_tokens": 4, "temperature": 0}
     deadline = time.monotonic() + 20
     while (response := httpx.post(url, json=body, timeout=20)).status_code != 200:
         assert time.monotonic() < deadline, response.text
         assert response.json()["error"]["code"] == "adapter_not_loaded", "a declared adapter is no unknown model"
         time.sleep(0.2)
-    text: str = response.json()["choices"][0]["text"]
+    text: str = response.json()["choices"][0]["message"]["content"]
     return text
