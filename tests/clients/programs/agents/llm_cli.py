@@ -45,8 +45,8 @@ class Verdict(BaseModel):
     kind: Literal["function", "class"]
 
 
-def look_up(name: str) -> str:
-    """Look a builtin of Python up."""
+def lookup(name: str) -> str:
+    """Look up a built-in function in Python's documentation."""
     return f"{name} was looked up"
 
 
@@ -90,11 +90,11 @@ def structured() -> str:
 
 def chained(model: llm.Model) -> str:
     """An answer of a chain of prompts, in which each call of a tool is executed and answered."""
-    chain = model.chain("What does len do? Look it up.", tools=[look_up], options=OPTIONS)
+    chain = model.chain("What does len do? Look it up.", tools=[lookup], options=OPTIONS)
     text = chain.text()
     calls = [call for response in chain._responses for call in response.tool_calls()]
     assert text, chain
-    assert {call.name for call in calls} <= {"look_up"}, chain
+    assert [(call.name, call.arguments) for call in calls] == [("lookup", {"name": "len"})], calls
     return f"{[call.arguments for call in calls]} → {text}"
 
 

@@ -128,11 +128,11 @@ async def messages() -> str:
 def text_completion() -> str:
     answer = litellm.text_completion(
         model=f"text-completion-openai/{MODEL}",
-        prompt="The built-in len() returns",
+        prompt="<|im_start|>user\nWhat does len do?<|im_end|>\n<|im_start|>assistant\n",
         api_base=BASE_URL,
         api_key=API_KEY,
         temperature=0,
-        max_tokens=12,
+        max_tokens=20,
     )
     assert "number of items" in answer.choices[0].text
     return answer.choices[0].text

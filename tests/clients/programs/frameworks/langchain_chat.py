@@ -126,9 +126,12 @@ def structured() -> str:
 
 @CLIENT.case("structured, json_mode")
 def json_mode() -> str:
-    """Any object is an answer. A model of this size ends none by itself, so the brace that does is made likely."""
-    brace = httpx.post(f"{ROOT_URL}/tokenize", json={"model": MODEL, "prompt": "}"}).json()["tokens"]
-    llm = chat(logit_bias=dict.fromkeys(brace, 30))
+    """Any object is an answer. A model of this size ends none by itself, so what ends strings and objects is made likely."""
+    bias = {}
+    for text, likelier in (('"', 100), ("}", 60)):
+        (token,) = httpx.post(f"{ROOT_URL}/tokenize", json={"model": MODEL, "prompt": text}).json()["tokens"]
+        bias[token] = likelier
+    llm = chat(logit_bias=bias)
     found = llm.with_structured_output(None, method="json_mode", include_raw=True).invoke("What does len do? Use JSON.")
     assert isinstance(found["parsed"], dict), found
     assert found["parsing_error"] is None, found

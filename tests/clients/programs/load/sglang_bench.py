@@ -18,7 +18,7 @@ from case import BASE_URL, MODEL, ROOT_URL, client
 
 CLIENT = client("SGLang bench_serving (its protocol)", "aiohttp")
 PROMPT = "What does len do?"
-REQUESTS, OUTPUT = 6, 24
+REQUESTS, OUTPUT = 6, 64
 EXTRA = {"top_k": 5, "min_p": 0.0}
 """As `--extra-request-body`."""
 

@@ -18,7 +18,7 @@ from case import BASE_URL, MODEL, ROOT_URL, client
 
 CLIENT = client("vllm bench serve (its protocol)", "aiohttp")
 PROMPT = "Python has lists, tuples, sets and dictionaries. What does len do with each of them?"
-REQUESTS, OUTPUT = 6, 24
+REQUESTS, OUTPUT = 6, 64
 
 
 @dataclass
