@@ -126,7 +126,7 @@ def structured() -> str:
 
 @CLIENT.case("structured, json_mode")
 def json_mode() -> str:
-    """Any object is an answer. A model of this size ends none by itself, so what ends strings and objects is made likely."""
+    """Any object is an answer. This model ends none by itself: what ends strings and objects is made likely."""
     bias = {}
     for text, likelier in (('"', 100), ("}", 60)):
         (token,) = httpx.post(f"{ROOT_URL}/tokenize", json={"model": MODEL, "prompt": text}).json()["tokens"]
