@@ -43,8 +43,8 @@ def table(found: Iterable[Outcome]) -> str:
         ordered, key=lambda each: (each.client, each.version, each.program)
     ):
         cases = list(group)
-        passed = ", ".join(each.case for each in cases if not each.error)
-        failed = ", ".join(each.case for each in cases if each.error)
+        passed = "; ".join(each.case for each in cases if not each.error)
+        failed = "; ".join(each.case for each in cases if each.error)
         path = f"../tests/clients/{program}"
         lines.append(f"| {client} | {version} | {passed} | {failed or 'none'} | [{Path(program).name}]({path}) |\n")
     return "".join(lines)

@@ -65,7 +65,9 @@ def basic() -> str:
     assert "number of items" in done.stdout, done.stdout
     assert "input" in done.stderr, done.stderr  # "Token usage: … input, … output"
     assert "output" in done.stderr, done.stderr
-    followed = command("-c", "What does abs do?")  # of the same conversation, which its log keeps
+    followed = command(
+        "-c", "-o", "temperature", "0", "What does abs do?"
+    )  # of the same conversation, which its log keeps
     assert "absolute value" in followed.stdout, followed.stdout
     return followed.stdout.strip()
 
