@@ -120,7 +120,7 @@ class Catalog:
         """
         stored = request.path.startswith(BELOW_RESPONSES) and request.path not in GOING_ON
         if request.method != "POST" or stored:  # e.g. to cancel one
-            tag = tag_in(request.response_id)
+            tag = self._endpoints.moved_responses.tag_of(request.response_id) or tag_in(request.response_id)
             found = (each.config.service for each in self._endpoints.all if tag and each.response_tag == tag)
             return Target(next(found, self.services[0]))
         message = "you must provide a model parameter: this router serves several models"

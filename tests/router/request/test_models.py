@@ -85,6 +85,18 @@ def test_a_request_without_a_model_bypasses_no_limit_of_several(fields: dict[str
     assert catalog.nameless(request("/v1/responses/resp_1/cancel")) == Target("")
 
 
+def test_of_several_services_a_stored_response_is_at_that_of_the_engine_that_keeps_it() -> None:
+    known = endpoints("a", "b", "b")
+    catalog = Catalog(known)
+    response = f"resp_{known.all[1].response_tag}_{'0' * 32}"
+    stored = request(f"/v1/responses/{response}/cancel")
+    assert catalog.nameless(stored) == Target("b")
+    gone, moved = f"resp_{'0' * 8}_{'0' * 32}", known.all[2].response_tag
+    assert catalog.nameless(request(f"/v1/responses/{gone}/cancel")) == Target("a")
+    known.moved_responses.note(gone, moved)
+    assert catalog.nameless(request(f"/v1/responses/{gone}/cancel")) == Target("b")
+
+
 @pytest.mark.parametrize(
     "path",
     [
