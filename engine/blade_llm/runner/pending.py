@@ -86,6 +86,7 @@ class Drafts:
             tree, _ = self.trees[index]
             of_window = iter(rows[1 + tree.num_guesses :])
             window = [rows[0] if end < 0 else next(of_window) for end in tree.window_ends]
+            window = [max(token, 0) for token in window]  # a mark is no token to go on with, and others are as good
             found[index] = TreeResult(paths[index], window)
         return found
 

@@ -86,6 +86,26 @@ def test_sizes(tmp_path: Path, window: int, gram: int, guesses: int) -> None:
     assert most > (window - 1 if window > 1 else 0)
 
 
+def test_a_window_where_nothing_is_left_to_sample(tmp_path: Path) -> None:
+    """It guesses on with some token, as what the output itself has goes on."""
+    save_model(tmp_path, "qwen2")
+    dead_end = ((61, 60), (61, 61), (61, 62))
+    sampling = SamplingParams(
+        max_tokens=20,
+        temperature=0.0,
+        ignore_eos=True,
+        allowed_token_ids=(60, 61, 62),
+        bad_words_token_ids=dead_end,
+        logit_bias={60: 100.0},
+    )
+    request = GenerateRequest(request_id="r", prompt_token_ids=[61] * 20 + [5], sampling=sampling)
+    settings: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 200}
+    core = core_for(engine_config(tmp_path, speculative=look_ahead(), **settings), step_seconds=free_drafts())
+    plans = plans_of(core)
+    assert run(core, [request], stagger=1)["r"].tokens == [60] * 20
+    assert any(plan.has_trees for plan in plans)
+
+
 def test_no_token_differs_in_bf16_where_steps_are_deterministic(tmp_path: Path) -> None:
     save_model(tmp_path, "qwen2", torch.bfloat16)
     settings: dict[str, Any] = {"max_num_seqs": 8, "max_model_len": 200, "dtype": "bfloat16", "deterministic": True}
