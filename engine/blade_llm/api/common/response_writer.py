@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.response_store import ResponseStore
 
 MOST_PENDING: Final = 128
@@ -50,11 +51,15 @@ class ResponseWriter:
             self._lose(name, str(error))
 
     async def delete(self, name: str) -> None:
-        """Keep it no more. Returns when its file is gone."""
+        """Keep it no more. Returns when its file is gone, or will be once the disk goes on. Raises :class:`ApiError`
+        503 where it stays, as too much waits for the disk."""
         try:
             await self._do(lambda: self._store.delete(name))
-        except (TimeoutError, _BusyError) as error:
-            _log.warning("the response %s is not deleted yet: %s", name, error)
+        except TimeoutError:
+            _log.warning("the response %s is not deleted yet: the disk has not done it in %g s", name, LONGEST_WAIT_S)
+        except _BusyError as error:
+            message = f"the response {name} is not deleted: {error}; try again shortly"
+            raise ApiError(503, message, kind="overloaded_error", code="busy", headers={"retry-after": "1"}) from None
 
     def close(self) -> None:
         """Let the thread end, with what waits for it undone."""

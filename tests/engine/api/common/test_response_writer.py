@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blade_llm.api.common import response_writer
+from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
 from blade_llm.api.common.response_writer import ResponseWriter
 
@@ -152,13 +153,18 @@ def test_a_disk_that_hangs(
         assert losses.count == 5
         assert caplog.text.count("3 others wait for the disk") == 2
         assert caplog.text.count("within 0.05 s") == 3
-        await writer.delete(_name(0))
-        assert "is not deleted yet" in caplog.text
+        with pytest.raises(ApiError, match="is not deleted: 3 others wait for the disk") as caught:
+            await writer.delete(_name(0))
+        assert (caught.value.status, caught.value.detail.code) == (503, "busy")
         disk.open.set()
         monkeypatch.setattr(response_writer, "LONGEST_WAIT_S", 60.0)
         await asyncio.to_thread(disk.wait_for, 3)
         await writer.put(_name(9), lambda: b"y")
         assert disk.get(_name(9)) == b"y"
+        disk.open.clear()
+        monkeypatch.setattr(response_writer, "LONGEST_WAIT_S", 0.05)
+        await writer.delete(_name(9))
+        assert f"the response {_name(9)} is not deleted yet" in caplog.text
 
     play(disk, losses, body)
     assert losses.count == 5
