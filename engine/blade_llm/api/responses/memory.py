@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 import secrets
@@ -60,23 +59,24 @@ def response_id(request: Request, resumable: Resumable | None) -> str:
 
 
 class Keeping:
-    """Keeps a response once it has ended; ``what`` makes of its final form what is kept, None: it is not kept."""
+    """Keeps a response once it has ended. ``what`` makes of its final form what is kept, in another thread, as the
+    request may be of many items; None: it is not kept."""
 
-    def __init__(self, context: ServerContext, what: Callable[[dict[str, Any]], Kept | None]) -> None:
+    def __init__(self, context: ServerContext, what: Callable[[dict[str, Any]], Kept] | None) -> None:
         self._context = context
         self._what = what
-        self._kept: Kept | None = None
+        self._body: dict[str, Any] | None = None
 
     def ended(self, body: dict[str, Any]) -> None:
         """Take its final form."""
-        self._kept = self._what(body)
+        self._body = body
 
     async def settled(self) -> None:
         """Returns when it is kept, if it has ended, or cannot be: see
         :class:`~blade_llm.api.common.response_writer.ResponseWriter`."""
-        if (kept := self._kept) is not None:
-            name = kept.response["id"]
-            await self._context.response_writer.put(name, functools.partial(msgspec.json.encode, kept))
+        what, body = self._what, self._body
+        if what is not None and body is not None:
+            await self._context.response_writer.put(body["id"], lambda: msgspec.json.encode(what(body)))
 
 
 def find(context: ServerContext, name: str, owner: str) -> Kept | None:

@@ -114,15 +114,13 @@ async def create(context: ServerContext, request: Request) -> Response:
     name = response_id(request, stream)
     envelope = Envelope(name, model, fields, prompt.sampling, created, stored=stored)
 
-    def what(body: dict[str, Any]) -> Kept | None:
-        # One that another engine began has its mark: without a router that knows, nobody would look for it here.
-        resumed: ResumeRequest | None = request.scope.get(RESUMED)
-        if not stored or (resumed is not None and resumed.owner is None):
-            return None
+    # One that another engine began has its mark: without a router that knows, nobody would look for it here.
+    resumed: ResumeRequest | None = request.scope.get(RESUMED)
+
+    def what(body: dict[str, Any]) -> Kept:
         return Kept(owner=owner, previous=fields.previous_response_id, input=own_items(fields.input), response=body)
 
-    keeping = Keeping(context, what)
-
+    keeping = Keeping(context, what if stored and (resumed is None or resumed.owner is not None) else None)
     parsing = prompt.parsing or OutputParsing()
     output = Output(
         item_number(name),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
-from blade_llm.api.responses.memory import Kept, earlier_items
+from blade_llm.api.common.response_writer import ResponseWriter
+from blade_llm.api.responses.memory import Keeping, Kept, earlier_items, find, own_items
 
 
 def _context(folder: Path, limit: int) -> Any:
@@ -34,3 +37,27 @@ def test_a_conversation_of_many_turns_has_a_limit(tmp_path: Path) -> None:
     assert (caught.value.status, caught.value.detail.param) == (400, "previous_response_id")
     with pytest.raises(ApiError, match="not found"):
         earlier_items(context, names[2], "another")
+
+
+def test_what_is_kept_is_made_off_the_event_loop(tmp_path: Path) -> None:
+    context = _context(tmp_path, 900)
+    context.response_writer = ResponseWriter(context.responses, lambda: None)
+    name, threads = f"resp_{1:032x}", list[int]()
+
+    def what(body: dict[str, Any]) -> Kept:
+        threads.append(threading.get_ident())
+        return Kept(owner="me", previous=None, input=own_items("hello"), response=body)
+
+    async def main(keeping: Keeping, *bodies: dict[str, Any]) -> None:
+        for body in bodies:
+            keeping.ended(body)
+        await keeping.settled()
+
+    asyncio.run(main(Keeping(context, what)))  # it has not ended
+    asyncio.run(main(Keeping(context, None), {"id": name, "output": []}))  # nobody wants it
+    assert find(context, name, "me") is None
+    asyncio.run(main(Keeping(context, what), {"id": name, "output": []}))
+    assert find(context, name, "me") is not None
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+    context.response_writer.close()
