@@ -156,7 +156,7 @@ class GuidedDecodingManager:
                 elif mask.any() or grammar.finished:
                     request.output_complete = True
                 else:
-                    ended.append(self._scheduler.end(request, structure_error("the grammar allows no token here")))
+                    ended.append(self._scheduler.end(request, structure_error(_nothing_left(request))))
             except ValueError as error:
                 ended.append(self._scheduler.end(request, structure_error(str(error))))
         return (TokenMasks(rows, self._masks[: len(rows)]) if rows else None), ended
@@ -218,6 +218,15 @@ def _can_go_on(request: Request, mask: np.ndarray, known: int | None = None) -> 
         if token // 32 < len(bits):
             bits[token // 32] &= ~np.uint32(1 << (token % 32))
     return bool(bits.any())
+
+
+def _nothing_left(request: Request) -> str:
+    """Why no token can come, though the output is not complete."""
+    sampling = request.sampling
+    if sampling.allowed_token_ids is None and not sampling.bad_words_token_ids:
+        return "the grammar allows no token here"
+    field = "bad_words" if sampling.allowed_token_ids is None else "allowed_token_ids"
+    return f"of the tokens that the grammar allows here, {field} leaves none; allow more tokens"
 
 
 def _refused(message: str) -> RequestRefusedError:

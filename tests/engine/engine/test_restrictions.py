@@ -143,6 +143,7 @@ def test_a_grammar_without_an_allowed_token(core: EngineCore) -> None:
     error = found["r"][-1].error
     assert error is not None
     assert error.kind == "invalid_structure"
+    assert "allowed_token_ids leaves none" in str(error)
 
 
 def test_forced_tokens_stop_before_what_is_forbidden() -> None:
