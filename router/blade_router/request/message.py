@@ -1,7 +1,5 @@
 """The messages of a conversation, as far as their text goes."""
 
-from typing import Any
-
 import msgspec
 
 ABSENT = msgspec.Raw(b"")
@@ -31,6 +29,6 @@ class Part(msgspec.Struct, frozen=True):
 class ItemId(msgspec.Struct, frozen=True):
     """An item of a response's ``input``, as far as it may name another one."""
 
-    type: Any = None
-    id: Any = None
-    role: Any = None
+    type: msgspec.Raw = ABSENT
+    id: msgspec.Raw = ABSENT
+    role: msgspec.Raw = ABSENT

@@ -6,6 +6,7 @@ each one finds the endpoint again, also after a restart, as long as the endpoint
 
 import hashlib
 import re
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -17,9 +18,14 @@ BELOW_RESPONSES: Final = paths.RESPONSES + "/"
 GOING_ON: Final = frozenset((paths.RESPONSES, paths.INPUT_TOKENS))
 """Paths whose bodies may name the response that they go on from."""
 _TAGGED: Final = re.compile(r"resp_([0-9a-f]{8})_[0-9a-f]{32}")
-_ITEM: Final = re.compile(r"(?:msg|rs|fc|ctc)_([0-9a-f]{8}_[0-9a-f]{32})_\d{1,9}")
+MOST_ITEMS: Final = 16 << 10
+"""Items of a list that are read: each becomes an object, which holds other requests up."""
+_ITEM: Final = re.compile(rb'"(?:msg|rs|fc|ctc)_([0-9a-f]{8}_[0-9a-f]{32})_\d{1,9}"')
 """An output item, whose id is made of its response's."""
-_REFERENCE: Final = "item_reference"
+_BETWEEN: Final = re.compile(rb"\}\s*+,\s*+\{")
+"""There are as many between objects at least, also where some are inside of others or of texts."""
+_REFERENCE: Final = (b"", b"null", b'""', b'"item_reference"')
+"""Types of an item that stands for another one: it may be left out."""
 
 
 _items = msgspec.json.Decoder(list[ItemId]).decode
@@ -47,13 +53,15 @@ def response_of(path: str, previous: str | None, items: msgspec.Raw = ABSENT) ->
 
 
 def _referenced(items: msgspec.Raw) -> str:
-    """The response with the last item that is referred to: where an engine keeps that one, it keeps the others too."""
+    """The response with the last item that is referred to: where an engine keeps that one, it keeps the others too.
+    Empty for more items than are read."""
+    if next(islice(_BETWEEN.finditer(items), MOST_ITEMS, None), None) is not None:
+        return ""
     try:
         found = _items(items)
     except (msgspec.DecodeError, RecursionError):  # a text, or nothing that an engine takes
         return ""
     for item in reversed(found):
-        refers = (item.type or _REFERENCE) == _REFERENCE and item.role is None and isinstance(item.id, str)
-        if refers and (match := _ITEM.fullmatch(item.id)):
-            return f"resp_{match[1]}"
+        if item.id and not item.role and bytes(item.type) in _REFERENCE and (match := _ITEM.fullmatch(item.id)):
+            return f"resp_{match[1].decode()}"
     return ""
