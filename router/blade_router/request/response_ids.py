@@ -1,7 +1,8 @@
 """Which engine keeps a response: its id begins with the tag of the endpoint that made it.
 
 The router sends the tag with the request, and the engine puts it into the id. So no router has to remember anything:
-each one finds the endpoint again, also after a restart, as long as the endpoint has its name.
+each one finds the endpoint again, also after a restart, as long as the endpoint has its name. Only where a stream was
+resumed is it another one: see :mod:`blade_router.endpoints.moved_responses`.
 """
 
 import hashlib
