@@ -18,7 +18,7 @@ from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.prompt_tokens import completion_prompts, infill_prompts, truncated
 from blade_llm.api.generation.requests import CompletionRequest
 from blade_llm.api.generation.resumable import resumable, seeded
-from blade_llm.api.generation.sampling import bad_word_sequences, check_length, sampling_params
+from blade_llm.api.generation.sampling import bad_word_sequences, check_allowed_tokens, check_length, sampling_params
 from blade_llm.api.generation.search import search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
 from blade_llm.api.tools.grammar import tag_writer
@@ -65,6 +65,7 @@ async def completions(context: ServerContext, request: Request) -> Response:
     requested = 1 if only_prompt else fields.max_tokens
     room = limit - (requested or 1)
     field_names = {"structure": structure_field, **search.field_names}
+    check_allowed_tokens(fields, len(found))
     bad_words = bad_word_sequences(fields, tokenizer)
     prompts = []
     for token_ids in found:

@@ -84,6 +84,7 @@ def _error(response: httpx.Response, status: int) -> dict[str, Any]:
         (CHAT, {"messages": HELLO, "allowed_token_ids": []}, "allowed_token_ids", "length >= 1"),
         (CHAT, {"messages": HELLO, "allowed_token_ids": [3, 384]}, "allowed_token_ids", "383"),
         (TEXT, {"prompt": "hello", "allowed_token_ids": [-1]}, "allowed_token_ids", ">= 0"),
+        (TEXT, {"prompt": ["a"] * 17, "allowed_token_ids": [3] * 16_384}, "allowed_token_ids", "fewer prompts"),
         (CHAT, {"messages": HELLO, "logits_processors": ["x"]}, "logits_processors", "logit_bias"),
         (CHAT, {"messages": HELLO, "suffix": "x"}, "suffix", "/v1/completions"),
         (CHAT, {"messages": HELLO, "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream"),

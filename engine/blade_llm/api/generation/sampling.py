@@ -13,12 +13,14 @@ from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.search import Search
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.sampling.restrictions import MAX_BAD_WORD_CHARACTERS, word_sequences
+from blade_llm.sampling.restrictions import MAX_ALLOWED_TOKENS, MAX_BAD_WORD_CHARACTERS, word_sequences
 from blade_llm.text.errors import UnreadableTextError
 from blade_llm.text.tokenizer import Tokenizer
 
 _SMALLEST_TOP_P: Final = 1e-30
 """What 0 stands for, which OpenAI's specification has for the smallest share: at least one token is kept always."""
+_MOST_ALLOWED_OF_PROMPTS: Final = 16 * MAX_ALLOWED_TOKENS
+"""Allowed tokens, times the prompts: each prompt takes a list of its own to the engine."""
 
 
 def sampling_params(
@@ -100,6 +102,14 @@ def _stop_strings(fields: GenerationFields) -> tuple[str, ...]:
     if not all(given):
         note_left_out(["stop"])
     return tuple(filter(None, given))
+
+
+def check_allowed_tokens(fields: GenerationFields, prompts: int) -> None:
+    """Raise :class:`ApiError` 400 for more allowed tokens than so many prompts may have."""
+    count = len(fields.allowed_token_ids or ())
+    if prompts * count > _MOST_ALLOWED_OF_PROMPTS:
+        message = f"allowed_token_ids has {count} ids, too many for {prompts} prompts at once; send fewer prompts"
+        raise bad_request(message, "allowed_token_ids")
 
 
 def bad_word_sequences(fields: GenerationFields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
