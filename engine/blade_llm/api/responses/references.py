@@ -25,7 +25,7 @@ def item_number(response: str) -> str:
 
 def has_references(items: str | list[Any]) -> bool:
     """Some of a request's ``input`` stands for items of earlier responses."""
-    return not isinstance(items, str) and any(_name(item) for item in items)
+    return not isinstance(items, str) and any(_name(item) is not None for item in items)
 
 
 def resolved(context: ServerContext, items: str | list[Any], owner: str) -> str | list[Any]:
@@ -38,23 +38,25 @@ def resolved(context: ServerContext, items: str | list[Any], owner: str) -> str 
     found: list[Any] = []
     for index, given in enumerate(items):
         name = _name(given)
-        item = _find(context, name, owner, outputs) if name else given
+        if name is None:
+            found.append(given)
+            continue
+        item = _find(context, name, owner, outputs)
         if item is None:
             raise _not_found(index, name)
-        if name:
-            room -= len(msgspec.json.encode(item))
-            if room < 0:
-                raise _too_long(context.max_body_bytes)
+        room -= len(msgspec.json.encode(item))
+        if room < 0:
+            raise _too_long(context.max_body_bytes)
         found.append(item)
     return found
 
 
-def _name(item: Any) -> str:
-    """The id of a reference, whose type may be left out; empty for another item."""
+def _name(item: Any) -> str | None:
+    """The id of a reference, whose type may be left out; None for another item."""
     if not isinstance(item, dict) or (item.get("type") or "item_reference") != "item_reference" or "role" in item:
-        return ""
+        return None
     name = item.get("id")
-    return name if isinstance(name, str) else ""
+    return name if isinstance(name, str) else None
 
 
 def _find(

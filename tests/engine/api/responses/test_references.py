@@ -50,7 +50,7 @@ def test_they_become_what_they_name_and_other_items_stay(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "name",
-    [_id(RESPONSES[0], 2), _id("resp_" + "f" * 32), "msg_1", "resp_" + "0" * 32, _id("resp_../../x"), "x" * 9_999],
+    [_id(RESPONSES[0], 2), _id("resp_" + "f" * 32), "msg_1", "resp_" + "0" * 32, _id("resp_../../x"), "x" * 9_999, ""],
 )
 def test_what_is_not_kept_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ApiError, match=r"input\[1\]: Item with id .* not found") as caught:
