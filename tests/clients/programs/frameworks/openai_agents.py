@@ -177,6 +177,7 @@ async def responses_tools() -> str:
 @CLIENT.case("responses, conversation kept by the server")
 async def responses_kept() -> str:
     """``previous_response_id``, within a run with a tool and between two runs."""
+    looked_up.clear()
     helper = agent("responses", choice="required", tools=[lookup])
     first = await Runner.run(helper, QUESTION, auto_previous_response_id=True, max_turns=4)
     assert looked_up
