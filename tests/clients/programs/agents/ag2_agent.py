@@ -28,6 +28,12 @@ async def look_up(name: Literal["len", "abs"]) -> ToolResult:
     return ToolResult(f"{name} was looked up", final=True)  # the turn ends here: its model was told to call a tool
 
 
+@tool
+async def lookup(name: str) -> ToolResult:
+    """Look up a built-in function in Python's documentation."""
+    return ToolResult(f"{name} was looked up", final=True)
+
+
 def chat(**options: Any) -> OpenAIConfig:
     """The server's chat completions."""
     return OpenAIConfig(model=MODEL, base_url=BASE_URL, api_key=API_KEY, temperature=0, max_tokens=80, **options)
@@ -129,10 +135,14 @@ async def responses_stream() -> str:
 
 @CLIENT.case("responses, tools")
 async def responses_tools() -> str:
-    """A call cannot be demanded here: the tool is declared, and its use the model's to say."""
-    reply = await Agent("helper", config=responses(), tools=[look_up]).ask("What does len do? Look it up.")
-    assert reply.body, reply.response
-    assert not reply.response.tool_calls.calls, reply.response
+    """A call cannot be demanded here: the model makes it by itself, as it learned of such a tool."""
+    calls: list[ToolCallEvent] = []
+    events = MemoryStream()
+    events.where(ToolCallEvent).subscribe(lambda event: calls.append(event))
+    helper = Agent("helper", config=responses(), tools=[lookup])
+    reply = await helper.ask("What does len do? Look it up.", stream=events)
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("lookup", {"name": "len"})], calls
+    assert reply.body == "len was looked up", reply.response
     return reply.body
 
 

@@ -151,6 +151,7 @@ async def agent() -> str:
     assert not results[0].tool_output.is_error, events
     assert any(isinstance(event, AgentStream) for event in events)
     assert answer.response.role == "assistant"
+    assert "number of items" in answer.response.content, events
     return f"{results[0].tool_output.content}; {len(events)} events: {answer.response.content}"
 
 

@@ -85,10 +85,10 @@ async def called(api: str) -> str:
     looked_up.clear()
     found = await Runner.run(agent(api, choice="required", tools=[lookup]), QUESTION, max_turns=4)
     kinds = [type(item) for item in found.new_items]
-    assert looked_up, kinds
+    assert looked_up == ["len"], kinds
     assert kinds[:2] == [ToolCallItem, ToolCallOutputItem], kinds
     assert found.new_items[1].output == f"{looked_up[0]}: the number of items in a container"
-    assert isinstance(found.final_output, str)
+    assert "number of items" in found.final_output
     return f"{looked_up} → {found.final_output}"
 
 
