@@ -81,6 +81,7 @@ def tools() -> str:
     result = {"role": "tool", "tool_call_id": call.id, "name": "lookup", "content": "the number of items"}
     second = litellm.completion(**sent, messages=[*MESSAGES, message.model_dump(), result], tool_choice="none")
     assert not second.choices[0].message.tool_calls
+    assert "number of items" in second.choices[0].message.content
     return call.function.arguments
 
 

@@ -165,7 +165,8 @@ async def tools() -> str:
             assert set(json.loads(call["function"]["arguments"])) == {"name"}
         asked = {"role": "assistant", "content": "", "tool_calls": calls}
         results = [{"role": "tool", "tool_call_id": call["id"], "content": "number of items"} for call in calls]
-        _, _, usage = await _streamed(server, {**body, "messages": [*body["messages"], asked, *results]})
+        text, _, usage = await _streamed(server, {**body, "messages": [*body["messages"], asked, *results]})
+    assert "number of items" in text
     assert usage["completion_tokens"] > 0
     return calls[0]["function"]["arguments"]
 

@@ -118,6 +118,7 @@ def tools() -> str:
         **sent, messages=[*messages, message, result], tool_choice="none"
     ).choices[0]
     assert not answer.message.tool_calls
+    assert "number of items" in answer.message.content
     return call.function.arguments
 
 

@@ -70,6 +70,7 @@ def tools() -> str:
     question = {"role": "user", "content": QUESTION}
     second = openai_client.responses.create(**sent, input=[question, *first.output, result], tool_choice="none")
     assert not [item for item in second.output if item.type == "function_call"]
+    assert "number of items" in second.output_text
     return call.arguments
 
 

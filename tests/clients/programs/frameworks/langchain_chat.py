@@ -99,6 +99,7 @@ def tools() -> str:
     assert result.tool_call_id == call["id"]
     answer = chat().bind_tools([lookup], tool_choice="none").invoke([*asked, called, result])
     assert not answer.tool_calls
+    assert "number of items" in answer.text
     return f"{call['args']} → {result.content}"
 
 
@@ -180,6 +181,7 @@ def responses_tools() -> str:
     (call,) = called.tool_calls
     answer = llm.bind_tools([lookup], tool_choice="none").invoke([HumanMessage(QUESTION), called, lookup.invoke(call)])
     assert not answer.tool_calls
+    assert "number of items" in answer.text
     fact = llm.with_structured_output(Fact).invoke(QUESTION)
     assert isinstance(fact, Fact)
     return f"{call['args']}; {fact!r}"

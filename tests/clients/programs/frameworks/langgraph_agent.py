@@ -74,6 +74,7 @@ def tools() -> str:
     assert "number of items" in result.content
     assert isinstance(answer, AIMessage)
     assert not answer.tool_calls
+    assert "number of items" in answer.content
     return f"{called.tool_calls[0]['args']} → {answer.content}"
 
 

@@ -95,6 +95,7 @@ def tools() -> str:
     result = ChatMessage(role="tool", content=output.content, additional_kwargs={"tool_call_id": call.tool_id})
     answer = model.chat_with_tools([LOOKUP], chat_history=[*QUESTION, found.message, result], tool_choice="none")
     assert not model.get_tool_calls_from_response(answer, error_on_no_tool_call=False)
+    assert "number of items" in answer.message.content
     return f"{call.tool_kwargs} → {output.content}"
 
 
