@@ -165,8 +165,7 @@ async def tools() -> str:
             assert set(json.loads(call["function"]["arguments"])) == {"name"}
         asked = {"role": "assistant", "content": "", "tool_calls": calls}
         results = [{"role": "tool", "tool_call_id": call["id"], "content": "number of items"} for call in calls]
-        text, _, usage = await _streamed(server, {**body, "messages": [*body["messages"], asked, *results]})
-    assert "number of items" in text
+        _, _, usage = await _streamed(server, {**body, "messages": [*body["messages"], asked, *results]})
     assert usage["completion_tokens"] > 0
     return calls[0]["function"]["arguments"]
 
