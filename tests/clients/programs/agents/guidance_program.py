@@ -13,7 +13,6 @@ from typing import Any, Literal
 import guidance
 from case import API_KEY, BASE_URL, MODEL, client, until
 from guidance import assistant, gen, select, user
-from guidance._schema import SamplingParams
 from guidance.models import OpenAI
 from guidance.models.experimental import SglangModel, VLLMModel
 from pydantic import BaseModel, ConfigDict
@@ -34,7 +33,7 @@ class Verdict(BaseModel):
 
 def asked(kind: Any, text: str = "What does len do?") -> Any:
     """A conversation that has come to the model's turn."""
-    greedy: dict[str, Any] = {} if kind is OpenAI else {"sampling_params": SamplingParams(top_k=1)}
+    greedy: dict[str, Any] = {} if kind is OpenAI else {"sampling_params": {"top_k": 1}}
     lm = kind(MODEL, base_url=BASE_URL, api_key=API_KEY, echo=False, **greedy)
     with user():
         lm += text
