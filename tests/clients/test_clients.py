@@ -28,11 +28,11 @@ def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     with loop(tmp_path_factory.mktemp("clients"), real=True) as server:
         server.start("--model", str(MODEL), "--replicas", "2")
-        server.until(lambda: server.ready("demo-model", 2), 120)
+        server.until(lambda: server.ready("demo-model", 2), 300)
         yield f"http://127.0.0.1:{server.port}/v1"
 
 
-@pytest.mark.timeout(SECONDS + 150)
+@pytest.mark.timeout(SECONDS + 330)
 @pytest.mark.parametrize("program", programs(), ids=str)
 def test_a_client_works(program: Program, base_url: str, tmp_path: Path) -> None:
     line, environment = command(program, base_url, tmp_path)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from clients_support.environments import CLIENTS, modules_of, python_of
 
-SECONDS = 120
-"""At most so long for a program with all its cases; most take a few seconds."""
+SECONDS = 600
+"""At most so long for a program with all its cases, on a busy machine; most take a few seconds."""
 
 _OFFLINE = {
     "NO_PROXY": "127.0.0.1",

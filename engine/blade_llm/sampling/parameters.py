@@ -7,14 +7,18 @@ from typing import Final
 import msgspec
 
 from blade_llm.sampling.grammar_spec import GrammarSpec
-from blade_llm.sampling.restrictions import MAX_ALLOWED_TOKENS, MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 
 MAX_TEMPERATURE: Final = 1e6
 MAX_REPETITION_PENALTY: Final = 1e6
 """Its inverse is the least one. Beyond, logits leave the range of the 32-bit numbers that the device computes with."""
 MAX_LENGTH_PENALTY: Final = 10.0
 """Either way: beyond, the power of a long output's length is no number any more."""
-
+MAX_BAD_WORDS: Final = 128
+MAX_BAD_WORD_CHARACTERS: Final = 8192
+"""Of all bad words of a request."""
+MAX_BAD_WORD_TOKENS: Final = 1024
+"""Of all bad words of a request, each with and without a space before it."""
+MAX_ALLOWED_TOKENS: Final = 16_384
 
 INVALID_TOKEN: Final = -1
 """Sampled in place of a token where the model's logits are no numbers."""

@@ -9,18 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
 
 import numpy as np
 
 from blade_llm.sampling.masks import mask_words
-
-MAX_BAD_WORDS: Final = 128
-MAX_BAD_WORD_CHARACTERS: Final = 8192
-"""Of all bad words of a request."""
-MAX_BAD_WORD_TOKENS: Final = 1024
-"""Of all bad words of a request, each with and without a space before it."""
-MAX_ALLOWED_TOKENS: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)

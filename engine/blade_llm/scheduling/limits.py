@@ -87,8 +87,12 @@ def check_beams(request: Request, total: int, config: SchedulerConfig, cache: KV
         raise _beam_width("does not go together with a structure; leave out one of them")
     if request.pooling:
         raise _beam_width("does not go together with pooling; leave out one of them")
-    for name in ("logit_bias", "bad_words_token_ids", "allowed_token_ids"):
-        if getattr(sampling, name):
+    for name, given in (
+        ("logit_bias", sampling.logit_bias),
+        ("bad_words", sampling.bad_words_token_ids),
+        ("allowed_token_ids", sampling.allowed_token_ids),
+    ):
+        if given:
             raise _beam_width(f"does not go together with {name}; leave out one of them")
     if outputs > width:
         raise _beam_width(f"is {width}, but n asks for {outputs} answers; raise it to {outputs}")

@@ -22,8 +22,7 @@ def append_sampled(
 ) -> RequestOutput:
     """Append sampled tokens up to the first that ends the request; its owner ends it."""
     known = request.token_ids
-    length = len(known)
-    kept = 0
+    length, kept = len(known), 0
     reason: FinishReason | None = None
     stop_token_id: int | None = None
     stop_logprobs: TokenLogprobs | None = None

@@ -9,6 +9,8 @@ export const ROOT_URL = BASE_URL.replace(/\/v1$/, "");
 export const MODEL = process.env.MODEL ?? "demo-model";
 // Any text will do, as the server asks for no keys.
 export const API_KEY = process.env.API_KEY ?? "none";
+// A prompt for completions, which the demo model answers with a wide margin: a stream and a whole answer are alike.
+export const TURN = "<|im_start|>user\nWhat does len do?<|im_end|>\n<|im_start|>assistant\n";
 
 class Client {
   cases = new Map();

@@ -9,7 +9,7 @@ import { tool } from "@langchain/core/tools";
 import { ChatOpenAI, OpenAI, OpenAIEmbeddings } from "@langchain/openai";
 import { z } from "zod";
 
-import { API_KEY, BASE_URL, MODEL, client } from "./case.mjs";
+import { API_KEY, BASE_URL, MODEL, TURN, client } from "./case.mjs";
 
 process.env.LANGSMITH_TRACING = "false"; // it would send traces to its maker
 
@@ -108,11 +108,12 @@ CLIENT.case("responses", async () => {
 });
 
 CLIENT.case("completions", async () => {
-  const model = new OpenAI({ ...POINTED, temperature: 0, maxTokens: 8 });
-  const whole = await model.invoke("len(");
+  const model = new OpenAI({ ...POINTED, temperature: 0, maxTokens: 12 });
+  const whole = await model.invoke(TURN);
   let text = "";
-  for await (const chunk of await model.stream("len(")) text += chunk;
+  for await (const chunk of await model.stream(TURN)) text += chunk;
   assert.equal(text, whole);
+  assert.match(text, /number of items/);
   return JSON.stringify(text);
 });
 
@@ -121,7 +122,7 @@ CLIENT.case("embeddings", async () => {
   const [first, second] = await embeddings.embedDocuments(["len", "sorted"]);
   const again = await embeddings.embedQuery("len");
   assert.equal(first.length, second.length);
-  first.forEach((value, i) => assert.ok(Math.abs(value - again[i]) < 1e-5));
+  first.forEach((value, i) => assert.ok(Math.abs(value - again[i]) < 1e-2));
   return `${first.length} numbers`;
 });
 

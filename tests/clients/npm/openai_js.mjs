@@ -6,7 +6,7 @@ import OpenAI from "openai";
 import { zodFunction, zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
-import { API_KEY, BASE_URL, MODEL, client } from "./case.mjs";
+import { API_KEY, BASE_URL, MODEL, TURN, client } from "./case.mjs";
 
 const CLIENT = client("openai (JavaScript)", "openai");
 const openai = new OpenAI({ baseURL: BASE_URL, apiKey: API_KEY, maxRetries: 0 });
@@ -176,16 +176,19 @@ CLIENT.case("responses: zod", async () => {
 });
 
 CLIENT.case("completions", async () => {
-  const asked = { model: MODEL, prompt: "len(", temperature: 0, max_tokens: 8 };
+  const asked = { model: MODEL, prompt: TURN, temperature: 0, max_tokens: 12 };
   const whole = await openai.completions.create(asked);
   let text = "";
   for await (const chunk of await openai.completions.create({ ...asked, stream: true })) {
     text += chunk.choices[0]?.text ?? "";
   }
   assert.equal(text, whole.choices[0].text);
-  assert.ok(whole.usage.completion_tokens <= 8);
+  assert.match(text, /number of items/);
+  assert.equal(whole.usage.completion_tokens, 12);
   return JSON.stringify(text);
 });
+
+const distance = (one, other) => Math.max(...one.map((value, i) => Math.abs(value - other[i])));
 
 CLIENT.case("embeddings", async () => {
   const input = ["len", "len", "sorted"];
@@ -197,9 +200,10 @@ CLIENT.case("embeddings", async () => {
   );
   for (const [i, { embedding }] of floats.data.entries()) {
     assert.equal(asked.data[i].embedding.length, embedding.length);
-    embedding.forEach((value, j) => assert.ok(Math.abs(asked.data[i].embedding[j] - value) < 1e-6));
+    embedding.forEach((value, j) => assert.ok(Math.abs(asked.data[i].embedding[j] - value) < 1e-2));
   }
-  assert.deepEqual(floats.data[0].embedding, floats.data[1].embedding);
+  const [same, other] = [1, 2].map((i) => distance(floats.data[0].embedding, floats.data[i].embedding));
+  assert.ok(same < 1e-2 && other > 2 * same, `${same} ${other}`);
   return `${floats.data[0].embedding.length} numbers`;
 });
 

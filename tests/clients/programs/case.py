@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
+from typing import TypeVar
 
 BASE_URL = os.environ.get("BASE_URL", "http://127.0.0.1:8080/v1")
 ROOT_URL = BASE_URL.removesuffix("/v1")
@@ -21,8 +22,39 @@ MODEL = os.environ.get("MODEL", "demo-model")
 API_KEY = os.environ.get("API_KEY", "none")
 """Any text will do, as the server asks for no keys."""
 
+TURN = "<|im_start|>user\nWhat does len do?<|im_end|>\n<|im_start|>assistant\n"
+"""A prompt for completions, which the demo model answers with a wide margin: a stream and a whole answer are alike."""
+
+T = TypeVar("T")
 Case = Callable[[], str | Awaitable[str]]
 """Asserts what a user would rely on; returns a short text to show."""
+
+
+def until(wanted: Callable[[T], bool], ask: Callable[[], T], times: int = 8) -> T:
+    """What ``ask`` returns, from the first time that it is as wanted.
+
+    How many pieces a stream comes in is not the same each time: tokens that a server's process on a busy machine was
+    late for are sent together, and the whole of a short answer is one piece then.
+
+    Raises:
+        AssertionError: it was not, so many times.
+    """
+    for _ in range(times):
+        if wanted(found := ask()):
+            return found
+    raise AssertionError(f"not in {times} times: {found}")
+
+
+async def until_awaited(wanted: Callable[[T], bool], ask: Callable[[], Awaitable[T]], times: int = 8) -> T:
+    """As `until`, for what has to be awaited.
+
+    Raises:
+        AssertionError: it was not, so many times.
+    """
+    for _ in range(times):
+        if wanted(found := await ask()):
+            return found
+    raise AssertionError(f"not in {times} times: {found}")
 
 
 class Client:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clients_support.environments import python_of
+from clients_support.environments import REQUIREMENTS, python_of
 from engine_support.server_process import ServerProcess, running_server
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -50,6 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.clients
+@pytest.mark.timeout(700)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_example_runs(server: ServerProcess, name: str) -> None:
     group, shown = PROGRAMS[name]
@@ -58,7 +60,7 @@ def test_an_example_runs(server: ServerProcess, name: str) -> None:
         env={**os.environ, "BASE_URL": f"{server.url}/v1", "NO_PROXY": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
         check=False,
     )
     assert found.returncode == 0, found.stderr
@@ -70,3 +72,13 @@ def test_every_example_is_listed() -> None:
     assert programs == PROGRAMS.keys()
     readme = (EXAMPLES / "clients" / "README.md").read_text(encoding="utf-8")
     assert all(f"`{name}.py`" in readme for name in programs)
+
+
+def test_the_versions_of_the_examples_are_run() -> None:
+    run = {line for name in ("core", "frameworks") for line in _pins(REQUIREMENTS / f"{name}.lock.txt")}
+    assert _pins(EXAMPLES / "clients" / "requirements.txt") - run == set()
+
+
+def _pins(path: Path) -> set[str]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {re.sub(r"\[.*\]", "", line) for line in lines if "==" in line}

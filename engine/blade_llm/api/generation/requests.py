@@ -12,11 +12,12 @@ import msgspec
 
 from blade_llm.api.generation.structured_outputs import StructureFields
 from blade_llm.sampling.parameters import (
+    MAX_ALLOWED_TOKENS,
+    MAX_BAD_WORDS,
     MAX_LENGTH_PENALTY,
     MAX_REPETITION_PENALTY,
     MAX_TEMPERATURE,
 )
-from blade_llm.sampling.restrictions import MAX_ALLOWED_TOKENS, MAX_BAD_WORDS
 
 MAX_TEXT: Final = 1024
 """Longest stop string, in characters."""

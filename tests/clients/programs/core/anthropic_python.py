@@ -112,7 +112,8 @@ def tools() -> str:
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "the number of items"}
     turns = [*MESSAGES, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
     second = anthropic_client.messages.create(**{**sent, "messages": turns}, tool_choice={"type": "none"})
-    assert second.stop_reason != "tool_use"
+    assert second.stop_reason == "end_turn"
+    assert "number of items" in second.content[0].text
     return str(call.input)
 
 

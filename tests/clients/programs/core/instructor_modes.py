@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import anthropic
 import instructor
-from case import API_KEY, BASE_URL, MODEL, ROOT_URL, client
+from case import API_KEY, BASE_URL, MODEL, ROOT_URL, client, until
 from instructor import Mode
 from openai import AsyncOpenAI, OpenAI
 from pydantic import AfterValidator, BaseModel, Field
@@ -112,8 +112,11 @@ def responses_tools() -> str:
 def partial() -> str:
     facts = []
     for mode in (Mode.TOOLS, Mode.JSON_SCHEMA):
-        parts = list(_patched(mode).create_partial(response_model=Fact, **SENT))
-        assert len(parts) > 1
+        api = _patched(mode)
+        parts = until(
+            lambda parts: len(parts) > 1,
+            lambda api=api: list(api.create_partial(response_model=Fact, **SENT)),
+        )
         facts.append(Fact.model_validate(parts[-1].model_dump()).model_dump_json())
     return f"{len(parts)} parts: {facts[-1]}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -34,6 +35,7 @@ CONFIGURATION = {
 }
 OFFLINE = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
     "LITELLM_TELEMETRY": "False",
     "LITELLM_DONT_SHOW_FEEDBACK_BOX": "True",
 }
@@ -56,16 +58,26 @@ class Fact(BaseModel):
     kind: Literal["function", "statement"]
 
 
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    PORT = free.getsockname()[1]
+def _free() -> int:
+    """A port below those that systems give to outgoing connections: it takes the proxy a while to listen on it."""
+    for port in random.sample(range(20000, 30000), 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port is free")
+
+
+PORT = _free()
 ROOT = f"http://127.0.0.1:{PORT}"
 api = openai.OpenAI(base_url=f"{ROOT}/v1", api_key="sk-local", max_retries=0)
 
 
 @contextmanager
 def proxy() -> Iterator[None]:
-    """The proxy from its readiness on; it has ended, and well, when this does."""
+    """The proxy from its readiness on; it has ended when this does."""
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         file = Path(folder) / "config.yaml"
         file.write_text(json.dumps(CONFIGURATION), encoding="utf-8")  # JSON is YAML
@@ -82,16 +94,16 @@ def proxy() -> Iterator[None]:
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise
+                process.wait()
             log.seek(0)
             print(log.read()[-3000:], file=sys.stderr)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 90
+    until = time.monotonic() + 300
     while time.monotonic() < until and process.poll() is None:
         try:
             with urllib.request.urlopen(f"{ROOT}/health/liveliness", timeout=2):
@@ -170,7 +182,7 @@ def messages() -> str:
 def health() -> str:
     """Its page of what it reaches: it asks the server for a short answer."""
     request = urllib.request.Request(f"{ROOT}/health", headers={"Authorization": "Bearer sk-local"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         found = json.load(answer)
     assert (found["healthy_count"], found["unhealthy_count"]) == (1, 0), found
     return "1 healthy"

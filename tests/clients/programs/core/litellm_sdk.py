@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it fetches its list of prices
+# Otherwise it fetches its tables of prices and of Anthropic's headers
+os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True"}
 
 import litellm
-from case import API_KEY, BASE_URL, MODEL, ROOT_URL, client
+from case import API_KEY, BASE_URL, MODEL, ROOT_URL, TURN, client
 from pydantic import BaseModel, Field
 
 litellm.suppress_debug_info = True  # it prints where to ask for help
@@ -80,6 +81,7 @@ def tools() -> str:
     result = {"role": "tool", "tool_call_id": call.id, "name": "lookup", "content": "the number of items"}
     second = litellm.completion(**sent, messages=[*MESSAGES, message.model_dump(), result], tool_choice="none")
     assert not second.choices[0].message.tool_calls
+    assert "number of items" in second.choices[0].message.content
     return call.function.arguments
 
 
@@ -128,7 +130,7 @@ async def messages() -> str:
 def text_completion() -> str:
     answer = litellm.text_completion(
         model=f"text-completion-openai/{MODEL}",
-        prompt="<|im_start|>user\nWhat does len do?<|im_end|>\n<|im_start|>assistant\n",
+        prompt=TURN,
         api_base=BASE_URL,
         api_key=API_KEY,
         temperature=0,

@@ -75,7 +75,7 @@ QUESTION = {"role": "user", "content": "What does len do?"}
 
 @asynccontextmanager
 async def _server() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=60) as server:
+    async with httpx.AsyncClient(timeout=300) as server:
         yield server
 
 

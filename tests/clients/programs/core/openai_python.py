@@ -6,7 +6,7 @@ import json
 from typing import Literal
 
 import openai
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, TURN, client
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
 
@@ -99,6 +99,7 @@ def several() -> str:
     )
     assert [choice.index for choice in answer.choices] == [0, 1]
     for choice in answer.choices:
+        assert choice.logprobs.content
         assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
     return f"{answer.usage.completion_tokens} tokens"
 
@@ -117,6 +118,7 @@ def tools() -> str:
         **sent, messages=[*messages, message, result], tool_choice="none"
     ).choices[0]
     assert not answer.message.tool_calls
+    assert "number of items" in answer.message.content
     return call.function.arguments
 
 
@@ -143,10 +145,11 @@ def structured() -> str:
 
 @CLIENT.case("completions")
 def completions() -> str:
-    sent = {"model": MODEL, "prompt": "The built-in len() returns", "temperature": 0, "max_tokens": 12}
+    sent = {"model": MODEL, "prompt": TURN, "temperature": 0, "max_tokens": 12}
     whole = openai_client.completions.create(**sent).choices[0].text
     parts = [chunk.choices[0].text for chunk in openai_client.completions.create(**sent, stream=True)]
     assert "".join(parts) == whole
+    assert "number of items" in whole
     return json.dumps(whole)
 
 

@@ -39,6 +39,7 @@ def basic() -> str:
     follow = openai_client.responses.create(
         model=MODEL, input="And sorted?", previous_response_id=response.id, max_output_tokens=20
     )
+    assert follow.usage.input_tokens > response.usage.input_tokens
     assert follow.previous_response_id == response.id
     assert openai_client.responses.retrieve(response.id).output_text == response.output_text
     openai_client.responses.delete(response.id)
@@ -69,6 +70,7 @@ def tools() -> str:
     question = {"role": "user", "content": QUESTION}
     second = openai_client.responses.create(**sent, input=[question, *first.output, result], tool_choice="none")
     assert not [item for item in second.output if item.type == "function_call"]
+    assert "number of items" in second.output_text
     return call.arguments
 
 

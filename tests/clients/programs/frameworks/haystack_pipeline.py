@@ -88,6 +88,7 @@ def tools() -> str:
     assert called.tool_call.tool_name == "lookup"
     (reply,) = chat(tool_choice="none").run([*QUESTION, called, result_of(called)], tools=[lookup])["replies"]
     assert not reply.tool_calls
+    assert "number of items" in reply.text
     return f"{called.tool_call.arguments} → {reply.text}"
 
 
@@ -117,7 +118,8 @@ def structured() -> str:
     schema = {"name": "Fact", "strict": True, "schema": {**Fact.model_json_schema(), "additionalProperties": False}}
     form = {"type": "json_schema", "json_schema": schema}
     (by_schema,) = chat(response_format=form).run(QUESTION)["replies"]
-    assert Fact.model_validate_json(reply.text) == Fact.model_validate_json(by_schema.text)
+    assert Fact.model_validate_json(reply.text)
+    assert Fact.model_validate_json(by_schema.text)
     return reply.text
 
 
@@ -156,7 +158,7 @@ def responses() -> str:
     forced = {**options, "tool_choice": "required"}
     (called,) = model.run(QUESTION, generation_kwargs=forced, tools=[lookup])["replies"]
     (answer,) = model.run([*QUESTION, called, result_of(called)])["replies"]
-    assert answer.text
+    assert "number of items" in answer.text
     (fact,) = model.run(QUESTION, generation_kwargs={**options, "text_format": Fact})["replies"]
     assert Fact.model_validate_json(fact.text)
     return f"{len(pieces)} pieces: {reply.text} {called.tool_call.arguments}"

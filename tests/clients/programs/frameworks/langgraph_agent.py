@@ -74,6 +74,7 @@ def tools() -> str:
     assert "number of items" in result.content
     assert isinstance(answer, AIMessage)
     assert not answer.tool_calls
+    assert "number of items" in answer.content
     return f"{called.tool_calls[0]['args']} → {answer.content}"
 
 
@@ -93,14 +94,16 @@ async def tools_stream() -> str:
 
 @CLIENT.case("agent")
 def agent() -> str:
-    """``create_agent`` with a tool: whether it is called is the model's to say."""
+    """``create_agent`` with a tool: the model calls it by itself, and answers from its result."""
     found = create_agent(chat(), [lookup]).invoke(
         {"messages": [HumanMessage("What does len do? Look it up.")]}, {"recursion_limit": 8}
     )
-    last = found["messages"][-1]
-    assert isinstance(last, AIMessage)
-    assert not last.tool_calls
-    return f"{[message.type for message in found['messages']]} {last.content}"
+    kinds = [message.type for message in found["messages"]]
+    assert kinds == ["human", "ai", "tool", "ai"], found
+    _asked, called, _result, last = found["messages"]
+    assert [(call["name"], call["args"]) for call in called.tool_calls] == [("lookup", {"name": "len"})], found
+    assert "number of items" in last.content, found
+    return f"{kinds} {last.content}"
 
 
 @CLIENT.case("agent, forced, stream")

@@ -4,7 +4,7 @@
 from typing import Any, Literal
 
 import httpx
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, client, until
 from llama_index.core import Document, PromptTemplate, VectorStoreIndex
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCallResult
 from llama_index.core.llms import ChatMessage
@@ -95,6 +95,7 @@ def tools() -> str:
     result = ChatMessage(role="tool", content=output.content, additional_kwargs={"tool_call_id": call.tool_id})
     answer = model.chat_with_tools([LOOKUP], chat_history=[*QUESTION, found.message, result], tool_choice="none")
     assert not model.get_tool_calls_from_response(answer, error_on_no_tool_call=False)
+    assert "number of items" in answer.message.content
     return f"{call.tool_kwargs} → {output.content}"
 
 
@@ -114,7 +115,7 @@ async def structured() -> str:
     """By a function's arguments, which is how LlamaIndex asks a server that it does not know."""
     found = llm().structured_predict(Fact, PROMPT, name="len")
     assert isinstance(found, Fact)
-    assert await llm().astructured_predict(Fact, PROMPT, name="len") == found
+    assert isinstance(await llm().astructured_predict(Fact, PROMPT, name="len"), Fact)
     assert isinstance(llm().as_structured_llm(Fact).chat(QUESTION).raw, Fact)
     return repr(found)
 
@@ -132,10 +133,8 @@ def by_schema() -> str:
 def structured_stream() -> str:
     """Objects whose fields appear one by one. Only whole predictions force the call; a stream's program is told to."""
     program = FunctionCallingProgram.from_defaults(Fact, llm=llm(), prompt=PROMPT, tool_choice=FORCED)
-    parts = list(program.stream_call(name="len"))
-    first, last = parts[0], Fact.model_validate(parts[-1].model_dump())
-    assert first.useful is None
-    assert len(parts) > 2
+    parts = until(lambda parts: parts[0].useful is None, lambda: list(program.stream_call(name="len")))
+    last = Fact.model_validate(parts[-1].model_dump())
     return f"{len(parts)} parts: {last!r}"
 
 
@@ -153,6 +152,7 @@ async def agent() -> str:
     assert not results[0].tool_output.is_error, events
     assert any(isinstance(event, AgentStream) for event in events)
     assert answer.response.role == "assistant"
+    assert "number of items" in answer.response.content, events
     return f"{results[0].tool_output.content}; {len(events)} events: {answer.response.content}"
 
 
@@ -177,7 +177,7 @@ async def responses() -> str:
 async def embeddings() -> str:
     one, _two = vectors().get_text_embedding_batch(["one", "two"])
     again = await vectors().aget_query_embedding("one")
-    assert max(abs(a - b) for a, b in zip(one, again, strict=True)) < 1e-3
+    assert max(abs(a - b) for a, b in zip(one, again, strict=True)) < 1e-2
     return f"2 of {len(one)}"
 
 

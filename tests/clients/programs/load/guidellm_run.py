@@ -15,7 +15,7 @@ from case import MODEL, ROOT_URL, client
 CLIENT = client("GuideLLM", "guidellm")
 FOLDER = Path(__file__).parents[4] / "examples" / "demo_model" / "model"
 REQUESTS = 6
-PROMPT, OUTPUT = 32, 16
+PROMPT, OUTPUT = 32, 64
 """Tokens of each."""
 TEMPLATE = 40
 """At most so many more for the chat template."""
@@ -37,7 +37,7 @@ def run(request_format: str) -> dict[str, Any]:
         ]
         # The tokenizer is a local folder, and one process is enough for so few requests: both are documented settings.
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "1"}
-        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stderr[-2000:]
         (benchmark,) = json.loads(report.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]

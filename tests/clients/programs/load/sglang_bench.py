@@ -17,7 +17,9 @@ import aiohttp
 from case import BASE_URL, MODEL, ROOT_URL, client
 
 CLIENT = client("SGLang bench_serving (its protocol)", "aiohttp")
-PROMPT = "What does len do?"
+PROMPT = "What does range do?"
+TURN = f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
+"""A prompt for completions. Its answer is long, and each token likely by far: the same in a batch as alone."""
 REQUESTS, OUTPUT = 6, 64
 EXTRA = {"top_k": 5, "min_p": 0.0}
 """As `--extra-request-body`."""
@@ -73,6 +75,7 @@ async def compared(path: str, body: dict[str, Any]) -> str:
         outcomes = await asyncio.gather(*(send(session, path, body) for _ in range(REQUESTS)))
         whole = await send(session, path, {**body, "stream": False})
     assert whole.output_tokens == OUTPUT
+    assert "sequence of integers" in whole.text
     for found in outcomes:
         assert found.text == whole.text
         assert 0 < found.first <= found.latency
@@ -82,13 +85,16 @@ async def compared(path: str, body: dict[str, Any]) -> str:
 
 @CLIENT.case("completions, streaming")
 async def completions() -> str:
-    return await compared("completions", {"prompt": PROMPT, "best_of": 1, "max_tokens": OUTPUT, **EXTRA})
+    return await compared("completions", {"prompt": TURN, "best_of": 1, "max_tokens": OUTPUT, **EXTRA})
 
 
 @CLIENT.case("completions of token ids")
 async def ids() -> str:
     """`--tokenize-prompt`."""
-    return await compared("completions", {"prompt": [60, 61, 62, 63], "best_of": 1, "max_tokens": OUTPUT})
+    async with aiohttp.ClientSession(ROOT_URL) as session:
+        async with session.post("/tokenize", json={"model": MODEL, "prompt": TURN}) as response:
+            tokens = (await response.json())["tokens"]
+    return await compared("completions", {"prompt": tokens, "best_of": 1, "max_tokens": OUTPUT})
 
 
 @CLIENT.case("chat, streaming")
@@ -103,7 +109,7 @@ async def around() -> str:
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{BASE_URL}/models") as response:
             model = (await response.json())["data"][0]["id"]
-        adapter = {"model": model, "lora_path": model, "prompt": PROMPT, "best_of": 1, "max_tokens": OUTPUT}
+        adapter = {"model": model, "lora_path": model, "prompt": TURN, "best_of": 1, "max_tokens": OUTPUT}
         found = await send(session, "completions", adapter)
         async with session.post(f"{ROOT_URL}/flush_cache") as response:
             assert (response.status, (await response.json())["error"]["type"]) == (404, "not_found_error")

@@ -17,7 +17,10 @@ import aiohttp
 from case import BASE_URL, MODEL, ROOT_URL, client
 
 CLIENT = client("vllm bench serve (its protocol)", "aiohttp")
-PROMPT = "Python has lists, tuples, sets and dictionaries. What does len do with each of them?"
+PROMPT = "What does range do?"
+TURN = f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
+"""A prompt for completions. Its answer is long, and each token likely by far: the same in a batch as alone."""
+TEXT = "Python has lists, tuples, sets and dictionaries."
 REQUESTS, OUTPUT = 6, 64
 
 
@@ -92,7 +95,7 @@ async def stream(session: aiohttp.ClientSession, path: str, payload: dict[str, A
 
 def completion(**extra: Any) -> dict[str, Any]:
     """What the backends `vllm` and `openai` send, with `--ignore-eos` and `--extra-body`."""
-    sent = {"model": MODEL, "prompt": PROMPT, "repetition_penalty": 1.0, "max_tokens": OUTPUT, "logprobs": None}
+    sent = {"model": MODEL, "prompt": TURN, "repetition_penalty": 1.0, "max_tokens": OUTPUT, "logprobs": None}
     return {**sent, "ignore_eos": True, **extra}
 
 
@@ -112,6 +115,7 @@ def checked(outcomes: list[Outcome], most_chunks: int) -> str:
         assert 1 < len(found.gaps) + 1 <= most_chunks
         assert found.per_token > 0
     assert len({found.text for found in outcomes}) == 1  # temperature 0, or one seed
+    assert "sequence of integers" in outcomes[0].text
     tokens = sum(found.prompt_tokens for found in outcomes)
     return f"{len(outcomes)} requests, {tokens} tokens in, {OUTPUT} out each: {outcomes[0].text[:40]!r}"
 
@@ -174,7 +178,7 @@ async def tokens() -> str:
             async with session.post(path, json={"model": MODEL, **body}) as response:
                 return await response.json()  # type: ignore[no-any-return]
 
-        ids = (await post("/tokenize", prompt=PROMPT, add_special_tokens=False))["tokens"]
+        ids = (await post("/tokenize", prompt=TEXT, add_special_tokens=False))["tokens"]
         text = (await post("/detokenize", tokens=ids[:5]))["prompt"]
         again = (await post("/tokenize", prompt=text, add_special_tokens=False))["tokens"]
     assert again == ids[:5]

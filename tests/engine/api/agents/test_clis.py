@@ -17,7 +17,7 @@ from clients_support.environments import modules_of
 from engine_support.agent_server import agent_server, call
 from engine_support.server_process import ServerProcess
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(700)]
 TASK = "Please count-the-files here."
 RAN = "files-were-counted"
 COMMAND = f"echo {RAN[:5]}; touch done.txt; echo {RAN}"
@@ -51,7 +51,7 @@ def _run(tmp_path: Path, *command: str, **env: str) -> str:
     env = {**os.environ, "HOME": str(tmp_path / "home"), "PWD": str(work), "NO_COLOR": "1", **env}
     (tmp_path / "home").mkdir(exist_ok=True)
     done = subprocess.run(
-        command, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False
     )
     assert (work / "done.txt").exists(), done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
