@@ -59,8 +59,8 @@ def without_options(schema: Any) -> Any:
             raise GrammarSpecError(f"#/{OPTIONS}: option {name!r} is not supported; leave it out")
         # by identity as well: 0 and 1 are no booleans
         if not any(value is allowed or (isinstance(value, str) and value == allowed) for allowed in _ALLOWED[name]):
-            known = ", ".join(json.dumps(allowed) for allowed in _ALLOWED[name])
-            raise GrammarSpecError(f"#/{OPTIONS}/{name}: only {known} can be followed, not {json.dumps(value)}")
+            known = " or ".join(json.dumps(allowed) for allowed in _ALLOWED[name])
+            raise GrammarSpecError(f"#/{OPTIONS}/{name} must be {known}, not {json.dumps(value)}: no other is followed")
     return {key: value for key, value in schema.items() if key != OPTIONS}
 
 

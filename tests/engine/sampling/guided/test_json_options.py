@@ -80,10 +80,13 @@ def test_a_value_may_match_two_cases_where_the_client_says_so(driver: Driver) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lenient": True}, "#/x-guidance/lenient: only false, null can be followed, not true"),
-        ({"whitespace_flexible": 1}, "#/x-guidance/whitespace_flexible: only true, false, null"),
-        ({"whitespace_pattern": " *"}, "#/x-guidance/whitespace_pattern: only null"),
-        ({"item_separator": "; "}, '#/x-guidance/item_separator: only ",", ", ", null can be followed, not "; "'),
+        ({"lenient": True}, "#/x-guidance/lenient must be false or null, not true: no other is followed"),
+        ({"whitespace_flexible": 1}, "#/x-guidance/whitespace_flexible must be true or false or null"),
+        ({"whitespace_pattern": " *"}, "#/x-guidance/whitespace_pattern must be null"),
+        (
+            {"item_separator": "; "},
+            '#/x-guidance/item_separator must be "," or ", " or null, not "; ": no other is followed',
+        ),
         ({"json_allowed_escapes": "u"}, "#/x-guidance: option 'json_allowed_escapes' is not supported"),
         ([], "#/x-guidance: must be an object"),
     ],
