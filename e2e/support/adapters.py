@@ -38,7 +38,7 @@ def make_adapters(folder: Path) -> dict[str, dict[str, str]]:
         ("pirate", "pirate", 1.0),
         ("polite", "polite", 1.0),
         ("captain", "pirate", -0.8),
-        ("butler", "polite", 1.3),
+        ("butler", "polite", 0.72),
         ("shy", "pirate", -0.6),
     ):
         shutil.copytree(SOURCES[source], folder / name)
