@@ -85,7 +85,8 @@ async def test_streams_and_others_leave_in_the_order_in_which_they_came(tmp_path
         held = await hold(router, router.client, 20)
         async with engine:
             assert {(await each).status_code for each in held} == {200}
-        assert left[:20] == [str(number) for number in range(20)]
+        # One that met the engine before it listened waits once more.
+        assert list(dict.fromkeys(left)) == [str(number) for number in range(20)]
 
 
 async def test_what_was_held_waits_in_the_queue_for_as_long_as_it_may_be_held(tmp_path: Path) -> None:
