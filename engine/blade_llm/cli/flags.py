@@ -21,8 +21,6 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 _TOKENS: Final = re.compile(r"(\d+|\d+\.\d+(?=[kKmM]))([kKmM])?")
 _TOKEN_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
-
-
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#]+", re.IGNORECASE)
 
 

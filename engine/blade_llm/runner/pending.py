@@ -165,20 +165,20 @@ class LaunchedStep:
             prompt: tuple[Any, Any] = {}, {}
         else:
             prompt = self._prompt_results.read(self._host_prompt_results)
-        invalid, exhausted = self._marked(INVALID_TOKEN), self._marked(NO_TOKEN)
+        invalid, exhausted = self._marked()
         return StepResult(tokens, logprobs, *prompt, invalid, self._draft_invalid, trees, exhausted)
 
     @property
     def _draft_invalid(self) -> bool:
         return self._host_draft_invalid is not None and bool(self._host_draft_invalid)
 
-    def _marked(self, mark: int) -> list[int]:
-        """Indices of the slots that sampled ``mark``, which is no token."""
-        if self._sampled is None or self._sampled.reported is None:
-            return []
-        if mark not in self._host[0].tolist():
-            return []
-        return [index for index, tokens in enumerate(self._sampled_tokens()[0]) if mark in tokens]
+    def _marked(self) -> tuple[list[int], list[int]]:
+        """Indices of the slots that sampled where the logits are no numbers, and of those with no token left."""
+        if self._sampled is None or self._sampled.reported is None or min(self._host[0].tolist(), default=0) >= 0:
+            return [], []
+        of_slots = self._sampled_tokens()[0]
+        invalid = [index for index, tokens in enumerate(of_slots) if INVALID_TOKEN in tokens]
+        return invalid, [index for index, tokens in enumerate(of_slots) if NO_TOKEN in tokens]
 
     def _sampled_tokens(self) -> tuple[list[list[int]], list[list[TokenLogprobs] | None]]:
         """Tokens and log-probabilities of the slots that sampled."""
