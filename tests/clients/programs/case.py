@@ -93,11 +93,6 @@ class Client:
         sys.exit(failed)
 
 
-def client(name: str, distribution: str) -> Client:
-    """A client whose cases are added by `Client.case`."""
-    return Client(name, distribution)
-
-
 def _value(found: str | Awaitable[str]) -> str:
     if inspect.isawaitable(found):
         import asyncio

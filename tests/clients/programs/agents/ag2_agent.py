@@ -9,10 +9,10 @@ from ag2 import Agent, tool
 from ag2.config import OpenAIConfig, OpenAIResponsesConfig
 from ag2.events import ModelMessageChunk, ToolCallEvent, ToolResult
 from ag2.stream import MemoryStream
-from case import API_KEY, BASE_URL, MODEL, client, until_awaited
+from case import API_KEY, BASE_URL, MODEL, Client, until_awaited
 from pydantic import BaseModel
 
-CLIENT = client("AG2", "ag2")
+CLIENT = Client("AG2", "ag2")
 
 
 class Verdict(BaseModel):

@@ -31,11 +31,11 @@ from autogen_core.models import (
 from autogen_core.tools import FunctionTool
 from autogen_ext.agents.openai import OpenAIAgent
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-CLIENT = client("AutoGen", "autogen-agentchat")
+CLIENT = Client("AutoGen", "autogen-agentchat")
 QUESTION = [UserMessage(content="What does len do?", source="user")]
 INFO = ModelInfo(
     vision=False,

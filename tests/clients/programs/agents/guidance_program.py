@@ -11,13 +11,13 @@ import re
 from typing import Any, Literal
 
 import guidance
-from case import API_KEY, BASE_URL, MODEL, client, until
+from case import API_KEY, BASE_URL, MODEL, Client, until
 from guidance import assistant, gen, select, user
 from guidance.models import OpenAI
 from guidance.models.experimental import SglangModel, VLLMModel
 from pydantic import BaseModel, ConfigDict
 
-CLIENT = client("Guidance", "guidance")
+CLIENT = Client("Guidance", "guidance")
 ALMOST_NONE = 0.001
 """The library sends no temperature of 0, and its model of vLLM none at all: that one, and SGLang's, have ``top_k``."""
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
-from case import BASE_URL, MODEL, TURN, client, until
+from case import BASE_URL, MODEL, TURN, Client, until
 
 FOLDER = tempfile.TemporaryDirectory(prefix="llm-")
 os.environ["LLM_USER_PATH"] = FOLDER.name  # before it is imported: the folder of its settings, logs and models
@@ -22,7 +22,7 @@ os.environ["LLM_USER_PATH"] = FOLDER.name  # before it is imported: the folder o
 import llm  # noqa: E402
 from pydantic import BaseModel  # noqa: E402
 
-CLIENT = client("llm", "llm")
+CLIENT = Client("llm", "llm")
 QUESTION = "What does len do?"
 ENTRY = f"""
   model_name: {MODEL}

@@ -7,13 +7,13 @@ import re
 from typing import Any, Literal
 
 import outlines
-from case import API_KEY, BASE_URL, MODEL, client, until
+from case import API_KEY, BASE_URL, MODEL, Client, until
 from openai import AsyncOpenAI, OpenAI
 from outlines.inputs import Chat
 from outlines.types import CFG, Regex
 from pydantic import BaseModel, Field
 
-CLIENT = client("Outlines", "outlines")
+CLIENT = Client("Outlines", "outlines")
 SETTINGS: dict[str, Any] = {"temperature": 0, "max_tokens": 100}
 QUESTION = "What does len do?"
 LARK = """

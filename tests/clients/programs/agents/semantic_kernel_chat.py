@@ -14,7 +14,7 @@ from functools import reduce
 from operator import add
 from typing import Annotated, Any, Literal
 
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 from semantic_kernel import Kernel
@@ -24,7 +24,7 @@ from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion, OpenAICh
 from semantic_kernel.contents import ChatHistory, FunctionCallContent, FunctionResultContent
 from semantic_kernel.functions import KernelArguments, kernel_function
 
-CLIENT = client("Semantic Kernel", "semantic-kernel")
+CLIENT = Client("Semantic Kernel", "semantic-kernel")
 
 
 class Builtin(StrEnum):

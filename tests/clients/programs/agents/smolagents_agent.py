@@ -11,12 +11,12 @@ from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any, ClassVar
 
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from smolagents import ChatMessage, CodeAgent, OpenAIModel, OpenAIServerModel, Tool, ToolCallingAgent
 from smolagents.agents import ActionStep, MultiStepAgent
 from smolagents.models import ChatMessageStreamDelta, agglomerate_stream_deltas
 
-CLIENT = client("smolagents", "smolagents")
+CLIENT = Client("smolagents", "smolagents")
 QUESTION = [ChatMessage(role="user", content=[{"type": "text", "text": "What does len do?"}])]
 
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import anthropic
 from anthropic import Anthropic, AsyncAnthropic, beta_tool
-from case import API_KEY, MODEL, ROOT_URL, client
+from case import API_KEY, MODEL, ROOT_URL, Client
 from pydantic import BaseModel, Field
 
-CLIENT = client("Anthropic (Python)", "anthropic")
+CLIENT = Client("Anthropic (Python)", "anthropic")
 anthropic_client = Anthropic(base_url=ROOT_URL, api_key=API_KEY)
 MESSAGES: list[Any] = [{"role": "user", "content": "What does len do?"}]
 GREEDY = {"temperature": 0}

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 
 import anthropic
 import instructor
-from case import API_KEY, BASE_URL, MODEL, ROOT_URL, client, until
+from case import API_KEY, BASE_URL, MODEL, ROOT_URL, Client, until
 from instructor import Mode
 from openai import AsyncOpenAI, OpenAI
 from pydantic import AfterValidator, BaseModel, Field
 
-CLIENT = client("Instructor", "instructor")
+CLIENT = Client("Instructor", "instructor")
 SENT: dict[str, Any] = {
     "model": MODEL,
     "messages": [{"role": "user", "content": "What does len do?"}],

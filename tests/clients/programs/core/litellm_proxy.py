@@ -19,10 +19,10 @@ from typing import Literal
 
 import anthropic
 import openai
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from pydantic import BaseModel, Field
 
-CLIENT = client("LiteLLM (proxy)", "litellm")
+CLIENT = Client("LiteLLM (proxy)", "litellm")
 ALIAS = "through-litellm"
 CONFIGURATION = {
     "model_list": [

@@ -9,11 +9,11 @@ import os
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True"}
 
 import litellm
-from case import API_KEY, BASE_URL, MODEL, ROOT_URL, TURN, client
+from case import API_KEY, BASE_URL, MODEL, ROOT_URL, TURN, Client
 from pydantic import BaseModel, Field
 
 litellm.suppress_debug_info = True  # it prints where to ask for help
-CLIENT = client("LiteLLM (SDK)", "litellm")
+CLIENT = Client("LiteLLM (SDK)", "litellm")
 MESSAGES = [{"role": "user", "content": "What does len do?"}]
 VLLM = {"model": f"hosted_vllm/{MODEL}", "api_base": BASE_URL, "api_key": API_KEY, "temperature": 0}
 OPENAI = {**VLLM, "model": f"openai/{MODEL}"}

@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 
-CLIENT = client("Open WebUI (its requests)", "httpx")
+CLIENT = Client("Open WebUI (its requests)", "httpx")
 USER = {"Name": quote("Ada Lovelacé", safe=" "), "Id": "7f6c", "Email": "ada@example.org", "Role": "admin"}
 HEADERS = {
     "Content-Type": "application/json",

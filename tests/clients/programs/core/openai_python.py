@@ -6,11 +6,11 @@ import json
 from typing import Literal
 
 import openai
-from case import API_KEY, BASE_URL, MODEL, TURN, client
+from case import API_KEY, BASE_URL, MODEL, TURN, Client
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
 
-CLIENT = client("OpenAI (Python)", "openai")
+CLIENT = Client("OpenAI (Python)", "openai")
 openai_client = OpenAI(base_url=BASE_URL, api_key=API_KEY)
 asynchronous = AsyncOpenAI(base_url=BASE_URL, api_key=API_KEY)
 QUESTION = "What does len do?"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import openai
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
 
-CLIENT = client("OpenAI (Python), responses", "openai")
+CLIENT = Client("OpenAI (Python), responses", "openai")
 openai_client = OpenAI(base_url=BASE_URL, api_key=API_KEY)
 QUESTION = "What does len do?"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from pydantic import BaseModel, Field
 from pydantic_ai import Agent, Embedder, NativeOutput, PromptedOutput, RunContext, ToolOutput, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability
@@ -20,7 +20,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
-CLIENT = client("pydantic-ai", "pydantic-ai-slim")
+CLIENT = Client("pydantic-ai", "pydantic-ai-slim")
 OPENAI = OpenAIProvider(base_url=BASE_URL, api_key=API_KEY)
 CHAT = OpenAIChatModel(MODEL, provider=OPENAI)
 RESPONSES = OpenAIResponsesModel(MODEL, provider=OPENAI)

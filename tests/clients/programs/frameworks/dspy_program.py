@@ -9,10 +9,10 @@ from typing import Any, Literal
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True"}
 
 import dspy
-from case import API_KEY, BASE_URL, MODEL, client, until_awaited
+from case import API_KEY, BASE_URL, MODEL, Client, until_awaited
 from dspy.lm15 import AccessPolicy, ModelSupport, OpenAIChatCompat, ProviderDefinition, register_provider
 
-CLIENT = client("DSPy", "dspy")
+CLIENT = Client("DSPy", "dspy")
 QUESTION = "What does len do?"
 KINDS = ("function", "statement")
 BY_MARKERS = (

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from haystack import Document, Pipeline
 from haystack.components.agents import Agent
 from haystack.components.builders import ChatPromptBuilder
@@ -21,7 +21,7 @@ from haystack.tools import tool
 from haystack.utils import Secret
 from pydantic import BaseModel, Field
 
-CLIENT = client("Haystack", "haystack-ai")
+CLIENT = Client("Haystack", "haystack-ai")
 ADDRESS: dict[str, Any] = {"api_key": Secret.from_token(API_KEY), "api_base_url": BASE_URL, "model": MODEL}
 QUESTION = [ChatMessage.from_user("What does len do?")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import httpx
-from case import API_KEY, BASE_URL, MODEL, ROOT_URL, TURN, client, until
+from case import API_KEY, BASE_URL, MODEL, ROOT_URL, TURN, Client, until
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -13,7 +13,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
-CLIENT = client("LangChain", "langchain-openai")
+CLIENT = Client("LangChain", "langchain-openai")
 QUESTION = "What does len do?"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypedDict
 
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -15,7 +15,7 @@ from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
 from pydantic import BaseModel
 
-CLIENT = client("LangGraph", "langgraph")
+CLIENT = Client("LangGraph", "langgraph")
 QUESTION = {"messages": [HumanMessage("What does len do?")]}
 
 

@@ -4,7 +4,7 @@
 from typing import Any, Literal
 
 import httpx
-from case import API_KEY, BASE_URL, MODEL, client, until
+from case import API_KEY, BASE_URL, MODEL, Client, until
 from llama_index.core import Document, PromptTemplate, VectorStoreIndex
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCallResult
 from llama_index.core.llms import ChatMessage
@@ -16,7 +16,7 @@ from llama_index.llms.openai import OpenAIResponses
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel, Field
 
-CLIENT = client("LlamaIndex", "llama-index-core")
+CLIENT = Client("LlamaIndex", "llama-index-core")
 QUESTION = [ChatMessage(role="user", content="What does len do?")]
 TURN = "<|im_start|>user\nWhat does abs do?<|im_end|>\n<|im_start|>assistant\n"
 PROMPT = PromptTemplate("What does {name} do?")

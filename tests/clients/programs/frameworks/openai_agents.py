@@ -21,13 +21,13 @@ from agents import (
     handoff,
     set_tracing_disabled,
 )
-from case import API_KEY, BASE_URL, MODEL, client
+from case import API_KEY, BASE_URL, MODEL, Client
 from httpx import Limits
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from openai.types.responses import ResponseTextDeltaEvent
 from pydantic import BaseModel
 
-CLIENT = client("OpenAI Agents SDK", "openai-agents")
+CLIENT = Client("OpenAI Agents SDK", "openai-agents")
 QUESTION = "What does len do?"
 set_tracing_disabled(True)  # traces go to OpenAI's own servers
 looked_up: list[str] = []

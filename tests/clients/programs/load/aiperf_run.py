@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from case import MODEL, ROOT_URL, client
+from case import MODEL, ROOT_URL, Client
 
-CLIENT = client("AIPerf", "aiperf")
+CLIENT = Client("AIPerf", "aiperf")
 FOLDER = Path(__file__).parents[4] / "examples" / "demo_model" / "model"
 REQUESTS = 6
 PROMPT, OUTPUT = 32, 64

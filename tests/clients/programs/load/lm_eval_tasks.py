@@ -16,11 +16,11 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": tempfile.mkdtemp(), "
 
 import torch
 import transformers
-from case import BASE_URL, MODEL, client
+from case import BASE_URL, MODEL, Client
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-CLIENT = client("lm-evaluation-harness", "lm_eval")
+CLIENT = Client("lm-evaluation-harness", "lm_eval")
 TASKS = Path(__file__).parents[2] / "lm_eval_task"
 FOLDER = str(Path(__file__).parents[4] / "examples" / "demo_model" / "model")
 LEAST_ACCURACY = 0.9

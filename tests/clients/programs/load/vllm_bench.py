@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-from case import BASE_URL, MODEL, ROOT_URL, client
+from case import BASE_URL, MODEL, ROOT_URL, Client
 
-CLIENT = client("vllm bench serve (its protocol)", "aiohttp")
+CLIENT = Client("vllm bench serve (its protocol)", "aiohttp")
 PROMPT = "What does range do?"
 TURN = f"<|im_start|>user\n{PROMPT}<|im_end|>\n<|im_start|>assistant\n"
 """A prompt for completions. Its answer is long, and each token likely by far: the same in a batch as alone."""
