@@ -1,7 +1,8 @@
 """What must be settled before any test is imported.
 
 Triton kernels run in its interpreter where there is no GPU. Hypothesis draws the same examples each time, so that two
-runs of one commit agree; ``make soak`` draws new ones. The router is interpreted, unless it is said to be compiled.
+runs of one commit agree, whichever tests come before; ``make soak`` draws new ones. The router is interpreted, unless
+it is said to be compiled.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from longest_files import LONGEST
 
 if TYPE_CHECKING:
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+settings.load_profile(_PROFILE := os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+if _PROFILE == "repeatable":  # it mixes in constants of whatever modules a worker has imported by then
+    providers._get_local_constants = Constants  # type: ignore[assignment]
 
 if not any(Path(device).exists() for device in ("/dev/nvidiactl", "/dev/kfd")):
     os.environ["TRITON_INTERPRET"] = "1"

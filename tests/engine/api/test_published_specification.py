@@ -23,9 +23,6 @@ from engine_support.published.served import served_only
 from engine_support.server_process import ServerProcess, running_server
 from engine_support.tool_models import write_tool_model
 from hypothesis import HealthCheck, Phase, assume, given, settings
-from hypothesis.internal.cache import LRUCache
-from hypothesis.internal.conjecture import providers
-from hypothesis.internal.constants_ast import Constants
 from schemathesis import GenerationMode
 
 MODEL = "tools"
@@ -56,20 +53,6 @@ RARE: list[tuple[str, dict[str, Any]]] = [
 """Requests that are refused for reasons that drawn ones seldom meet."""
 SECONDS = 120.0
 _ENDS = {"response.completed", "response.incomplete"}
-
-
-@pytest.fixture(autouse=True)
-def _same_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hypothesis mixes in constants of whatever modules were imported before, which is by chance: here it does not."""
-    monkeypatch.setattr(providers, "_get_local_constants", Constants)
-    monkeypatch.setattr(providers, "CONSTANTS_CACHE", LRUCache(1024))
-
-
-@pytest.fixture(autouse=True)
-def _same_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hypothesis mixes in constants of whatever modules were imported before, which is by chance: here it does not."""
-    monkeypatch.setattr(providers, "_get_local_constants", Constants)
-    monkeypatch.setattr(providers, "CONSTANTS_CACHE", LRUCache(1024))
 
 
 @pytest.fixture(scope="module")
