@@ -53,8 +53,6 @@ def declared(family: Family, rng: random.Random) -> dict[str, Any]:
         parts.insert(rng.choice([0, 2, 3]), ("title", rng.choice([name, f"{name}_args", f"{name}Arguments"])))
     elif rng.random() < 0.25:
         parts = [*parts[1:], parts[0]]  # "type" last, as pydantic writes it
-    if not names and rng.random() < 0.6:
-        parts = [part for part in parts if part[0] != "required"]
     function: dict[str, Any] = {"name": name}
     if rng.random() < 0.93:
         about = rng.choice(family.about).format(*names)
@@ -159,8 +157,4 @@ FAMILIES = [
 
 def questions() -> list[str]:
     """All wordings in which something is asked that a function answers; `{}` is what it is asked about."""
-    return [
-        *wordings.LOOKUPS,
-        *wordings.WEATHERS,
-        *wordings.SUMS,
-    ]
+    return [*wordings.LOOKUPS, *wordings.WEATHERS, *wordings.SUMS]
