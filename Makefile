@@ -29,7 +29,7 @@ TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTH
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiled test-compiled clients run test test-clients test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
+.PHONY: help install compiled test-compiled clients run test test-clients test-models e2e e2e-deps soak lint docs format generate demo-model lora-example families \
 	bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -85,12 +85,16 @@ test-models: install ## each family of models against transformers; writes the t
 soak: install ## long and fuzzing tests, by hand
 	HYPOTHESIS_PROFILE=random $(TEST_ENV) $(BIN)/pytest -q -m "soak or hypothesis" --timeout 3600
 
-lint: install ## ruff, mypy, import contracts, generated files
+lint: install ## ruff, mypy, import contracts, generated files, links of the documentation
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m blade_operator.spec.crd.generate --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+docs: install ## the documentation as a site, in build/site; every link in it is checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: install ## let ruff write the code's form
 	$(BIN)/ruff check --fix $(SOURCES)
