@@ -1,6 +1,7 @@
 """``make bench``: our engine beside the best CPU engines, with the same prompts, threads and KV cache.
 
-A speed counts only for outputs that are right: the perplexity of a text is compared with fp32 first.
+A speed counts only for outputs that are right: the perplexity of a text is compared with fp32 first. ``PARTS`` names
+parts of :data:`PARTS` (``PARTS=w4a16 make bench``): their figures get a file of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 from benchmarks.figures import QUICK, Figure, report
 from benchmarks.peers import before, families, peers
@@ -20,36 +22,48 @@ from benchmarks.peers.roofline import read_bandwidth, weight_bytes
 from benchmarks.peers.rounded import rounded_figures
 from benchmarks.peers.rounds import Row, alternate, decode, measured, prefill, throughput
 from benchmarks.peers.running import Running, worker_options
-from benchmarks.peers.selection import ROUNDS
+from benchmarks.peers.selection import ROUNDS, selected
 from benchmarks.peers.shapes import QWEN2
 from benchmarks.peers.stalls import stall_figures
 from blade_llm.kernels import native
 
 OPTIONS = worker_options(QWEN2)
+QUANTISED: Final = {
+    "int8": (OURS_INT8, peers.LLAMA_Q8, 1.05),
+    "int4": (OURS_INT4, peers.LLAMA_Q4, 1.05),
+    "w4a16": (OURS_W4A16, peers.LLAMA_Q4_K, 1.1),
+}
+"""Our weights, llama.cpp's of as many bits, and by how much ours should be faster."""
+PARTS: Final = ("quality", "stalls", "engines", "rounded", *(() if QUICK else QUANTISED), "families")
 
 
 def main() -> int:
     if os.environ.get("BEFORE"):
         return before.main()
-    return max(qwen2(), families.main())
+    parts = selected("PARTS", PARTS)
+    codes = [qwen2(parts)] if set(parts) - {"families"} else []
+    return max([*codes, *([families.main()] if "families" in parts else [])])
 
 
-def qwen2() -> int:
+def qwen2(parts: Sequence[str]) -> int:
     """The rows that have targets beside each peer; the exit code."""
     model = random_model(peers.CACHE / "models" / QWEN2.name)
-    figures = perplexity_figures()
-    figures += stall_figures(model, threads=OPTIONS["threads"])
-    with ExitStack() as stack:
-        others = [peers.OPENVINO, peers.TRANSFORMERS, peers.TRANSFORMERS_CB]
-        others += [] if QUICK else [peers.VLLM, peers.LLAMA]
-        engines = [stack.enter_context(Running(peer, model, **OPTIONS)) for peer in (OURS, *others)]
-        figures += _compared(model, engines)
-    figures += rounded_figures(model)
-    if not QUICK:
-        figures += _quantised(model, OURS_INT8, peers.LLAMA_Q8)
-        figures += _quantised(model, OURS_INT4, peers.LLAMA_Q4)
-        figures += _quantised(model, OURS_W4A16, peers.LLAMA_Q4_K, 1.1)
-    return report(f"peers_{native.isa()}", figures)
+    figures = perplexity_figures() if "quality" in parts else []
+    if "stalls" in parts:
+        figures += stall_figures(model, threads=OPTIONS["threads"])
+    if "engines" in parts:
+        with ExitStack() as stack:
+            others = [peers.OPENVINO, peers.TRANSFORMERS, peers.TRANSFORMERS_CB]
+            others += [] if QUICK else [peers.VLLM, peers.LLAMA]
+            engines = [stack.enter_context(Running(peer, model, **OPTIONS)) for peer in (OURS, *others)]
+            figures += _compared(model, engines)
+    if "rounded" in parts:
+        figures += rounded_figures(model)
+    for name, (ours, theirs, target) in QUANTISED.items():
+        if name in parts:
+            figures += _quantised(model, ours, theirs, target)
+    named = "" if list(parts) == list(PARTS) else "_".join(part for part in parts if part != "families") + "_"
+    return report(f"peers_{named}{native.isa()}", figures)
 
 
 def _compared(model: Path, engines: Sequence[Running]) -> list[Figure]:
@@ -83,7 +97,7 @@ def _compared(model: Path, engines: Sequence[Running]) -> list[Figure]:
     return [*figures, Figure("peak_rss_vs_openvino", ratio, "x", "<=", 1.2)]
 
 
-def _quantised(model: Path, ours: Peer, theirs: Peer, target: float = 1.05) -> list[Figure]:
+def _quantised(model: Path, ours: Peer, theirs: Peer, target: float) -> list[Figure]:
     with Running(ours, model, **OPTIONS) as mine, Running(theirs, model, **OPTIONS) as other:
         row = measured(f"{ours.name} decode", alternate([mine, other], decode, ROUNDS), "tok/s")
     name = f"decode_{ours.name.rpartition('-')[2]}"
