@@ -7,6 +7,7 @@ The flags about memory are the server's own, and so is the plan.
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import math
@@ -33,9 +34,12 @@ PROGRAM: Final = "blade_llm_fit"
 
 def _price(value: str) -> float:
     """A finite amount of money of at least 0."""
-    number = float(value)
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
     if not 0.0 <= number < math.inf:
-        raise ValueError(value)
+        raise argparse.ArgumentTypeError(f"{value!r} is not an amount of money of at least 0, like 2.5")
     return number
 
 

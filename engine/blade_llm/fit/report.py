@@ -33,15 +33,15 @@ def document(
     """All of it, for JSON: bytes, tokens, seconds."""
     result = dataclasses.asdict(found)
     speed = result.pop("speed")
-    on: dict[str, Any] = {"memory": device.limit, "device": "cpu"}
+    where: dict[str, Any] = {"memory": device.limit, "device": "cpu"}
     if device.gpu is not None:
-        on = {"device": device.gpu.name, "memory": device.gpu.memory.total, "count": found.ranks}
-    result = {"model": model, "on": on, **result, "change": [dataclasses.asdict(each) for each in change]}
+        where = {"device": device.gpu.name, "memory": device.gpu.memory.total, "count": found.ranks}
+    result = {"model": model, "where": where, **result, "change": [dataclasses.asdict(each) for each in change]}
     if speed is not None:
         result["speed"] = {"note": NOTE, **speed}
     if price is not None and (money := price.per_million_tokens(found)) is not None:
         hour = price.per_gpu_hour * found.ranks
-        result["cost"] = {"currency": price.currency, "perHour": hour, "perMillionTokensAtLeast": money}
+        result["cost"] = {"currency": price.currency, "per_hour": hour, "per_million_tokens_at_least": money}
     return result
 
 

@@ -56,7 +56,8 @@ def test_the_estimate_is_what_the_engine_measures(name: str, tmp_path: Path) -> 
     found = estimate(alone, Device(None, 8 << 30))
     measured = build_runner(config).memory_plan
 
-    assert measured is not None and found.fits
+    assert measured is not None
+    assert found.fits
     assert found.kv_tokens == measured.kv_tokens
     assert found.kv_token * 16 == measured.kv_block_bytes
     assert found.max_model_len == measured.max_model_len
