@@ -119,6 +119,7 @@ SPECS: Spec = _object(
     },
     engine=_object(
         image=_mostly(st.sampled_from(["", "x.org/a:1"]), st.sampled_from(["a b", ":x", "é"])),
+        preset=st.sampled_from(["latency", "throughput", "chat", "fast"]),
         dtype=_mostly(st.sampled_from(["auto", "bfloat16"]), _junk),
         contextLength=_mostly(st.just(4096), _integer),
         maxNumSeqs=_integer,

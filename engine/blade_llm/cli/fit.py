@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
 from blade_llm.cli.flags import Flag, FlagParser, byte_size, positive, tokens
-from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, memory_fields
+from blade_llm.cli.presets import use_preset
+from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, PRESET, memory_fields
 from blade_llm.config import EngineConfig
 from blade_llm.fit.advice import changes
 from blade_llm.fit.estimate import Device, estimate
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     2."""
     parser = _parser()
     flags = parser.parse(argv)
+    use_preset(parser, flags)
     logging.getLogger("blade_llm").addHandler(logging.NullHandler())  # what planning remarks is in the report
     problem = _problem(flags)
     if problem is not None:
@@ -123,7 +125,7 @@ def _engine_config(flags: Mapping[str, Any], scratch: Path) -> EngineConfig:
 
 def _parser() -> FlagParser:
     server = [flag for group in GROUPS.values() for flag in group]
-    memory = tuple(flag for flag in server if flag.name in {*MEMORY_FIELDS, *SPECULATIVE_FLAGS})
+    memory = (PRESET, *(flag for flag in server if flag.name in {*MEMORY_FIELDS, *SPECULATIVE_FLAGS}))
     parser = FlagParser(
         PROGRAM,
         "Say from a model's config.json whether it fits a GPU or a memory limit, and what it can serve there.",

@@ -30,6 +30,7 @@ _OWN: Final = {
     "currency": ("CODE", "of the price (default: USD)"),
 }
 _ENGINE: Final = {
+    "preset": ("NAME", "as spec.engine.preset"),
     "max_model_len": ("N", "as spec.engine.contextLength"),
     "max_num_seqs": ("N", "as spec.engine.maxNumSeqs"),
     "kv_cache_bytes": ("BYTES", "as spec.engine.kvCacheBytes"),

@@ -21,6 +21,8 @@ from blade_operator.spec.scaling_fields import Scaling
 from blade_operator.spec.speculative_fields import Speculative
 from blade_operator.spec.types import Bytes, Fraction, Image, ListType, Record, Unique
 
+Preset = Literal["latency", "throughput", "longContext", "chat", "batch", "lowMemory", "deterministic"]
+"""The engine's names; what each sets is in docs/tuning.md."""
 CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
 
 
@@ -62,6 +64,10 @@ class Engine(Record):
     """How each engine replica runs."""
 
     image: Image = Field(default="", description="Engine image; the operator release's own when empty.")
+    preset: Preset | None = Field(
+        default=None,
+        description="Flags for a use (`--preset`). What is set here or in `extraArgs` wins.",
+    )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
         default="auto", description="Type weights and activations are computed in (`--dtype`)."
     )

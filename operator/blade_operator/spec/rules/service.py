@@ -33,6 +33,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "port": "the operator",
     "internal_port": "the operator",
     "served_model_name": "spec.model.servedNames",
+    "preset": "spec.engine.preset",
     "dtype": "spec.engine.dtype",
     "max_model_len": "spec.engine.contextLength",
     "max_num_seqs": "spec.engine.maxNumSeqs",
@@ -101,6 +102,7 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
     "shutdown_timeout": "spec.rollout.drainTimeout",
 }
 """Further flags that set the same, and their owners: vLLM's names of them, mostly (docs/vllm-flags.md)."""
+PRESETS_OF_TEXT: Final = ("latency", "longContext", "chat")
 _OWNERS: Final = OWNED_FLAGS | OTHER_SPELLINGS
 _OWNED: Final = f"(--(no_)?({'|'.join(_OWNERS)})|-[tp]p)(=.*)?".replace("_", ".")
 """``-tp`` and ``-pp`` are short for the sizes of tensor and pipeline parallelism. Dots are for ``_`` and ``-``, which
@@ -218,6 +220,14 @@ RULES: Final[tuple[Rule, ...]] = (
             or (spec.engine.chat_template.inline is None) != (spec.engine.chat_template.config_map_key_ref is None)
         ),
         message="set exactly one of inline and configMapKeyRef",
+    ),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.preset",
+        cel="!has(self.preset) || self.task == 'generate' || !(self.preset in ['latency', 'longContext', 'chat'])",
+        holds=lambda name, spec: spec.engine.task == "generate" or spec.engine.preset not in PRESETS_OF_TEXT,
+        message="latency, longContext and chat are for generated text, which a service with task embed or score has "
+        "none of: take another, or remove it",
     ),
     _of_text("toolCallParser", lambda engine: engine.tool_call_parser is None),
     _of_text("reasoningParser", lambda engine: engine.reasoning_parser is None),
