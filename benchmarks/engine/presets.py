@@ -33,7 +33,7 @@ from blade_llm.speculative_options import speculative_from_flags
 
 MODEL = Path(__file__).parents[2] / "examples" / "demo_model" / "model"
 KV_CACHE = "64MiB"
-ROUNDS = 3 if QUICK else 9
+ROUNDS = 3 if QUICK else 5
 MANY = 64 if QUICK else 256
 SHORT, LONG, OUTPUT = 64, 3072, 32
 """Tokens of prompts and outputs."""

@@ -235,6 +235,11 @@ SPECS: Spec = _object(
             shadow=_object(share=_mostly(st.integers(1, 100), _junk), minRequests=_count),
         ),
     ),
+    pricing=_object(
+        {"currency": st.sampled_from(["EUR", "USD", "eur", "EURO"])},
+        perEngineHour=st.sampled_from(["2.50", "0.1", "0", "-1", "1e3"]),
+        perGpuHour=st.sampled_from(["3", "0.0", "x"]),
+    ),
     security=_object(networkPolicy=_mostly(st.booleans(), _junk)),
     scaling=_object(
         mode=_mostly(st.sampled_from(["Fixed", "Concurrency", "SLO", "External", "Advisory"]), _junk),

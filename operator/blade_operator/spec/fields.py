@@ -15,6 +15,7 @@ from blade_operator.spec.adapters.selector import LabelSelector
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
+from blade_operator.spec.pricing_fields import Pricing
 from blade_operator.spec.rollout_fields import Rollout
 from blade_operator.spec.router_fields import Router
 from blade_operator.spec.scaling_fields import Scaling
@@ -237,6 +238,7 @@ class LLMServiceSpec(Record):
     )
     router: Router = Field(default_factory=Router, description="The proxy in front of the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How engines are replaced.")
+    pricing: Pricing | None = Field(default=None, description="What engines cost, for `status.cost`.")
     security: Security = Field(default_factory=Security, description="Who may connect to the pods.")
 
     @property

@@ -156,6 +156,25 @@ class ScalingStatus(Record):
     )
 
 
+class CostStatus(Record):
+    """What the last hour cost, by `spec.pricing`. Figures stay until they change by 2 %."""
+
+    currency: Short = Field(description="Of the amounts.")
+    window: Short = Field(default="", description="Time that the figures are of, at least; absent in the first minute.")
+    per_hour: Short = Field(default="", description="Money an hour.")
+    per_million_tokens: Short = Field(
+        default="", description="Per million tokens of prompts and answers; absent without any."
+    )
+    per_million_completion_tokens: Short = Field(default="", description="Per million tokens of answers.")
+    engine_hours: Short = Field(default="", description="Hours of engines, ready or not.")
+    prompt_tokens: int = Field(default=0, description="Tokens of prompts.")
+    completion_tokens: int = Field(default=0, description="Tokens of answers.")
+    observed_at: Short = Field(default="", description="When these figures were taken.")
+    state: Annotated[str, StringConstraints(max_length=8192)] = Field(
+        default="", description="What was counted, for a restart."
+    )
+
+
 class LLMServiceStatus(Record):
     """The observed state. Written by the operator alone."""
 
@@ -196,6 +215,7 @@ class LLMServiceStatus(Record):
     )
     fit: Fit | None = Field(default=None, description="How the model fits into memory.")
     scaling: ScalingStatus | None = Field(default=None, description="The decision on the number of engines.")
+    cost: CostStatus | None = Field(default=None, description="What tokens cost.")
     speculation: SpeculationStatus | None = Field(
         default=None, description="What speculative decoding brings; only with `spec.engine.speculative`."
     )

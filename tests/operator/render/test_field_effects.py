@@ -95,6 +95,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "rollout.canary": ({}, {"steps": [5, 50], "shadow": {"share": 20}}),
     "rollout.drainTimeout": ({}, "5m"),
     "rollout.revisionHistoryLimit": ({}, 1),
+    "pricing": ({}, {"currency": "EUR", "perEngineHour": "2.50"}),
     "security.networkPolicy": ({}, False),
     "security.engineToken": ({}, False),
 }

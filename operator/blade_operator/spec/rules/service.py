@@ -16,6 +16,7 @@ from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.rules.adapters import ADAPTER_RULES
 from blade_operator.spec.rules.gpus import GPU_RULES
 from blade_operator.spec.rules.model import MODEL_RULES
+from blade_operator.spec.rules.pricing import PRICING_RULES
 from blade_operator.spec.rules.router import ROUTER_RULES
 from blade_operator.spec.rules.rule import Rule
 from blade_operator.spec.rules.scaling import SCALING_RULES
@@ -240,6 +241,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     *_not_ours("engine", lambda spec: spec.engine.pod_template),
     *_not_ours("router", lambda spec: spec.router.pod_template),
+    *PRICING_RULES,
     *ROUTER_RULES,
     *SCALING_RULES,
     Rule(
