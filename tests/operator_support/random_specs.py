@@ -119,6 +119,7 @@ SPECS: Spec = _object(
     },
     engine=_object(
         image=_mostly(st.sampled_from(["", "x.org/a:1"]), st.sampled_from(["a b", ":x", "é"])),
+        preset=st.sampled_from(["latency", "throughput", "chat", "fast"]),
         dtype=_mostly(st.sampled_from(["auto", "bfloat16"]), _junk),
         contextLength=_mostly(st.just(4096), _integer),
         maxNumSeqs=_integer,
@@ -233,6 +234,11 @@ SPECS: Spec = _object(
             answerTolerance=_integer,
             shadow=_object(share=_mostly(st.integers(1, 100), _junk), minRequests=_count),
         ),
+    ),
+    pricing=_object(
+        {"currency": st.sampled_from(["EUR", "USD", "eur", "EURO"])},
+        perEngineHour=st.sampled_from(["2.50", "0.1", "0", "-1", "1e3"]),
+        perGpuHour=st.sampled_from(["3", "0.0", "x"]),
     ),
     security=_object(networkPolicy=_mostly(st.booleans(), _junk)),
     scaling=_object(

@@ -219,6 +219,10 @@ CASES: dict[str, dict[str, Any]] = {
             "deterministic": True,
         },
     },
+    "preset": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"preset": "longContext", "maxNumSeqs": 32},
+    },
     "quantization": {
         "model": {
             "uri": "file:///models/qwen",

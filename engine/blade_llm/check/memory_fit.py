@@ -12,52 +12,32 @@ into the memory that they share. Of several machines it is about the ranks of th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
 from blade_llm.cache.memory_limit import memory_limit_bytes
-from blade_llm.cache.sizing import KVCachePlan, default_kv_cache_bytes, raise_kv_cache_bytes
-from blade_llm.config import EngineConfig
-from blade_llm.lora.memory import adapter_bytes
-from blade_llm.models.config import ModelConfig
-from blade_llm.models.dtypes import DTypeName, resolve_dtype
-from blade_llm.models.errors import ModelFilesError, UnsupportedSettingError
-from blade_llm.models.implementation import read_model_config
-from blade_llm.models.memory import layer_activation_bytes, weight_bytes
-from blade_llm.models.quantized.config import quant_problem
-from blade_llm.models.sharding import (
-    expert_parallel_problem,
-    pipeline_parallel_problem,
-    rank_model,
-    tensor_parallel_problem,
+from blade_llm.cache.sizing import KVCachePlan
+from blade_llm.check.rank_memory import (
+    RANK_RUNTIME_BYTES,
+    RUNTIME_BYTES,
+    Gpu,
+    RankMemory,
+    cache_bytes,
+    cache_on_cpu,
+    cache_on_gpu,
+    memory_on_cpu,
+    memory_on_gpu,
+    read_model,
 )
+from blade_llm.config import EngineConfig
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.dtypes import DTypeName
 from blade_llm.parallel.layout import RankLayout
-from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
-from blade_llm.runner.kv_quant import with_kv_quant
-from blade_llm.runner.startup.memory_plan import GpuMemory, activation_peak, plan_kv_cache
-from blade_llm.weights.checkpoint import open_checkpoint
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_memory_fit"
-RUNTIME_BYTES: Final = 512 << 20
-"""Interpreter and libraries of the API-server and the engine process."""
-RANK_RUNTIME_BYTES: Final = 256 << 20
-"""Interpreter and libraries of each further rank: 233 MB were measured."""
-GRAPH_BYTES_PER_LAYER: Final = 512 << 10
-"""Upper estimate of the device memory of one graph, by layer; the engine measures it when it starts."""
 WARNING_SHARE: Final = 0.9
 """A plan that takes more of the limit than this leaves no room for the page cache or a second copy while loading."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """Memory of the GPU that the engine will compute on, in bytes; of several, of the one that has the least."""
-
-    free: int
-    """Without what a CUDA context takes, as a process that has one measures it."""
-    total: int
 
 
 def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | None = None) -> CheckItem:
@@ -69,14 +49,7 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
     ``limit`` is the host's in bytes; without it nor a ``gpu`` both are found by themselves.
     """
     try:
-        model = read_model_config(config.model_dir, config.model_impl, config.task)
-        experts = config.enable_expert_parallel
-        problem = tensor_parallel_problem(model, config.tensor_parallel_size, expert_parallel=experts)
-        problem = problem or (expert_parallel_problem(model) if experts else None)
-        problem = problem or quant_problem(model.tensors, config.quant)
-        if problem := problem or pipeline_parallel_problem(model, config.pipeline_parallel_size):
-            raise UnsupportedSettingError(f"{config.model_dir}: {problem}")
-        model = with_kv_quant(model, config.kv_cache_quant, config.kv_cache_quant_sub_heads)
+        model = read_model(config)
         found = _find_gpu(config.ranks_per_node) if limit is None and gpu is None else gpu
         if found is not None:
             return _judge_gpus(config, model, found)
@@ -86,41 +59,20 @@ def check_memory_fit(config: EngineConfig, limit: int | None = None, gpu: Gpu | 
 
 
 def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
-    quantized = config.quant != "none" or model.tensors.quantized
-    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=False, quantized=quantized)
-    ranks = config.ranks_per_node
-    given = default_kv_cache_bytes(limit=limit) if config.kv_cache_bytes is None else config.kv_cache_bytes
-    parts = _largest_parts(config, model, dtype)
-    of_parts = [(part, draft_model_config(config, part, dtype)) for part in parts]
-
-    def largest(of_part: tuple[ModelConfig, DraftModelConfig | None]) -> Fraction:
-        part, draft = of_part
-        return weight_bytes(part, dtype, config.quant) + _draft_weights(draft) + given * part.kv_share
-
-    part, draft = max(of_parts, key=largest)
-    weights, share = weight_bytes(part, dtype, config.quant), part.kv_share
-    activations = activation_peak(config, part, dtype, draft)
-    plan = plan_kv_cache(
-        config,
-        part,
-        dtype,
-        int(given * share),
-        lambda needed: raise_kv_cache_bytes(math.ceil(needed / share)),
-        draft=draft,
-    )
-    block_bytes = _block_bytes(plan, draft)
+    ranks, given = config.ranks_per_node, cache_bytes(config, limit)
+    rank = memory_on_cpu(config, model, given)
+    plan = cache_on_cpu(config, rank, given)
+    block_bytes, share = rank.block_bytes(plan), rank.part.kv_share
     kv_cache = plan.blocks * block_bytes
-    adapters = adapter_bytes(config, part, dtype, on_gpu=False)
-    drafting = _draft_weights(draft)
-    of_rank = weights + activations + adapters + drafting
+    of_rank = rank.fixed
     runtime = RUNTIME_BYTES + (ranks - 1) * RANK_RUNTIME_BYTES
     fixed = ranks * of_rank + runtime
     total = fixed + ranks * kv_cache
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
     shared = f"+ runtime {_size(runtime)} "
     detail = (
-        f"{_of_ranks(dtype, config)}: weights {_size(weights)} + activations {_size(activations)} "
-        f"{shared if ranks == 1 else ''}{_with_adapters(adapters)}{_with_draft(drafting)}"
+        f"{_of_ranks(rank.dtype, config)}: weights {_size(rank.weights)} + activations {_size(rank.activations)} "
+        f"{shared if ranks == 1 else ''}{_with_adapters(rank.adapters)}{_with_draft(rank.draft_weights)}"
         f"+ KV cache {_size(kv_cache)} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened}) "
         f"{'' if ranks == 1 else f'= {_size(of_rank + kv_cache)}, times {ranks} {shared}'}"
@@ -139,82 +91,32 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
 
 def _judge_gpus(config: EngineConfig, model: ModelConfig, gpu: Gpu) -> CheckItem:
     """That of the stage with the least room for blocks, as all have as many."""
-    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
-    judged = [_judge_gpu(config, model, part, gpu) for part in _largest_parts(config, model, dtype, on_gpu=True)]
+    judged = [_judge_gpu(config, model, rank, gpu) for rank in memory_on_gpu(config, model)]
     return min(judged, key=lambda each: each[0])[1]
 
 
-def _judge_gpu(config: EngineConfig, model: ModelConfig, part: ModelConfig, gpu: Gpu) -> tuple[int, CheckItem]:
-    """The plan that the engine makes once it has measured, with estimates instead; and its blocks, -1 where it fails.
-
-    Raises `NotEnoughMemoryError` with the flags to change where nothing fits. ``part``: what a rank has of ``model``.
-    """
-    dtype = resolve_dtype(config.dtype, model.dtype, on_gpu=True)
-    weights = weight_bytes(part, dtype, config.quant, on_gpu=True)
-    draft = draft_model_config(config, part, dtype)
-    activations = activation_peak(config, part, dtype, draft)
-    graphs = _graph_bytes(config, part, dtype)
-    adapters = adapter_bytes(config, part, dtype, on_gpu=True)
-    drafting = _draft_weights(draft, on_gpu=True)
+def _judge_gpu(config: EngineConfig, model: ModelConfig, rank: RankMemory, gpu: Gpu) -> tuple[int, CheckItem]:
+    """Whether ``rank`` fits; and the blocks of its plan, -1 where it fails."""
     share = config.max_gpu_memory_utilization
     within = min(int(gpu.total * share), gpu.free)
     parts = (
-        f"{_of_ranks(dtype, config)}: weights {_size(weights)} "
-        f"+ activations {_size(activations)} + CUDA graphs {_size(graphs)} "
-        f"{_with_adapters(adapters)}{_with_draft(drafting)}of {_size(within)} "
+        f"{_of_ranks(rank.dtype, config)}: weights {_size(rank.weights)} "
+        f"+ activations {_size(rank.activations)} + CUDA graphs {_size(rank.graphs)} "
+        f"{_with_adapters(rank.adapters)}{_with_draft(rank.draft_weights)}of {_size(within)} "
         f"({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
     )
-    if (fixed := weights + activations + graphs + adapters + drafting) >= within:
-        return -1, CheckItem(name=NAME, status="FAILED", detail=f"{parts}; too much: {_gpu_remedy(fixed, gpu)}")
-    memory = GpuMemory(
-        total=gpu.total,
-        free=gpu.free - weights - adapters - drafting,
-        lasting=weights + adapters + drafting,
-        activation_peak=activations,
-        graphs=graphs,
-        share=share,
-    )
+    if rank.fixed >= within:
+        return -1, CheckItem(name=NAME, status="FAILED", detail=f"{parts}; too much: {_gpu_remedy(rank.fixed, gpu)}")
     try:
-        available = memory.kv_cache_for(config.kv_cache_bytes)
-        plan = plan_kv_cache(config, part, dtype, available, memory.enlarge, draft=draft)
+        plan = cache_on_gpu(config, rank, gpu)
     except ValueError as error:
         return -1, CheckItem(name=NAME, status="FAILED", detail=f"{parts}; {error}")
     shortened = f", the model allows {model.max_position_embeddings}" if _is_shortened(config, model, plan) else ""
     kv_cache = (
-        f"KV cache {_size(plan.blocks * _block_bytes(plan, draft))} ({plan.blocks} blocks, {plan.tokens} tokens, "
+        f"KV cache {_size(plan.blocks * rank.block_bytes(plan))} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened})"
     )
     return plan.blocks, CheckItem(name=NAME, status="PASS", detail=f"{parts}; {kv_cache}")
-
-
-def _largest_parts(
-    config: EngineConfig, model: ModelConfig, dtype: DTypeName, *, on_gpu: bool = False
-) -> list[ModelConfig]:
-    """What the rank of each stage that has most of ``model``, of those on this machine, has of it. All ranks of a stage
-    have as many heads, and so as much of the KV cache."""
-    layout, names = RankLayout.of(config), _stored_names(config, model)
-    stages: dict[int, list[ModelConfig]] = {}
-    for rank in layout.ranks_of_node(config.node_rank):
-        part = rank_model(model, layout, rank)
-        if names is not None:
-            part = replace(part, tensors=part.tensors.found_in(names))
-        stages.setdefault(layout.stage_of(rank), []).append(part)
-
-    def weights(part: ModelConfig) -> int:
-        return weight_bytes(part, dtype, config.quant, on_gpu=on_gpu)
-
-    return [max(parts, key=weights) for parts in stages.values()]
-
-
-def _stored_names(config: EngineConfig, model: ModelConfig) -> Collection[str] | None:
-    """Names of the tensors of a quantised checkpoint, which tell the weights that it left as they were; None where that
-    is of no interest, or the files cannot be read, of which ``check_model`` says why."""
-    if not model.tensors.quantized:
-        return None
-    try:
-        return open_checkpoint(config.model_dir).names
-    except ModelFilesError:
-        return None
 
 
 def _of_ranks(dtype: DTypeName, config: EngineConfig) -> str:
@@ -231,15 +133,6 @@ def _with_adapters(count: int) -> str:
     return f"+ adapters {_size(count)} " if count else ""
 
 
-def _draft_weights(draft: DraftModelConfig | None, *, on_gpu: bool = False) -> int:
-    return 0 if draft is None else weight_bytes(draft.model, draft.dtype, "none", on_gpu=on_gpu)
-
-
-def _block_bytes(plan: KVCachePlan, draft: DraftModelConfig | None) -> int:
-    """Bytes of a block of the KV cache as ``--kv_cache_bytes`` counts them: of the model and of its draft model."""
-    return plan.block_bytes + (0 if draft is None else draft.block_bytes)
-
-
 def _with_draft(count: int) -> str:
     return f"+ draft model {_size(count)} " if count else ""
 
@@ -252,21 +145,6 @@ def _gpu_remedy(fixed: int, gpu: Gpu) -> str:
         f"the GPU lacks at least {fixed - gpu.free} bytes: take --quant int8 or int4, lower "
         "--ragged_flash_max_batch_tokens or --max_num_seqs, give --disable_cuda_graph, or take a smaller model"
     )
-
-
-def _graph_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> int:
-    """All graphs, and the working memory of the largest, which the others share; logits are none of their work."""
-    # These need torch, which nothing else here does.
-    from blade_llm.runner.graphs.decode import graph_batch_sizes
-    from blade_llm.runner.graphs.mixed import graph_token_sizes
-
-    if config.disable_cuda_graph or config.pipeline_parallel_size > 1:
-        return 0
-    sizes = graph_batch_sizes(config.cuda_graph_batch_sizes, config.cuda_graph_max_batch_size, config.max_num_seqs)
-    tokens = graph_token_sizes(config.cuda_graph_token_sizes, config.cuda_graph_max_tokens, config.max_batch_tokens)
-    shared = layer_activation_bytes(model, dtype, max((*sizes, *tokens)))
-    sets = 2 if config.enable_lora else 1  # one for steps with adapters
-    return sets * (len(sizes) + len(tokens)) * model.num_layers * GRAPH_BYTES_PER_LAYER + shared
 
 
 def _find_gpu(ranks: int) -> Gpu | None:

@@ -16,8 +16,9 @@ from blade_llm.check.model import Wanted
 from blade_llm.check.report import encode_report, format_item, format_totals, summarize
 from blade_llm.cli.check_flags import NODE_FLAGS, OWN_FLAGS, names_of, ranks_of
 from blade_llm.cli.flags import FlagParser
+from blade_llm.cli.presets import use_preset
 from blade_llm.cli.progress.download import download_progress
-from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, TEXT_FIELDS, memory_fields, text_fields
+from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, PRESET, TEXT_FIELDS, memory_fields, text_fields
 from blade_llm.cli.termination import write_termination_log
 from blade_llm.config import EngineConfig
 from blade_llm.hub.resolve import resolve_model
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the check and return the status: 0 or 1 by the items and ``--mode``; wrong flags exit with 2."""
     parser = _parser()
     flags = parser.parse(argv)
+    use_preset(parser, flags)
     try:
         ranks = ranks_of(flags)
         names = names_of(flags, ranks)
@@ -90,7 +92,7 @@ def _parser() -> FlagParser:
     server = [flag for group in GROUPS.values() for flag in group]
     of_memory = {*MEMORY_FIELDS, *SPECULATIVE_FLAGS, "pipeline_parallel_size"} - {*TEXT_FIELDS}
     of_memory -= {flag.name for flag in NODE_FLAGS}
-    memory = tuple(flag for flag in server if flag.name in of_memory)
+    memory = (PRESET, *(flag for flag in server if flag.name in of_memory))
     text = tuple(flag for flag in server if flag.name in (*TEXT_FIELDS, "enable_json_warmup"))
     parser = FlagParser(
         PROGRAM,

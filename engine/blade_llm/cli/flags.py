@@ -130,6 +130,8 @@ def port(text: str) -> int:
     return int(text)
 
 
+_ABSENT: Final = object()
+"""Stands for a flag that is not given."""
 _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     byte_size: "BYTES",
     count: "N",
@@ -233,6 +235,8 @@ class FlagParser(argparse.ArgumentParser):
         )
         self._flags = {flag.name: flag for _, flags in groups for flag in flags}
         self._positional = positional
+        self.given: frozenset[str] = frozenset()
+        """Flags that were given, their default's value included."""
         for title, flags in groups:
             group = self.add_argument_group(title)
             for flag in flags:
@@ -242,8 +246,10 @@ class FlagParser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str] | None = None) -> dict[str, Any]:
         """Flag name → value. Exits with 2 and one line on standard error for anything that cannot be used."""
-        values, unknown = self.parse_known_args(argv)
+        values, unknown = self.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(self._flags, _ABSENT)))
         found = vars(values)
+        self.given = frozenset(name for name in self._flags if found[name] is not _ABSENT)
+        found.update({name: flag.default for name, flag in self._flags.items() if name not in self.given})
         if self._positional is not None:
             if unknown and found[self._positional] is None and not any(word.startswith("-") for word in unknown):
                 found[self._positional] = unknown.pop(0)

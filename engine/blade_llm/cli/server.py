@@ -23,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from blade_llm.cli.presets import use_preset
 from blade_llm.cli.progress.download import download_progress
 from blade_llm.cli.server_flags import memory_fields, text_fields
 from blade_llm.cli.vllm_flags import ServerFlagParser
@@ -61,6 +62,8 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
     gc.disable()  # until the server runs: an import makes much and frees little
     parser = ServerFlagParser(PROGRAM)
     flags = parser.parse(argv)
+    if preset := use_preset(parser, flags):
+        print(preset, flush=True)
     logging.basicConfig(level=flags["log_level"], format=LOG_FORMAT)
     for warning in parser.warnings:
         _log.warning("%s", warning)

@@ -24,6 +24,7 @@ from blade_llm.cli.flags import (
     share,
     tokens,
 )
+from blade_llm.cli.presets import PRESETS
 from blade_llm.config import PACKED_CACHE_BYTES, ModelImpl, Task
 from blade_llm.kv_quant import KVCacheQuant
 from blade_llm.models.dtypes import DTYPE_ALIASES
@@ -45,6 +46,11 @@ def _later(name: str, help: str, **options: object) -> Flag:
     return Flag(name=name, help=help, accepts=(), **options)  # type: ignore[arg-type]
 
 
+PRESET: Final = Flag(
+    name="preset",
+    help="flags for a use, as docs/tuning.md lists them; those that are given win",
+    choices=tuple(PRESETS),
+)
 _MODEL = (
     Flag(name="model", help="model folder, or a Hugging Face hub id like ORG/NAME", required=True, metavar="DIR"),
     Flag(name="revision", help="branch, tag or commit of a hub model, as ORG/NAME@REVISION"),
@@ -340,6 +346,7 @@ _DISTRIBUTED = (
 )
 
 GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
+    "preset": (PRESET,),
     "model": _MODEL,
     "service": _SERVICE,
     "memory and scheduling": _MEMORY,

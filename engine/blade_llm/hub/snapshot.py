@@ -56,6 +56,11 @@ def fetch_snapshot(model: HubModel, progress: ProgressCallback | None = None, ca
         raise explain(error, model, cache) from error
 
 
+def cached_snapshot(model: HubModel, cache: Path | None = None) -> Path | None:
+    """The folder of ``model`` in the cache, or the GGUF file that is wanted of it, where it is complete; else None."""
+    return _cached_snapshot((cache or Path(constants.HF_HUB_CACHE)) / _folder_name(model), model)
+
+
 def _folder_name(model: HubModel) -> str:
     """The library's own name for a model of the hub; for others with a digest, as their ids hold more characters."""
     name = re.sub("[^A-Za-z0-9._-]", "--", model.repo_id)

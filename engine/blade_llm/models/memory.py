@@ -7,6 +7,7 @@ from typing import Final
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
+from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import EXPANDED_CONTEXT
 from blade_llm.spec.quantization.weights import dequantized_bytes
 from blade_llm.spec.vocabulary import vocabulary_rows, vocabulary_width
@@ -41,6 +42,15 @@ def weight_bytes(config: ModelConfig, dtype: DTypeName, quant: str = "none", *, 
                 part.wanted, part.wanted_inputs, part.inputs
             )
     return floats + tensors.quantized_bytes + packed
+
+
+def rotation_bytes(config: ModelConfig, positions: int) -> int:
+    """Bytes of the tables of angles (cosines and sines in fp32) that are kept for so many positions."""
+    if not isinstance(config.decoder, DecoderSpec):
+        return 0
+    attentions = [layer.attention for layer in config.decoder.layers]
+    widths = [width for _, width in {(each.rope, each.rotary_width) for each in attentions}]
+    return sum(4 * positions * width for width in widths)
 
 
 def activation_bytes(config: ModelConfig, dtype: DTypeName, *, max_batch_tokens: int, max_num_seqs: int) -> int:

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from blade_operator.cli.quantize_flags import FLAGS, add_flags
+from blade_operator.cli import fit
+from blade_operator.cli.quantize.flags import FLAGS, add_flags
 
 _CHOICE = re.compile(r"argument (?:COMMAND|command): invalid choice: '([^']*)'")
-COMMANDS = ("run", "local", "apply", "get", "describe", "logs", "scale", "rollout", "delete", "quantize")
+COMMANDS = ("run", "local", "apply", "get", "describe", "logs", "scale", "rollout", "delete", "quantize", "fit")
 ROLLOUT = {
     "status": "print how the rollout goes, until it ends",
     "history": "list the revisions",
@@ -53,6 +54,7 @@ OPTIONS = (
     *("--openshift", "--no-openshift", "--api_server", "--group_kind"),
     *("--external_metrics_port", "--external_metrics_certificate"),
     *("--output_dir", "--apply", "--revision", "--cache_claim", "--token_secret", "--credentials_secret", "--image"),
+    *("--gpu", "--gpus", "--context", "--price", "--currency", "--quantization", "--engine_flags"),
     *("--env", "--cpu", "--memory", "--backoff_limit", "--report_progress", *(f"--{flag.name}" for flag in FLAGS)),
 )
 
@@ -138,11 +140,24 @@ def _parser() -> argparse.ArgumentParser:
         "--wait", action=argparse.BooleanOptionalAction, default=True, help="return when everything has ended"
     )
     _add_quantize(commands)
+    _add_fit(commands)
     return parser
 
 
+def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "fit",
+        help="say whether a model fits a GPU or a memory limit",
+        description="Says from a model's config.json alone what it takes of a GPU or of memory, how many requests fit "
+        "at once, and which flag to change where it does not fit. Speeds are bounds by data sheets.",
+        allow_abbrev=False,
+    )
+    fit.add_flags(parser)
+    parser.set_defaults(run=_command("fit"))
+
+
 def _add_quantize(commands: argparse._SubParsersAction[_Parser]) -> None:
-    quantize = _add(commands, "quantize", "make the Job that quantises a model", "quantize")
+    quantize = _add(commands, "quantize", "make the Job that quantises a model", "quantize.command")
     quantize.description = (
         "Prints the Job that quantises a model with blade_llm_quantize (`| kubectl apply -f -`), or creates it."
     )

@@ -26,9 +26,10 @@ from blade_operator.controller.demand_watch import DemandWatch
 from blade_operator.controller.work_queue import Priority, WorkQueue
 from blade_operator.fleet import Fleet, started_routers
 from blade_operator.model.objects import Key, Object, Ref
-from blade_operator.model.observed import Observed, has_canary, needs_signals
+from blade_operator.model.observed import Observed, has_canary, is_scaled_by_load, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
 from blade_operator.reconcile.scaling.look import is_decided
+from blade_operator.status.cost import is_cost_due
 from blade_protocol.adapters import LoadAdapterRequest
 from blade_protocol.labels import ADAPTER_KIND
 
@@ -138,7 +139,10 @@ class Controller:
         """Whether a reconcile needs the routers' signals, which the decision loop asks for otherwise."""
         if not needs_signals(service):
             return False
-        return has_canary(service) or not is_decided(self._decisions.remembered(key), service, time.time())
+        at = time.time()
+        if has_canary(service) or is_cost_due(service, at):
+            return True
+        return is_scaled_by_load(service) and not is_decided(self._decisions.remembered(key), service, at)
 
     async def reconcile(self, key: Key) -> float | None:
         """Reconcile one service and execute the plan. Returns the seconds until its resync, None when it is gone."""

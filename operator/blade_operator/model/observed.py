@@ -55,10 +55,15 @@ class Observed:
 
 
 def needs_signals(service: Object) -> bool:
-    """Whether decisions about this service need its routers' signals: it is scaled by load, or has a canary. The spec
-    may be of any form: a cluster without rules stores what it gets."""
-    mode = _part(_part(service, "spec"), "scaling").get("mode", "Fixed")
-    return mode not in ("Fixed", "External") or has_canary(service)
+    """Whether decisions about this service need its routers' signals: it is scaled by load, has a canary, or prices.
+    The spec may be of any form: a cluster without rules stores what it gets."""
+    priced = bool(_part(_part(service, "spec"), "pricing"))
+    return is_scaled_by_load(service) or has_canary(service) or priced
+
+
+def is_scaled_by_load(service: Object) -> bool:
+    """Whether the operator decides on the number of engines; the spec may be of any form."""
+    return _part(_part(service, "spec"), "scaling").get("mode", "Fixed") not in ("Fixed", "External")
 
 
 def has_canary(service: Object) -> bool:

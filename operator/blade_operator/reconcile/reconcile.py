@@ -144,6 +144,7 @@ def _decide(observed: Observed, now: datetime, defaults: Defaults) -> Plan:
         waits_for_routers=waits and engines.state.target == revisions.current,
         scaling=with_pool(scaled.status, size, pool),
         standby=size,
+        signals=observed.signals if observed.signals_queried else None,
         scaling_judgement=scaled.judgement,
         installation=defaults.installation,
     )

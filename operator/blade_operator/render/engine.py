@@ -296,7 +296,8 @@ def _memory_flags(service: LLMService) -> list[str]:
     model, engine = service.spec.model, service.spec.engine
     kv_cache = None if engine.kv_cache_bytes is None else parse_bytes(engine.kv_cache_bytes)
     return (
-        _flag("max_model_len", engine.context_length)
+        _flag("preset", engine.preset)
+        + _flag("max_model_len", engine.context_length)
         + _flag("max_num_seqs", engine.max_num_seqs)
         + _flag("kv_cache_bytes", kv_cache)
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)

@@ -32,6 +32,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
     "SecretKeyRef": {"key": "token"},
     "Engine": {
         "image": "",
+        "preset": None,
         "dtype": "auto",
         "contextLength": None,
         "maxNumSeqs": None,

@@ -15,12 +15,15 @@ from blade_operator.spec.adapters.selector import LabelSelector
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
+from blade_operator.spec.pricing_fields import Pricing
 from blade_operator.spec.rollout_fields import Rollout
 from blade_operator.spec.router_fields import Router
 from blade_operator.spec.scaling_fields import Scaling
 from blade_operator.spec.speculative_fields import Speculative
 from blade_operator.spec.types import Bytes, Fraction, Image, ListType, Record, Unique
 
+Preset = Literal["latency", "throughput", "longContext", "chat", "batch", "lowMemory", "deterministic"]
+"""The engine's names; what each sets is in docs/tuning.md."""
 CheckItemName = Literal["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]
 
 
@@ -62,6 +65,10 @@ class Engine(Record):
     """How each engine replica runs."""
 
     image: Image = Field(default="", description="Engine image; the operator release's own when empty.")
+    preset: Preset | None = Field(
+        default=None,
+        description="Flags for a use (`--preset`). What is set here or in `extraArgs` wins.",
+    )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
         default="auto", description="Type weights and activations are computed in (`--dtype`)."
     )
@@ -92,14 +99,14 @@ class Engine(Record):
     )
     memory_fraction: Fraction | None = Field(
         default=None,
-        description="Share of the GPU's memory for everything (`--max_gpu_memory_utilization`), a string like `0.85`: "
-        "the KV cache gets what weights, activations and graphs leave. The engine's default, 0.9, when unset.",
+        description="Share of the GPU's memory for everything (`--max_gpu_memory_utilization`), a string like `0.85`. "
+        "The KV cache gets what weights, activations and graphs leave. The engine's default, 0.9, when unset.",
     )
     cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs.")
     model_impl: Literal["auto", "blade", "transformers"] = Field(
         default="auto",
-        description="Who computes the model (`--model_impl`): the engine's own layers (`blade`) or the modules of "
-        "`transformers`. `auto`: those where the engine does not know the architecture.",
+        description="Who computes the model (`--model_impl`). `blade`: the engine's own layers. `transformers`: that "
+        "library's modules. `auto`: those where the engine does not know the architecture.",
     )
     quant: Literal["none", "int8", "int4"] = Field(
         default="none", description="Older name of `model.quantization.method`, which see."
@@ -113,7 +120,7 @@ class Engine(Record):
     speculative: Speculative | None = Field(default=None, description="Speculative decoding.")
     deterministic: bool = Field(
         default=False,
-        description="The same tokens whatever else is computed in the batch, at some cost (`--deterministic`).",
+        description="The same tokens whatever else is in the batch, at some cost (`--deterministic`).",
     )
     task: Task = Field(
         default="generate",
@@ -122,8 +129,8 @@ class Engine(Record):
     )
     pooling: Pooling | None = Field(
         default=None,
-        description="How hidden states become an embedding: the `last` token's, their `mean`, or the first "
-        "token's, `cls` (`--pooling`). When unset: as the model's folder says (`1_Pooling/config.json`), else `last`, "
+        description="How hidden states become an embedding (`--pooling`). The `last` token's, their `mean`, or the "
+        "first token's, `cls`. When unset: as the model's folder says (`1_Pooling/config.json`), else `last`, "
         "of an encoder `cls`.",
     )
     chat_template: ChatTemplate | None = Field(
@@ -141,7 +148,7 @@ class Engine(Record):
     )
     json_warmup: bool = Field(
         default=False,
-        description="Prepare guided decoding before the engine is ready, not just after (`--enable_json_warmup`).",
+        description="Prepare guided decoding before the engine is ready (`--enable_json_warmup`).",
     )
     api_servers: int = Field(
         default=1,
@@ -168,13 +175,11 @@ class Engine(Record):
         description="CPU and memory of the engine, the check and the download. Of what is neither requested nor "
         "limited, the engine requests 250m and 512Mi for each rank.",
     )
-    gpus: Gpus = Field(
-        default_factory=Gpus, description="Devices each engine gets, and the ranks that compute its model together."
-    )
+    gpus: Gpus = Field(default_factory=Gpus, description="Devices and ranks of each engine.")
     shm_size: Bytes = Field(
         default="1Gi",
-        description="Size of `/dev/shm`, a memory volume (counts towards the memory limit), through which ranks "
-        "exchange what they compute. The local runtime uses the machine's.",
+        description="Size of `/dev/shm`, through which ranks exchange what they compute. It is a memory volume and "
+        "counts towards the memory limit. The local runtime uses the machine's.",
     )
     pod_template: PodTemplate | None = Field(
         default=None, description="Laid over the engine pods. A change of it is a new revision."
@@ -194,7 +199,7 @@ class Check(Record):
         min_length=1,
         max_length=8,
         strict=False,
-        description="What to check: shared memory, the protobuf variable, equal speed of devices, whether the model "
+        description="What to check. Shared memory, the protobuf variable, equal speed of devices, whether the model "
         "fits into memory, whether its files are complete.",
     )
 
@@ -204,13 +209,13 @@ class Security(Record):
 
     network_policy: bool = Field(
         default=True,
-        description="Only the service's routers, Prometheus and, on the internal port, the operator reach its "
-        "engines; the routers' public port is open to all, their admin port to the operator and Prometheus. Kept by "
+        description="Only routers, Prometheus and, on the internal port, the operator reach its "
+        "engines. The routers' public port is open to all, their admin port to the operator and Prometheus. Kept by "
         "clusters whose network enforces NetworkPolicies.",
     )
     engine_token: bool | None = Field(
         default=None,
-        description="Engines serve only who has the service's internal token, as its routers have, so that API keys "
+        description="Engines serve only who has the service's internal token, as its routers have. So API keys "
         "do not depend on the network. When unset: unless `router.image` is set, which may be too old to send it.",
     )
 
@@ -228,11 +233,12 @@ class LLMServiceSpec(Record):
     )
     adapter_selector: LabelSelector | None = Field(
         default=None,
-        description="Which LoRAAdapters of the namespace are adapters of the service, too, by their labels; `{}` "
-        "selects all of them. Nothing restarts when they come, change or go.",
+        description="Which LoRAAdapters of the namespace belong to the service, by labels; `{}` selects all. "
+        "Nothing restarts when they come, change or go.",
     )
     router: Router = Field(default_factory=Router, description="The proxy in front of the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How engines are replaced.")
+    pricing: Pricing | None = Field(default=None, description="What engines cost, for `status.cost`.")
     security: Security = Field(default_factory=Security, description="Who may connect to the pods.")
 
     @property

@@ -45,13 +45,13 @@ class ModelCache(Record):
 
     claim_name: ObjectName | None = Field(
         default=None,
-        description="PersistentVolumeClaim in the service's namespace that holds downloads; services may share it. It "
+        description="PersistentVolumeClaim of the namespace that holds downloads; services may share it. It "
         "must exist on a cluster; the local runtime makes it a folder.",
     )
     size: Bytes | None = Field(
         default=None,
-        description="The operator makes a PersistentVolumeClaim of this size, e.g. `20Gi`, called like the service "
-        "with `-models` behind it. It goes with the service. It can grow where the storage class can, never shrink.",
+        description="Size of a PersistentVolumeClaim that the operator makes, e.g. `20Gi`. It is called like the "
+        "service with `-models` behind it, and goes with it. It can grow where the storage class can, never shrink.",
     )
     storage_class_name: ObjectName | None = Field(
         default=None, description="Storage class of that claim; the cluster's default class when unset."
@@ -83,7 +83,7 @@ class Quantization(Record):
 
     method: QuantizationMethod | None = Field(
         default=None,
-        description="Quantise the weights of linear layers while loading (`--quant`), to integers of `bits` bits: "
+        description="Quantise the weights of linear layers while loading (`--quant`), to integers of `bits` bits. "
         "`int8` and `int4` are `int` with these; `w8a8` quantises activations, too, both to 8 bits. A checkpoint that "
         "is quantised already is loaded as it is: leave it unset.",
     )
@@ -113,8 +113,8 @@ class Model(Record):
             "oci://registry/name:tag, pvc://claim/folder or file:///absolute/folder"
         ),
     ] = Field(
-        description="`file:///folder`: an absolute path the engine can read (in its image, or on this machine under "
-        "the local runtime). `pvc://claim/folder`: a folder of a PersistentVolumeClaim in the service's namespace, "
+        description="`file:///folder`: an absolute path the engine can read. In its image, or on this machine under "
+        "the local runtime. `pvc://claim/folder`: a folder of a PersistentVolumeClaim in the service's namespace, "
         "mounted read-only. The others are downloaded into the cache. `hf://` and "
         "`modelscope://organisation/name`: a model of that hub. `s3://` and `oss://bucket/prefix`: the files below a "
         "prefix. `oci://registry/name:tag` or `name@sha256:digest`: an artifact of files; `latest` without a tag."
@@ -128,8 +128,7 @@ class Model(Record):
         | None
     ) = Field(
         default=None,
-        description="Branch, tag or commit of an `hf://` or `modelscope://` model; the hub's default branch when "
-        "unset.",
+        description="Branch, tag or commit on the hub; the hub's default branch when unset.",
     )
     served_names: Annotated[
         tuple[ServedName, ...],
@@ -149,12 +148,12 @@ class Model(Record):
     quantization: Quantization | None = Field(default=None, description="How weights and KV cache are stored.")
     token_secret_ref: SecretKeyRef | None = Field(
         default=None,
-        description="Secret with the hub's access token, for gated and private `hf://` and `modelscope://` models. "
+        description="Secret with the hub's access token. For gated and private `hf://` and `modelscope://` models. "
         "Only the download sees it; the operator never reads it.",
     )
     credentials_secret_ref: CredentialsSecret | None = Field(
         default=None,
-        description="Secret with credentials for an `s3://`, `oss://` or `oci://` model, in keys called like the "
+        description="Secret with credentials for an `s3://`, `oss://` or `oci://` model. Its keys are called like the "
         "variables of their clients. `s3://`: `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`, and if it has them "
         "`AWS_SESSION_TOKEN` and `AWS_REGION`. `oss://`: `OSS_ACCESS_KEY_ID`, "
         "`OSS_ACCESS_KEY_SECRET`, `OSS_SESSION_TOKEN`, `OSS_REGION`. `oci://`: `.dockerconfigjson`, as in an "

@@ -48,7 +48,7 @@ class Gpus(Record):
         Hint("a resource name like nvidia.com/gpu or amd.com/gpu"),
     ] = Field(
         default="nvidia.com/gpu",
-        description="What the cluster's device plugin calls them, e.g. `nvidia.com/gpu` or `amd.com/gpu`.",
+        description="The device plugin's name for them, e.g. `nvidia.com/gpu` or `amd.com/gpu`.",
     )
     tensor_parallel: int | None = Field(
         default=None,
@@ -59,14 +59,14 @@ class Gpus(Record):
     )
     expert_parallel: bool = Field(
         default=False,
-        description="Each rank has some experts of the model whole, not a part of each.",
+        description="Each rank has some experts whole, not a part of each.",
     )
     pipeline_parallel: int = Field(default=1, ge=1, le=64, description="Stages that the layers are divided into.")
     nodes: int = Field(
-        default=1, ge=1, le=64, description="Machines that the ranks are divided among: so many pods are one replica."
+        default=1, ge=1, le=64, description="Machines the ranks are divided among. So many pods are one replica."
     )
     topology_key: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = Field(
-        default=None, description="Node label whose value the machines of one engine share, e.g. of a rack."
+        default=None, description="Node label that machines of one engine share, e.g. of a rack."
     )
     custom_all_reduce: bool = Field(
         default=False,

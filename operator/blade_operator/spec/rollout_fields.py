@@ -44,12 +44,10 @@ class Rollout(Record):
         default=1,
         ge=0,
         le=1000,
-        description="Engines that may run beyond `replicas` during a change. `0` where there is no room for another "
+        description="Engines beyond `replicas` during a change. `0` where there is no room for another "
         "(then `maxUnavailable` must be at least 1).",
     )
-    max_unavailable: int = Field(
-        default=0, ge=0, le=1000, description="Engines that may be missing from `replicas` during a change."
-    )
+    max_unavailable: int = Field(default=0, ge=0, le=1000, description="Engines that may be missing during a change.")
     paused: bool = Field(
         default=False,
         description="No engine is replaced. What has begun ends; engines are scaled, and those that die are made anew, "
@@ -72,8 +70,8 @@ class Rollout(Record):
     )
     canary: Canary | None = Field(default=None, description="How a new revision proves itself.")
     drain_timeout: Duration = Field(
-        default="10m", description="How long an engine that leaves may finish its requests before it is stopped."
+        default="10m", description="How long an engine that leaves may finish its requests."
     )
     revision_history_limit: int = Field(
-        default=5, ge=0, le=100, description="Earlier revisions kept, so that going back reuses the very same pods."
+        default=5, ge=0, le=100, description="Earlier revisions kept. Going back reuses the very same pods."
     )

@@ -66,12 +66,12 @@ class Auth(Record):
     """Which clients may send requests."""
 
     keys_secret: KeysSecret = Field(
-        description="Secret with API keys: each entry is a file of keys and what they may do, as JSON with hashes, or "
+        description="Secret with API keys. Each entry is a file of keys and what they may do, as JSON with hashes, or "
         "one key. Requests without one of them get a 401. A change of it takes effect without a restart."
     )
     share_prefix_cache: bool = Field(
         default=False,
-        description="Keys share what engines have cached of prompts: faster where these are alike, and each can find "
+        description="Keys share what engines have cached of prompts. Faster where these are alike, and each can find "
         "out by time and usage what others have asked.",
     )
 
@@ -98,7 +98,7 @@ class Queue(Record):
     )
     key_share: Fraction = Field(
         default="0.875",
-        description="Share of all engines' slots that one API key may hold, a string like `0.875`: others find some "
+        description="Share of all engines' slots that one API key may hold, a string like `0.875`. Others find some "
         'free. `"1"`: all of them. Without keys, or with one, all are for everybody.',
     )
     max_requests: int = Field(
@@ -132,12 +132,12 @@ class Retry(Record):
     )
     first_byte_timeout: Duration | None = Field(
         default=None,
-        description="How long an engine may take until the first byte of its answer, which is all of one that does not "
-        "stream (`--first_byte_timeout`); the router's default, 10m, when unset. `0s`: no limit.",
+        description="How long an engine may take until the first byte of its answer (`--first_byte_timeout`). That is "
+        "all of one that does not stream. The router's default, 10m, when unset. `0s`: no limit.",
     )
     stall_timeout: Duration | None = Field(
         default=None,
-        description="How long an engine may write nothing in an answer that has begun (`--stall_timeout`); the "
+        description="How long an engine may write nothing in a begun answer (`--stall_timeout`); the "
         "router's default, 5m, when unset. `0s`: no limit.",
     )
 
@@ -167,12 +167,12 @@ def _are_defaults(fields: dict[str, Any]) -> dict[str, Any]:
 class RoutedModel(Record):
     """What routers do for one of the names that requests put into `model`."""
 
-    name: ServedName = Field(description="One of `spec.model.servedNames`, or the service's name if that is empty.")
+    name: ServedName = Field(description="One of `spec.model.servedNames`; the service's name if empty.")
     aliases: Annotated[tuple[ServedName, ...], ListType("set"), Unique] = Field(
         default=(),
         max_length=16,
         strict=False,
-        description="Other names for it, which engines need not know: a change of them restarts nothing.",
+        description="Other names for it. Engines need not know them: a change restarts nothing.",
     )
     defaults: Annotated[dict[str, Any], Preserved(), AfterValidator(_are_defaults)] = Field(
         default_factory=dict,
@@ -216,7 +216,7 @@ class Router(Record):
     auth: Auth | None = Field(default=None, description="Who may ask; everybody who reaches the router when unset.")
     allow_client_priority: bool = Field(
         default=False,
-        description="Without `auth`: requests may have a `priority` below 0, ahead of those without one; else it "
+        description="Without `auth`: requests may have a `priority` below 0, ahead of others; else it "
         "counts as 0 (`--allow_client_priority`). With `auth` each key has a bound of its own.",
     )
     tls: Tls | None = Field(default=None, description="Encryption towards clients; none when unset.")
@@ -228,8 +228,7 @@ class Router(Record):
     )
     queue: Queue | None = Field(
         default=None,
-        description="What waits in the router while engines are busy, instead of in engines; when unset the defaults "
-        "of its fields.",
+        description="What waits in the router while engines are busy; when unset the defaults of its fields.",
     )
     hold: Hold = Field(default_factory=Hold, description="Requests that come while no engine is ready.")
     retry: Retry | None = Field(default=None, description="When a request goes to another engine.")
@@ -243,7 +242,7 @@ class Router(Record):
     )
     prefix_index_bytes: Bytes | None = Field(
         default=None,
-        description="Memory of each router process for what it remembers of engines' prompts (`--prefix_index_bytes`).",
+        description="Memory of a router process for engines' prompts (`--prefix_index_bytes`).",
     )
     cors: Cors | None = Field(default=None, description="Which web pages may ask; none when unset.")
     access_log: bool = Field(

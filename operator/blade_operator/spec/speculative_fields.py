@@ -18,7 +18,7 @@ class DraftModel(Record):
         StringConstraints(pattern=URI, max_length=1024),
         Hint("as spec.model.uri, of the same kind, or file:///absolute/folder"),
     ] = Field(
-        description="Where it comes from, as `spec.model.uri`: of the same kind (a `pvc://` one of the same claim), "
+        description="Where it comes from, as `spec.model.uri`. Of the same kind (a `pvc://` one of the same claim), "
         "with its cache and Secrets, or `file:///folder`."
     )
     revision: (
@@ -71,8 +71,7 @@ class Speculative(Record):
         default=4,
         ge=1,
         le=16,
-        description="Draft tokens of a request in one step, at most, of methods `draft`, `eagle3`, `mtp` and `ngram` "
-        "(`--gamma`).",
+        description="Most draft tokens of a request in one step (`--gamma`). For all methods but `lookahead`.",
     )
     disable_above_batch: int | None = Field(
         default=None,

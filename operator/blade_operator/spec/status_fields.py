@@ -34,9 +34,7 @@ class RevisionStatus(Record):
 
     current: Short = Field(default="", description="Revision that the spec stands for.")
     previous: Short = Field(default="", description="Revision that ran before.")
-    updating: bool = Field(
-        default=False, description="Engines of another revision are still there, or some are missing."
-    )
+    updating: bool = Field(default=False, description="Some engines are of another revision, or missing.")
     outdated: bool = Field(
         default=False,
         description="This operator release would render the pods differently. Nothing restarts for that; a changed "
@@ -114,7 +112,7 @@ class Failure(Record):
     exit_code: int = Field(default=0, description="Its exit code; 128 + n for signal n.")
     restarts: int = Field(
         default=0,
-        description="How often the container was restarted: exact up to 5, then rounded down to 10, 20, 50 and so on.",
+        description="How often the container was restarted. Exact up to 5, then rounded down to 10, 20, 50 and so on.",
     )
     message: Text = Field(default="", description="What happened, and which field to change, for people.")
     last_log: Text = Field(default="", description="The last line the container left.")
@@ -135,7 +133,7 @@ class SpeculationStatus(Record):
     """Speculative decoding on the engines of the current revision, since they started."""
 
     drafted: int = Field(
-        default=0, description="Draft tokens, rounded down to 1,000, 2,000, 5,000, 10,000 and so on; 0 below."
+        default=0, description="Draft tokens. Rounded down to 1,000, 2,000, 5,000, 10,000 and so on; 0 below."
     )
     acceptance: Short = Field(
         default="", description="Share of them that the model accepted, e.g. `0.7`; absent below 1,000 draft tokens."
@@ -158,20 +156,37 @@ class ScalingStatus(Record):
     )
 
 
+class CostStatus(Record):
+    """What the last hour cost, by `spec.pricing`. Figures stay until they change by 2 %."""
+
+    currency: Short = Field(description="Of the amounts.")
+    window: Short = Field(default="", description="Time that the figures are of, at least; absent in the first minute.")
+    per_hour: Short = Field(default="", description="Money an hour.")
+    per_million_tokens: Short = Field(
+        default="", description="Per million tokens of prompts and answers; absent without any."
+    )
+    per_million_completion_tokens: Short = Field(default="", description="Per million tokens of answers.")
+    engine_hours: Short = Field(default="", description="Hours of engines, ready or not.")
+    prompt_tokens: int = Field(default=0, description="Tokens of prompts.")
+    completion_tokens: int = Field(default=0, description="Tokens of answers.")
+    observed_at: Short = Field(default="", description="When these figures were taken.")
+    state: Annotated[str, StringConstraints(max_length=8192)] = Field(
+        default="", description="What was counted, for a restart."
+    )
+
+
 class LLMServiceStatus(Record):
     """The observed state. Written by the operator alone."""
 
     observed_generation: int = Field(default=0, description="Generation of the spec this status speaks of.")
-    phase: Phase = Field(
-        default="Pending", description="One word derived from the conditions, which are authoritative."
-    )
+    phase: Phase = Field(default="Pending", description="The conditions in one word.")
     installation: Name = Field(
         default="",
-        description="The installation of the operator that keeps the service: namespace and name of its Lease. Others "
+        description="The operator that keeps the service: namespace and name of its Lease. Others "
         "leave it alone, unless `serving.bladellm.io/installation` names another or the Lease has long expired.",
     )
     url: Text = Field(default="", description="Base URL of the OpenAI API.")
-    selector: Text = Field(default="", description="Label selector of the engine pods, for the scale subresource.")
+    selector: Text = Field(default="", description="Label selector of the engine pods.")
     desired_replicas: int = Field(default=0, description="Engines that are to be there.")
     replicas: int = Field(default=0, description="Engine pods that are there and not leaving.")
     ready_replicas: int = Field(default=0, description="Engine pods that can answer.")
@@ -196,10 +211,11 @@ class LLMServiceStatus(Record):
         default=(), max_length=128, strict=False, description="The LoRA adapters of `spec.adapters`."
     )
     adapters_ready: Short = Field(
-        default="", description="How many of `spec.adapters` are on all engines that are to have them, as `3/4`."
+        default="", description="How many of `spec.adapters` are where they are to be, as `3/4`."
     )
     fit: Fit | None = Field(default=None, description="How the model fits into memory.")
     scaling: ScalingStatus | None = Field(default=None, description="The decision on the number of engines.")
+    cost: CostStatus | None = Field(default=None, description="What tokens cost.")
     speculation: SpeculationStatus | None = Field(
         default=None, description="What speculative decoding brings; only with `spec.engine.speculative`."
     )
@@ -207,5 +223,5 @@ class LLMServiceStatus(Record):
         default=(),
         max_length=16,
         strict=False,
-        description="What failed, causes first, containers that recovered included.",
+        description="What failed, causes first, also what recovered.",
     )

@@ -12,6 +12,7 @@ from blade_operator.model.objects import Object
 from blade_operator.status.adapters import adapter_status, adapters_ready
 from blade_operator.status.condition import Condition
 from blade_operator.status.conditions import EXCEEDED, conditions
+from blade_operator.status.cost import cost
 from blade_operator.status.details import fit, preflight
 from blade_operator.status.download import download
 from blade_operator.status.failures.find import find_failures
@@ -60,6 +61,7 @@ def build_status(inputs: StatusInputs, now: datetime) -> Object:
         "fit": memory,
         "speculation": speculation(inputs),
         "scaling": scaling(inputs),
+        "cost": cost(inputs, now),
         "canary": inputs.canary.as_status() if inputs.canary else None,
         **adapter_status(inputs),
         "failures": [failure.as_status() for failure in failures],

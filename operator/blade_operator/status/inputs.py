@@ -18,6 +18,7 @@ from blade_operator.spec.errors import SpecError
 from blade_operator.spec.parse import LLMService
 from blade_protocol.fetch import FetchProgress
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
+from blade_protocol.signals import RouterSignals
 from blade_protocol.state import EngineState
 
 
@@ -59,6 +60,8 @@ class StatusInputs:
     """Of the number of engines; None: nobody decides on it."""
     standby: int = 0
     """Engines that are to stand by, beyond those desired."""
+    signals: Mapping[str, RouterSignals] | None = None
+    """Of routers, by pod name; None: they were not asked."""
     canary: Canary | None = None
     waits_for_routers: bool = False
     """No engine of the current revision is started yet: it would refuse the requests of routers that are there."""

@@ -17,9 +17,10 @@ from tokenizers.models import WordLevel
 
 from blade_llm.check import flops_diff, memory_fit
 from blade_llm.check.flops_diff import check_flops_diff, judge
-from blade_llm.check.memory_fit import GRAPH_BYTES_PER_LAYER, RUNTIME_BYTES, Gpu, check_memory_fit
+from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.check.model import Wanted, check_model
 from blade_llm.check.pb_env import check_pb_env
+from blade_llm.check.rank_memory import GRAPH_BYTES_PER_LAYER, RUNTIME_BYTES, Gpu
 from blade_llm.check.shm import check_shm
 from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.models.config import load_model_config

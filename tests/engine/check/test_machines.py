@@ -9,7 +9,8 @@ import pytest
 import torch
 from hub_support.tiny_model import make_model
 
-from blade_llm.check.memory_fit import RANK_RUNTIME_BYTES, RUNTIME_BYTES, Gpu, check_memory_fit
+from blade_llm.check.memory_fit import check_memory_fit
+from blade_llm.check.rank_memory import RANK_RUNTIME_BYTES, RUNTIME_BYTES, Gpu
 from blade_llm.cli.check import main
 from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_protocol.check import CheckItem

@@ -11,8 +11,9 @@ from engine_support.families import ROWS, save_row
 from hub_support.tiny_model import make_model
 
 from blade_llm.check.items import run_items
-from blade_llm.check.memory_fit import GRAPH_BYTES_PER_LAYER, RANK_RUNTIME_BYTES, RUNTIME_BYTES, Gpu, check_memory_fit
+from blade_llm.check.memory_fit import check_memory_fit
 from blade_llm.check.model import Wanted, check_model
+from blade_llm.check.rank_memory import GRAPH_BYTES_PER_LAYER, RANK_RUNTIME_BYTES, RUNTIME_BYTES, Gpu
 from blade_llm.cli.check import main
 from blade_llm.config import EngineConfig
 from blade_llm.models.implementation import read_model_config

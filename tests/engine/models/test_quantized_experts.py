@@ -16,7 +16,8 @@ from engine_support.runner_driver import Driver, prompt_of
 from engine_support.thread_ranks import thread_ranks
 from engine_support.tiny_models import engine_config, load_reference, reference_greedy, reference_logits
 
-from blade_llm.check.memory_fit import Gpu, check_memory_fit
+from blade_llm.check.memory_fit import check_memory_fit
+from blade_llm.check.rank_memory import Gpu
 from blade_llm.kernels.experts.native import NativeExperts
 from blade_llm.kernels.experts.torch import TorchExperts
 from blade_llm.kernels.linear.native import is_available

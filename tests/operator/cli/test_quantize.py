@@ -12,7 +12,7 @@ import yaml
 from blade_llm.cli.flags import FlagParser, boolean, byte_size, positive, tokens
 from blade_llm.cli.quantize_flags import GROUPS, options_of
 from blade_operator import main as program
-from blade_operator.cli.quantize_flags import FLAGS, NUMBER, SHARE, SIZE, SWITCH, TOKENS
+from blade_operator.cli.quantize.flags import FLAGS, NUMBER, SHARE, SIZE, SWITCH, TOKENS
 from blade_operator.cluster.local.environment import expand
 from blade_operator.cluster.local.fields import require_supported
 
@@ -32,7 +32,7 @@ def _args(*argv: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_flags_are_those_of_the_command() -> None:
-    """A flag that the command gets needs a row in ``blade_operator/cli/quantize_flags.py``."""
+    """A flag that the command gets needs a row in ``blade_operator/cli/quantize/flags.py``."""
     theirs = {flag.name: flag for _, flags in GROUPS for flag in flags}
     ours = {flag.name: flag for flag in FLAGS}
     assert {*theirs} == {*ours} | {"model", "output_dir"}

@@ -33,6 +33,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "model.credentialsSecretRef": ({"model": {"uri": "s3://bucket/qwen"}}, {"name": "s3"}),
     "model.quantization": ({"model": {"uri": "file:///models/qwen"}}, {"kvCache": "int8"}),
     "engine.image": ({}, "engine:7"),
+    "engine.preset": ({}, "throughput"),
     "engine.dtype": ({}, "bfloat16"),
     "engine.contextLength": ({}, 4096),
     "engine.maxNumSeqs": ({}, 8),
@@ -94,6 +95,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "rollout.canary": ({}, {"steps": [5, 50], "shadow": {"share": 20}}),
     "rollout.drainTimeout": ({}, "5m"),
     "rollout.revisionHistoryLimit": ({}, 1),
+    "pricing": ({}, {"currency": "EUR", "perEngineHour": "2.50"}),
     "security.networkPolicy": ({}, False),
     "security.engineToken": ({}, False),
 }

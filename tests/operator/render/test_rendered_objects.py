@@ -210,7 +210,7 @@ def test_vllms_names_of_flags_with_a_field_are_refused_too(option: VllmOption) -
 def test_engine_flags_are_flags_the_server_has() -> None:
     known = {flag.name for flags in GROUPS.values() for flag in flags}
     cases = (
-        *("every_field", "gpu_memory", "quantization", "tensor_parallel", "embeddings", "no_graphs"),
+        *("every_field", "gpu_memory", "preset", "quantization", "tensor_parallel", "embeddings", "no_graphs"),
         *("speculative", "lookahead", "eagle3", "mtp", "nodes", "expert_parallel"),
     )
     words = [arg for case in cases for arg in args(render(CASES[case]), "engine")]

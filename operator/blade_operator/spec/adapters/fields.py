@@ -45,23 +45,21 @@ class LoRAAdapterSpec(Record):
         StringConstraints(pattern=URI, max_length=1024),
         Hint("as spec.model.uri, of the same kind, or file:///absolute/folder"),
     ] = Field(
-        description="Where it comes from, as `spec.model.uri`: of the same kind (a `pvc://` one of the same claim), "
+        description="Where it comes from, as `spec.model.uri`. Of the same kind (a `pvc://` one of the same claim), "
         "with its Secrets, or `file:///folder`. Another `uri` replaces the adapter once its weights are read; until "
         "then, and if they cannot be, requests get the old one."
     )
     replicas: int | None = Field(
         default=None, ge=1, le=1000, description="Engines that have it; all when unset, or when there are fewer."
     )
-    preload: bool = Field(
-        default=True, description="`false`: engines know it, and read its weights for the first request."
-    )
+    preload: bool = Field(default=True, description="`false`: engines read its weights for the first request.")
     pinned: bool = Field(default=False, description="It stays in host memory.")
     model: ServedName | None = Field(
         default=None,
         description="Name requests put into `model` instead. Adapters of one such name share its requests by `weight`.",
     )
     weight: int = Field(
-        default=100, ge=0, le=1000, description="Share of that name's requests, beside the weights of the others."
+        default=100, ge=0, le=1000, description="Share of that name's requests, beside others' weights."
     )
 
 

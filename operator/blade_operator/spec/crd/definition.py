@@ -71,16 +71,18 @@ def adapter_definition() -> dict[str, Any]:
     return _definition(ADAPTER_KIND, names, ADAPTER_COLUMNS, adapter_schema(), {})
 
 
-LONG_DESCRIPTION: Final = 100
-"""Characters from which on a field's description is cut to its first sentence; the reference page has all of it."""
+LONG_DESCRIPTION: Final = 60
+"""Characters from which on a field's description is cut to its first sentence, and this to what is before a semicolon;
+the reference page has all of it."""
 _FLAG: Final = re.compile(r" \(`--[^()]*`\)")
 """The engine's or router's flag that a field sets."""
-_FIRST_SENTENCE: Final = re.compile(r".*?\.(?= [A-Z`\"]|$)", re.DOTALL)
+_FIRST_SENTENCE: Final = re.compile(r".*?(?<!e\.g)\.(?= [A-Z0-9`\"]|$)", re.DOTALL)
+_FIRST_CLAUSE: Final = re.compile(r"[^;`]*(?:`[^`]*`[^;`]*)*(?=;)")
 
 
 def shortened(schema: Any) -> Any:
     """A schema for the CRD, which clients fetch again and again: descriptions name no flags, and long ones are their
-    first sentences. The reference page has all of both."""
+    first sentences, or even clauses. The reference page has all of them."""
     if isinstance(schema, list):
         return [shortened(each) for each in schema]
     if not isinstance(schema, dict):
@@ -88,8 +90,11 @@ def shortened(schema: Any) -> Any:
     short = {key: shortened(value) for key, value in schema.items()}
     if isinstance(text := short.get("description"), str):
         text = _FLAG.sub("", text)
-        sentence = _FIRST_SENTENCE.match(text) if len(text) > LONG_DESCRIPTION else None
-        short["description"] = sentence[0] if sentence else text
+        if len(text) > LONG_DESCRIPTION and (sentence := _FIRST_SENTENCE.match(text)):
+            text = sentence[0]
+        if len(text) > LONG_DESCRIPTION and (clause := _FIRST_CLAUSE.match(text)):
+            text = f"{clause[0]}."
+        short["description"] = text
     return short
 
 

@@ -16,6 +16,7 @@ from blade_operator.spec.quantity import parse_duration
 from blade_operator.spec.rules.adapters import ADAPTER_RULES
 from blade_operator.spec.rules.gpus import GPU_RULES
 from blade_operator.spec.rules.model import MODEL_RULES
+from blade_operator.spec.rules.pricing import PRICING_RULES
 from blade_operator.spec.rules.router import ROUTER_RULES
 from blade_operator.spec.rules.rule import Rule
 from blade_operator.spec.rules.scaling import SCALING_RULES
@@ -33,6 +34,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "port": "the operator",
     "internal_port": "the operator",
     "served_model_name": "spec.model.servedNames",
+    "preset": "spec.engine.preset",
     "dtype": "spec.engine.dtype",
     "max_model_len": "spec.engine.contextLength",
     "max_num_seqs": "spec.engine.maxNumSeqs",
@@ -101,6 +103,7 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
     "shutdown_timeout": "spec.rollout.drainTimeout",
 }
 """Further flags that set the same, and their owners: vLLM's names of them, mostly (docs/vllm-flags.md)."""
+PRESETS_OF_TEXT: Final = ("latency", "longContext", "chat")
 _OWNERS: Final = OWNED_FLAGS | OTHER_SPELLINGS
 _OWNED: Final = f"(--(no_)?({'|'.join(_OWNERS)})|-[tp]p)(=.*)?".replace("_", ".")
 """``-tp`` and ``-pp`` are short for the sizes of tensor and pipeline parallelism. Dots are for ``_`` and ``-``, which
@@ -219,6 +222,14 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
         message="set exactly one of inline and configMapKeyRef",
     ),
+    Rule(
+        at=("spec", "engine"),
+        field="spec.engine.preset",
+        cel="!has(self.preset) || self.task == 'generate' || !(self.preset in ['latency', 'longContext', 'chat'])",
+        holds=lambda name, spec: spec.engine.task == "generate" or spec.engine.preset not in PRESETS_OF_TEXT,
+        message="latency, longContext and chat are for generated text, which a service with task embed or score has "
+        "none of: take another, or remove it",
+    ),
     _of_text("toolCallParser", lambda engine: engine.tool_call_parser is None),
     _of_text("reasoningParser", lambda engine: engine.reasoning_parser is None),
     Rule(
@@ -230,6 +241,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     *_not_ours("engine", lambda spec: spec.engine.pod_template),
     *_not_ours("router", lambda spec: spec.router.pod_template),
+    *PRICING_RULES,
     *ROUTER_RULES,
     *SCALING_RULES,
     Rule(

@@ -9,7 +9,7 @@ from typing import Any, Final
 from blade_operator.cli import manifests
 from blade_operator.cli.change import named
 from blade_operator.cli.errors import CommandError
-from blade_operator.cli.quantize_flags import CALIBRATION, words_of
+from blade_operator.cli.quantize.flags import CALIBRATION, words_of
 from blade_operator.cluster.local.commands import send
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.model.objects import Object

@@ -1,0 +1,1 @@
+"""``quantize``: the Job that quantises a model, and its flags."""
