@@ -61,6 +61,11 @@ class Collector:
                 self._spans += _spans(ExportTraceServiceRequest.FromString(body))
         return self.status
 
+    @staticmethod
+    def pause() -> None:
+        """Let some time pass for spans to arrive."""
+        time.sleep(0.05)
+
     def wait_for(self, count: int, seconds: float = 20.0) -> list[Received]:
         """Its spans, once there are so many."""
         deadline = time.monotonic() + seconds

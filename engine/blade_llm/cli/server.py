@@ -30,12 +30,15 @@ from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.nodes.address import parse_address
-from blade_llm.engine.start import LOG_FORMAT
+from blade_llm.engine.start import log_to_stderr
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.server.http.internal_token import InternalToken
 from blade_llm.server.http.sockets import share_port
 from blade_llm.text.errors import TokenizerFilesError
 from blade_protocol import environment, ports
+from blade_telemetry.export import TracingUnavailableError, require_opentelemetry
+from blade_telemetry.options import ENDPOINTS, read_options
+from blade_telemetry.sampling import ARGUMENT, SAMPLER
 
 if TYPE_CHECKING:  # what reads models, tokenizer and HTTP stack are imported while the engine process starts
     from blade_llm.api.common.response_store import ResponseStoreOptions
@@ -61,7 +64,8 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
     gc.disable()  # until the server runs: an import makes much and frees little
     parser = ServerFlagParser(PROGRAM)
     flags = parser.parse(argv)
-    logging.basicConfig(level=flags["log_level"], format=LOG_FORMAT)
+    _set_environment(flags)
+    log_to_stderr(flags["log_level"])
     for warning in parser.warnings:
         _log.warning("%s", warning)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -80,6 +84,7 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     _check_adapter_flags(flags)
     _check_machine_flags(flags)
+    _check_tracing()
     token_file = _token_file()
     if flags["node_rank"]:
         return _follow(flags, token_file)
@@ -162,6 +167,24 @@ def _follow(flags: Mapping[str, Any], token_file: str | None) -> int:
     if failure is not None:
         raise StartError(failure)
     return 0
+
+
+def _set_environment(flags: Mapping[str, Any]) -> None:
+    """Pass on what every process of the server reads from the environment."""
+    if flags["log_format"] is not None:
+        os.environ[environment.LOG_FORMAT] = flags["log_format"]
+    if flags["otlp_traces_endpoint"] is not None:
+        os.environ[ENDPOINTS[0]] = flags["otlp_traces_endpoint"]
+    if flags["trace_sampling"] is not None:
+        os.environ |= {SAMPLER: "parentbased_traceidratio", ARGUMENT: str(flags["trace_sampling"])}
+
+
+def _check_tracing() -> None:
+    try:
+        if read_options(None, None) is not None:
+            require_opentelemetry()
+    except (ValueError, TracingUnavailableError) as error:
+        raise StartError(str(error)) from None
 
 
 def _check_machine_flags(flags: Mapping[str, Any]) -> None:

@@ -14,12 +14,14 @@ from blade_llm.cli.flags import (
     Flag,
     boolean,
     byte_size,
+    collector,
     count,
     json_object,
     named_path,
     origins,
     port,
     positive,
+    ratio,
     seconds,
     share,
     tokens,
@@ -30,6 +32,7 @@ from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS
 from blade_protocol import ports
+from blade_telemetry.logs import FORMATS
 
 _DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
 _ATTENTION: Final = ("paged", "ragged_flash")
@@ -164,6 +167,11 @@ _SERVICE = (
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),
+    Flag(name="log_format", help="json: one object a line (default: $BLADE_LOG_FORMAT, else text)", choices=FORMATS),
+    Flag(name="otlp_traces_endpoint", help="send traces to this OpenTelemetry collector, as OTLP over HTTP (default: "
+         "$OTEL_EXPORTER_OTLP_ENDPOINT, else none); without a path, /v1/traces is used", kind=collector),
+    Flag(name="trace_sampling", help="share of requests that are traced, of those whose client or router has not "
+         "decided it (default: $OTEL_TRACES_SAMPLER, else 1: all)", kind=ratio),
     Flag(name="drain_timeout", help="how long running requests get after SIGTERM", kind=seconds, default=30.0),
     Flag(name="live_timeout", help="how long no progress, with work present, passes for alive", kind=seconds,
          default=60.0),

@@ -23,6 +23,7 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.common.tracing import open_tracer
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.metrics.requests import NUM_COUNTERS
 from blade_llm.engine.client import EngineClient, EngineDeadError
@@ -192,6 +193,7 @@ async def run_server(
                 metric_aliases=options.metric_aliases,
                 comments=StreamComments(listen.limits.comment_seconds),
                 responses=ResponseStore(options.responses, count=len(listen.public)),
+                tracer=open_tracer(),
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

@@ -13,6 +13,7 @@ from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.response_writer import ResponseWriter
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.common.tracing import RequestTracer
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.metrics.requests import ServerMetrics
 from blade_llm.engine.client import EngineClient
@@ -54,6 +55,8 @@ class ServerContext:
     """Responses that clients may come back to."""
     response_writer: ResponseWriter = field(init=False)
     """Keeps them."""
+    tracer: RequestTracer | None = None
+    """Traces requests; None: tracing is off."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 
@@ -91,6 +94,8 @@ class ServerContext:
         self.structures.close()
         self.response_writer.close()
         await self.templates.close()
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.export.close)
 
     def set_draining(self, value: bool, standby: bool = False) -> None:
         """Refuse new requests, or accept them again unless the server shuts down.

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError
+from blade_llm.api.common.tracing import trace_of
 from blade_llm.api.generation.kv_blocks import remember_prompt
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.requests import GenerationFields, StreamOptions
@@ -28,6 +29,7 @@ from blade_llm.api.generation.result import (
 from blade_llm.api.generation.resumable import Resumable, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import DONE, Events, run_unary, sse_event
+from blade_llm.api.generation.traced import note_request, note_result
 from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.version import package_version
@@ -128,7 +130,7 @@ def submit(
             for prompt in prompts
         ]
     )
-    return GenerationResult(
+    result = GenerationResult(
         generation,
         [
             (PromptOnlyChoice if prompt.only else Choice)(
@@ -148,6 +150,10 @@ def submit(
         samples=samples,
         prompt_logprobs={} if prompt_logprobs is None else prompt_logprobs,
     )
+    if (trace := trace_of(request)) is not None:
+        note_request(trace, fields, context.resolve_model(fields.model), context.adapter_of(fields.model), prompts)
+        trace.at_end.append(lambda: note_result(trace, result))
+    return result
 
 
 async def take_all(context: ServerContext, result: GenerationResult, take: Callable[[ChoiceUpdate], object]) -> None:

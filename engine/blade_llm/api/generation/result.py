@@ -94,6 +94,10 @@ class Choice:
         self.num_prompt = len(prompt)
         self.queue_seconds: float | None = None
         """How long it waited in the engine for its first step; None: its engine has not said it."""
+        self.adapter_seconds = 0.0
+        """The part of that in which its adapter was loaded."""
+        self.preempted_after: Sequence[float] = ()
+        """When it was preempted, in seconds from its arrival."""
 
     def add(self, output: RequestOutput) -> ChoiceUpdate | None:
         """Take one step's output. None when there is nothing to show yet. Raises :class:`ApiError`."""
@@ -264,7 +268,9 @@ class GenerationResult:
             self.adapter_digest = output.adapter_digest
         choice = self.choices[index]
         if output.queue_seconds is not None:
-            choice.queue_seconds = output.queue_seconds
+            choice.queue_seconds, choice.adapter_seconds = output.queue_seconds, output.adapter_seconds
+        if output.preempted_after:
+            choice.preempted_after = output.preempted_after
         update = choice.add(output)
         if update is not None and update.finish_reason is not None and output.finish_reason is None:
             self.generation.stop(index)  # a stop string
