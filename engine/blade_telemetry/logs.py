@@ -7,6 +7,7 @@ a client sends can pass for a line of its own.
 from __future__ import annotations
 
 import contextvars
+import json
 import logging
 import sys
 from collections.abc import Mapping
@@ -63,7 +64,10 @@ class JsonFormatter(logging.Formatter):
 
 def json_line(fields: Mapping[str, Any]) -> str:
     """These fields as one line of JSON, without its end."""
-    return msgspec.json.encode(fields, enc_hook=str).decode("utf-8", "replace").translate(_ESCAPES)
+    try:
+        return msgspec.json.encode(fields, enc_hook=str).decode().translate(_ESCAPES)
+    except UnicodeEncodeError:  # half a surrogate pair, as in a file's name that is no UTF-8
+        return json.dumps(fields, default=str)
 
 
 def configure(
