@@ -411,7 +411,8 @@ class Proxy:
         state = read_resume_state(request, response.headers, endpoint)
         relayed = 0
         while True:
-            logger.warning("the response of %s broke off after it had begun: %s", endpoint.name, str(lost))
+            why = str(lost)
+            logger.warning("the response of %s broke off: %s", endpoint.name, why, extra=request.log_fields)
             if events is not None and not events.split and events.over:
                 endpoint.health.record_failure(str(lost), lost)
                 request.usage = usage_of_stream(events.last, request.begun_usage)
@@ -429,7 +430,7 @@ class Proxy:
                     resumed = await self._resumer.resume(state, events, endpoint, self._choose, client, relay, trial)
             except Refused as refusal:
                 self._metrics.resumes["suspected"] += 1
-                logger.warning("the response is not resumed: %s", refusal)
+                logger.warning("the response is not resumed: %s", refusal, extra=request.log_fields)
             else:
                 if resumed is None and trial.losses == 1:
                     trial.blame()

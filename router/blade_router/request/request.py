@@ -192,6 +192,12 @@ class ClientRequest:
         """Why its endpoint was chosen, in full; empty before."""
         return self.route.reason + self.route_words if self.route is not None else ""
 
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What a line of the log says of it (``extra``)."""
+        trace_id = "" if self.trace is None else self.trace.trace_id.decode("ascii")
+        return {"request_id": self.id.decode("latin-1"), "trace_id": trace_id, "endpoint": self.endpoint}
+
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
         return header_of(self.headers, name)
