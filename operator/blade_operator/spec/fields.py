@@ -14,6 +14,7 @@ from blade_operator.spec.adapters.fields import MOST_ADAPTERS, Adapter, Lora
 from blade_operator.spec.adapters.selector import LabelSelector
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
+from blade_operator.spec.observability_fields import LogFormat, Tracing
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
 from blade_operator.spec.rollout_fields import Rollout
 from blade_operator.spec.router_fields import Router
@@ -32,8 +33,8 @@ class CudaGraphs(Record):
         default=(),
         max_length=64,
         strict=False,
-        description="Batch sizes with a graph, growing; batches are padded up to them (`--cuda_graph_batch_sizes`). "
-        "1, 2, 4, 8, 16, 24, 32 and so on when empty. Wins over `maxBatchSize`.",
+        description="Batch sizes with a graph, growing (`--cuda_graph_batch_sizes`). Batches are padded up to "
+        "them. 1, 2, 4, 8, 16, 24, 32 and so on when empty. Wins over `maxBatchSize`.",
     )
     max_batch_size: int | None = Field(
         default=None,
@@ -45,9 +46,9 @@ class CudaGraphs(Record):
         default=(),
         max_length=64,
         strict=False,
-        description="Tokens of steps with prefill that have a graph, growing; steps are padded up to them "
-        "(`--cuda_graph_token_sizes`). 16, 32, 64, 128, 256, 320, 384, 448, 512, 640 and so on when empty. Wins over "
-        "`maxTokens`.",
+        description="Tokens of steps with prefill that have a graph, growing (`--cuda_graph_token_sizes`). "
+        "Steps are padded up to them. 16, 32, 64, 128, 256, 320, 384, 448, 512, 640 and so on when empty. "
+        "Wins over `maxTokens`.",
     )
     max_tokens: int | None = Field(
         default=None,
@@ -82,7 +83,7 @@ class Engine(Record):
         ge=1,
         le=1048576,
         description="Most requests that wait in an engine for one of these to end (`--max_waiting_requests`); further "
-        "ones go to another engine. The engine's default when unset.",
+        "ones go to another.",
     )
     kv_cache_bytes: Bytes | None = Field(
         default=None,
@@ -106,8 +107,8 @@ class Engine(Record):
     )
     enable_triton_mla: bool = Field(
         default=False,
-        description="Multi-head latent attention (DeepSeek) by Triton kernels alone (`--enable_triton_mla`); a GPU "
-        "computes it with them anyway unless `extraArgs` has `--attn_cls paged`. Without effect on a CPU.",
+        description="Multi-head latent attention (DeepSeek) by Triton kernels alone (`--enable_triton_mla`). Without "
+        "effect on a CPU.",
     )
     lora: Lora | None = Field(default=None, description="LoRA adapters; without it an engine serves none.")
     speculative: Speculative | None = Field(default=None, description="Speculative decoding.")
@@ -147,14 +148,14 @@ class Engine(Record):
         default=1,
         ge=1,
         le=64,
-        description="Processes for HTTP and text in each engine (`--api_server_count`); more for many short requests.",
+        description="Processes for HTTP and text in each engine (`--api_server_count`).",
     )
     extra_args: tuple[Annotated[str, StringConstraints(min_length=1, max_length=1024)], ...] = Field(
         default=(),
         max_length=64,
         strict=False,
         description="Further flags of `blade_llm_server`, one word an item. "
-        "Flags that have a field of their own are refused.",
+        "Flags with a field of their own are refused.",
     )
     env: Annotated[tuple[EnvVar, ...], ListType("map", key="name"), Unique] = Field(
         default=(),
@@ -173,8 +174,8 @@ class Engine(Record):
     )
     shm_size: Bytes = Field(
         default="1Gi",
-        description="Size of `/dev/shm`, a memory volume (counts towards the memory limit), through which ranks "
-        "exchange what they compute. The local runtime uses the machine's.",
+        description="Size of `/dev/shm`, a memory volume (counts towards the memory limit) for what ranks exchange. "
+        "The local runtime uses the machine's.",
     )
     pod_template: PodTemplate | None = Field(
         default=None, description="Laid over the engine pods. A change of it is a new revision."
@@ -194,7 +195,7 @@ class Check(Record):
         min_length=1,
         max_length=8,
         strict=False,
-        description="What to check: shared memory, the protobuf variable, equal speed of devices, whether the model "
+        description="What to check. Shared memory, the protobuf variable, equal speed of devices, whether the model "
         "fits into memory, whether its files are complete.",
     )
 
@@ -204,14 +205,14 @@ class Security(Record):
 
     network_policy: bool = Field(
         default=True,
-        description="Only the service's routers, Prometheus and, on the internal port, the operator reach its "
-        "engines; the routers' public port is open to all, their admin port to the operator and Prometheus. Kept by "
-        "clusters whose network enforces NetworkPolicies.",
+        description="Only the service's routers, Prometheus and the operator (on the internal port) reach its engines. "
+        "The routers' public port is open to all, their admin port to the operator and Prometheus. Kept by clusters "
+        "whose network enforces NetworkPolicies.",
     )
     engine_token: bool | None = Field(
         default=None,
-        description="Engines serve only who has the service's internal token, as its routers have, so that API keys "
-        "do not depend on the network. When unset: unless `router.image` is set, which may be too old to send it.",
+        description="Engines serve only who has the service's internal token, as its routers have. So API keys do not "
+        "depend on the network. When unset: unless `router.image` is set, which may be too old to send it.",
     )
 
 
@@ -234,6 +235,8 @@ class LLMServiceSpec(Record):
     router: Router = Field(default_factory=Router, description="The proxy in front of the engines.")
     rollout: Rollout = Field(default_factory=Rollout, description="How engines are replaced.")
     security: Security = Field(default_factory=Security, description="Who may connect to the pods.")
+    tracing: Tracing | None = Field(default=None, description="Traces; none when unset.")
+    log_format: LogFormat | None = Field(default=None, description="Of routers and engines; `text` when unset.")
 
     @property
     def quant(self) -> str:

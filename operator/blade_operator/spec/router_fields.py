@@ -71,7 +71,7 @@ class Auth(Record):
     )
     share_prefix_cache: bool = Field(
         default=False,
-        description="Keys share what engines have cached of prompts: faster where these are alike, and each can find "
+        description="Keys share what engines have cached of prompts. Faster where these are alike, and each can find "
         "out by time and usage what others have asked.",
     )
 
@@ -132,8 +132,8 @@ class Retry(Record):
     )
     first_byte_timeout: Duration | None = Field(
         default=None,
-        description="How long an engine may take until the first byte of its answer, which is all of one that does not "
-        "stream (`--first_byte_timeout`); the router's default, 10m, when unset. `0s`: no limit.",
+        description="How long an engine may take until the first byte of its answer (`--first_byte_timeout`). That is "
+        "all of one that does not stream. The router's default, 10m, when unset. `0s`: no limit.",
     )
     stall_timeout: Duration | None = Field(
         default=None,
@@ -210,14 +210,14 @@ class Router(Record):
     )
     policy: Policy = Field(
         default="auto",
-        description="How an engine is chosen. `auto` weighs what each would have to compute of the prompt with what it "
-        "has in hand, and suits most.",
+        description="How an engine is chosen. `auto` weighs what each would have to compute with what it has in hand, "
+        "and suits most.",
     )
     auth: Auth | None = Field(default=None, description="Who may ask; everybody who reaches the router when unset.")
     allow_client_priority: bool = Field(
         default=False,
-        description="Without `auth`: requests may have a `priority` below 0, ahead of those without one; else it "
-        "counts as 0 (`--allow_client_priority`). With `auth` each key has a bound of its own.",
+        description="Without `auth`: a `priority` below 0, ahead of requests without one, counts "
+        "(`--allow_client_priority`). With `auth` each key has a bound of its own.",
     )
     tls: Tls | None = Field(default=None, description="Encryption towards clients; none when unset.")
     limits: Limits | None = Field(
@@ -228,8 +228,7 @@ class Router(Record):
     )
     queue: Queue | None = Field(
         default=None,
-        description="What waits in the router while engines are busy, instead of in engines; when unset the defaults "
-        "of its fields.",
+        description="What waits in the router while engines are busy. The defaults of its fields when unset.",
     )
     hold: Hold = Field(default_factory=Hold, description="Requests that come while no engine is ready.")
     retry: Retry | None = Field(default=None, description="When a request goes to another engine.")
@@ -253,7 +252,7 @@ class Router(Record):
     resources: Resources | None = Field(
         default=None,
         description="CPU and memory of the router container. When unset: requests of 100m and, for each process, "
-        "256Mi; a memory limit of 512Mi for each process. What the limit leaves above 256Mi for each process, a router "
-        "may keep of request bodies (`--body_budget_bytes`).",
+        "256Mi; a memory limit of 512Mi for each. What that leaves above 256Mi is for request bodies "
+        "(`--body_budget_bytes`).",
     )
     pod_template: PodTemplate | None = Field(default=None, description="Laid over the router pods.")

@@ -291,5 +291,8 @@ def _add_process(group: argparse._ArgumentGroup) -> None:
         "--log_level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), type=str.upper, default=DEFAULTS.log_level
     )
     group.add_argument(
-        "--log_format", choices=FORMATS, default=DEFAULTS.log_format, help="json: one object a line, on standard error"
+        "--log_format",
+        choices=FORMATS,
+        default="json" if os.environ.get(environment.LOG_FORMAT) == "json" else DEFAULTS.log_format,
+        help=f"json: one object a line, on standard error (${environment.LOG_FORMAT})",
     )
