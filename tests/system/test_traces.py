@@ -37,6 +37,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> It
     write_script(model, ("weather", CALL))
     flags = ("--otlp_traces_endpoint", collector.url, "--api_server_count", "2", "--log_format", "json")
     flags += ("--collect_detailed_traces", "all")
+    flags += ("--log_payloads", str(folder / "payloads.jsonl"), "--payload_redact", "Kiel")
     with running_server(folder / "server", model, *flags, engine="scripted") as server:
         yield server
 
@@ -48,6 +49,18 @@ def of_trace(collector: Collector, trace_id: str, count: int) -> dict[str, Recei
             return {span.name: span for span in found}
         collector.pause()
     raise AssertionError(sorted(span.name for span in collector.spans))
+
+
+def payload_of(folder: Path, request_id: str) -> dict[str, Any]:
+    """What the payload log of either process has of a request, once it is there."""
+    for _ in range(200):
+        for file in folder.glob("payloads*.jsonl"):
+            for line in file.read_text().splitlines():
+                record: dict[str, Any] = json.loads(line)
+                if record["request_id"] == request_id:
+                    return record
+        Collector.pause()
+    raise AssertionError(request_id)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -98,6 +111,11 @@ async def test_a_chat_is_one_trace_from_the_client_to_the_tokens(
     assert generate.events["tool_call"] == {"gen_ai.tool.name": "weather"}
     assert (server.resource["service.name"], generate.resource["service.name"]) == ("blade_router", "blade_llm")
     assert not any(span.is_error for span in spans.values())
+    record = await asyncio.to_thread(payload_of, engine.log.parents[1], f"mine-{stream}")
+    assert record["trace_id"] == trace_id
+    assert "weather?" in record["prompt"][0]
+    assert record["output"] == [CALL.replace("Kiel", "[redacted]")]
+    assert (record["model"], record["finish_reasons"], record["path"]) == ("tools", ["stop"], "/v1/chat/completions")
 
 
 async def test_refusals_are_in_the_trace_and_in_no_log_line_of_others(

@@ -41,6 +41,7 @@ from blade_telemetry.options import ENDPOINTS, read_options
 from blade_telemetry.sampling import ARGUMENT, SAMPLER
 
 if TYPE_CHECKING:  # what reads models, tokenizer and HTTP stack are imported while the engine process starts
+    from blade_llm.api.common.payload_log import PayloadOptions
     from blade_llm.api.common.response_store import ResponseStoreOptions
     from blade_llm.api.common.served_model import ModelSource, ServedModel
     from blade_llm.models.config import ModelConfig
@@ -117,6 +118,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
             strict_fields=flags["strict_fields"],
             metric_aliases=flags["metric_aliases"],
             responses=_response_store(flags),
+            payloads=_payload_log(flags),
         )
 
         def on_ready(ready: EngineReady) -> None:
@@ -215,6 +217,30 @@ def _response_store(flags: Mapping[str, Any]) -> ResponseStoreOptions:
         folder=str(Path(parent, f"blade_llm-responses-{secrets.token_hex(16)}")),
         max_bytes=flags["response_store_bytes"],
         seconds=flags["response_store_time"],
+    )
+
+
+def _payload_log(flags: Mapping[str, Any]) -> PayloadOptions | None:
+    """What to keep of prompts and outputs; None: nothing."""
+    from blade_llm.api.common.payload_log import STDOUT, PayloadOptions, check_patterns
+
+    if (target := flags["log_payloads"]) is None:
+        return None
+    patterns = tuple(flags["payload_redact"] or ())
+    try:
+        check_patterns(patterns)
+        if target != STDOUT:
+            Path(target).open("ab").close()
+    except ValueError as error:
+        raise StartError(f"--payload_redact: {error}") from None
+    except OSError as error:
+        raise StartError(f"--log_payloads {target}: {error.strerror}; name a file that can be written") from None
+    return PayloadOptions(
+        target=target,
+        sampling=flags["payload_sampling"],
+        patterns=patterns,
+        record_bytes=flags["payload_record_bytes"],
+        file_bytes=flags["payload_file_bytes"],
     )
 
 

@@ -19,6 +19,7 @@ import uvloop
 
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.payload_log import PayloadLog
 from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
@@ -56,6 +57,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 comments=StreamComments(start.limits.comment_seconds),
                 responses=ResponseStore(start.responses, index=start.index, count=start.count),
                 tracer=open_tracer(),
+                payloads=None if start.payloads is None else PayloadLog(start.payloads, start.index),
             )
             writer.write(READY)
             command = await _next_command(reader)

@@ -20,6 +20,7 @@ from typing import Final
 
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.payload_log import PayloadLog, PayloadOptions
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
@@ -92,6 +93,8 @@ class ServerOptions:
     metric_aliases: Aliases = "none"
     """Whose metric names are exposed, too."""
     responses: ResponseStoreOptions = field(default_factory=ResponseStoreOptions)
+    payloads: PayloadOptions | None = None
+    """The payload log; None: nothing of prompts and outputs is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,7 @@ async def run_server(
         listen.public_rules,
         listen.limits,
         options.responses,
+        options.payloads,
     )
     monitor = _FailureMonitor(engine, client, api_servers)
     stop = asyncio.Event()
@@ -194,6 +198,7 @@ async def run_server(
                 comments=StreamComments(listen.limits.comment_seconds),
                 responses=ResponseStore(options.responses, count=len(listen.public)),
                 tracer=open_tracer(),
+                payloads=None if options.payloads is None else PayloadLog(options.payloads),
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

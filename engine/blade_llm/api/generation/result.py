@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
@@ -218,6 +218,10 @@ class GenerationResult:
     draft_tokens: int = 0
     """Verified for all choices; those accepted are in ``accepted_tokens``."""
     accepted_tokens: int = 0
+    texts: list[str] | None = None
+    """The choices' whole texts so far, for the payload log; None: they are not kept."""
+    at_end: Callable[[], None] | None = None
+    """Called when the request has ended, however it did."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -272,6 +276,8 @@ class GenerationResult:
         if output.preempted_after:
             choice.preempted_after = output.preempted_after
         update = choice.add(output)
+        if self.texts is not None and update is not None:
+            self.texts[index] += update.text
         if update is not None and update.finish_reason is not None and output.finish_reason is None:
             self.generation.stop(index)  # a stop string
         return update

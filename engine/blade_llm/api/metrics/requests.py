@@ -45,7 +45,8 @@ _REASONS: Final = {reason: _LONGEST.end + number for number, reason in enumerate
 _IGNORED: Final = _LONGEST.end + len(_REASONS)
 _UNKEPT: Final = _IGNORED + 1
 _SPANS: Final = _UNKEPT + 1
-NUM_COUNTERS: Final = _SPANS + 1
+_PAYLOADS: Final = _SPANS + 1
+NUM_COUNTERS: Final = _PAYLOADS + 1
 """Numbers that a process counts into."""
 
 
@@ -158,6 +159,10 @@ class ServerMetrics:
         """So many spans of this process never reached the collector."""
         self._mine[_SPANS] = spans
 
+    def set_dropped_payloads(self, records: int) -> None:
+        """So many records of this process's payload log were dropped."""
+        self._mine[_PAYLOADS] = records
+
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
@@ -183,6 +188,8 @@ class _RequestCollector(Collector):
         yield CounterMetricFamily(names.ENGINE_UNKEPT_RESPONSES, text, value=totals[_UNKEPT])
         text = "Spans of traces that never reached the collector"
         yield CounterMetricFamily(names.ENGINE_SPANS_DROPPED, text, value=totals[_SPANS])
+        text = "Records of the payload log that were dropped, as it could not be written fast enough"
+        yield CounterMetricFamily(names.ENGINE_PAYLOADS_DROPPED, text, value=totals[_PAYLOADS])
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
