@@ -48,11 +48,11 @@ class Image:
 
 OPERATOR = Image(
     "operator",
-    ("engine/blade_protocol", "router", "operator"),
+    ("engine/blade_protocol", "engine/blade_telemetry", "router", "operator"),
     limit=250 * 10**6,
     torch=False,
     compiled=True,
-    extras=("operator", "router"),
+    extras=("operator", "router", "tracing"),
 )
 # ``TORCH_INDEX`` in the environment: a further package index, where the CPU build of torch can come from.
 CPU = (("EXPECT_CPU", "1"), ("TORCH_INDEX", os.environ.get("TORCH_INDEX", "")))
@@ -63,7 +63,7 @@ ENGINE = Image(
     torch=True,
     arguments=CPU,
     entrypoint=("blade_llm_server",),
-    extras=("engine", "gguf", "oss", "s3"),
+    extras=("engine", "gguf", "oss", "s3", "tracing"),
 )
 IMAGES = {image.name: image for image in (OPERATOR, ENGINE)}
 

@@ -9,6 +9,8 @@ CLIENT_FORBIDDEN_PREFIX: Final = "x-blade-"
 
 REQUEST_ID: Final = "x-request-id"
 """Identifier of a request, end to end; created by the first program that sees a request without one."""
+TRACE_ID: Final = "x-trace-id"
+"""Router or engine → client: the trace (W3C) that the request belongs to, whether it is recorded or not."""
 DRAINING: Final = "x-blade-draining"
 """Set to ``1`` on a 503 of a draining engine: the router fails over to another one at once."""
 ENDPOINT: Final = "x-blade-endpoint"

@@ -30,6 +30,9 @@ from blade_router.http.tls import Certificate
 from blade_router.router import Router
 from blade_router.workers import hash_seed
 from blade_router.workers.supervisor import Supervisor, unblock_signals
+from blade_telemetry import logs
+from blade_telemetry.export import TracingUnavailableError, require_opentelemetry
+from blade_telemetry.options import read_options
 
 logger = logging.getLogger("blade_router")
 
@@ -166,7 +169,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if is_program and options.replica_sync and options.peers is not None:
         hash_seed.restart_with(token_file())
     where = f"[{options.worker}] " if options.place is not None else ""
-    logging.basicConfig(level=options.log_level, format=f"%(asctime)s %(levelname)s {where}%(name)s: %(message)s")
+    worker = {} if options.place is None else {"worker": options.worker}
+    text = f"%(asctime)s %(levelname)s {where}%(name)s: %(message)s"
+    logs.configure(options.log_level, options.log_format, where=worker, text=text)
+    if read_options(options.otlp_endpoint, options.trace_sampling) is not None:
+        try:
+            require_opentelemetry()
+        except TracingUnavailableError as error:
+            sys.exit(f"blade_router: {error}")
     raise_descriptor_limit()
     if options.workers > 1 and options.place is None:
         sys.exit(supervise(sys.argv[1:] if arguments is None else arguments, options))

@@ -10,7 +10,7 @@ from typing import NoReturn, Self
 
 import msgspec
 
-from blade_protocol import paths
+from blade_protocol import headers, paths
 from blade_protocol.routing import RouterConfig, ShadowConfig
 from blade_router.admin.lending import ReplicaLending
 from blade_router.admin.replica_sync import ReplicaSync
@@ -38,6 +38,7 @@ from blade_router.http.cors import Cors
 from blade_router.http.errors import Refused
 from blade_router.http.head import RawRequest
 from blade_router.http.server import Server
+from blade_router.http.trace_context import TraceSampler, join
 from blade_router.kubernetes import ConfigMapSource, EndpointSliceSource, ServiceReplicas
 from blade_router.observability.access_log import AccessLog
 from blade_router.observability.metrics import Metrics
@@ -55,6 +56,7 @@ from blade_router.resume import Resumer
 from blade_router.statistics.revisions import Comparison
 from blade_router.statistics.shadow import ShadowCounts
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
+from blade_telemetry.options import read_options
 
 logger = logging.getLogger("blade_router.router")
 
@@ -66,6 +68,7 @@ ENGINE_PATHS = frozenset(
     )
 )
 """Paths outside ``/v1/`` that engines serve."""
+_TRACE_ID = headers.TRACE_ID.encode()
 PUBLIC_PAGES = frozenset((paths.HEALTH.encode(), paths.PING.encode(), paths.LIVE.encode()))
 """The router's own pages on its public port; the rest, which shows its inside, is on the admin port only."""
 MAX_SHARED_ENDPOINTS = 512
@@ -197,8 +200,14 @@ class Router:
         self._access_log: AccessLog | None = None
         if options.access_log is not None:
             self._access_log = AccessLog(options.access_log, options.trusted_proxies)
-        self._tracer = Tracer(options.otlp_endpoint) if options.otlp_endpoint is not None else None
-        self.proxy.observers = [each.record for each in (self._access_log, self._tracer) if each is not None]
+            self.proxy.observers = [self._access_log.record]
+        traces = read_options(options.otlp_endpoint, options.trace_sampling)
+        self._tracer = Tracer(traces, options.trusted_proxies) if traces is not None else None
+        self._sampler: TraceSampler | None = None
+        if self._tracer is not None:
+            self._sampler = self._tracer.sampler
+            self.proxy.trace = self._tracer.record
+            self.metrics.spans_dropped = lambda: tracer.export.dropped if (tracer := self._tracer) is not None else 0
         self.first = config
         self._cors: Cors | None = None
         self._server: Server | None = None
@@ -209,8 +218,10 @@ class Router:
         if self._cors is not None and self._cors.is_preflight(request):
             return self._cors.respond_to_preflight(request, client)
         if self._is_for_engines(request):
-            if self._tracer is not None:
-                self._tracer.begin(request)
+            if self._sampler is not None or request.traceparent:
+                request.trace, request.headers = join(request.traceparent, request.headers, self._sampler)
+                if request.trace is not None:
+                    client.add_header(_TRACE_ID, request.trace.trace_id)
             return self.proxy(request, client)
         if request.path in PUBLIC_PAGES:
             return asgi.serve(self._admin, request, client)
@@ -265,8 +276,6 @@ class Router:
         await self._sources.wait_for_sync()
         if self.keys is not None:
             await self.keys.settled()
-        if self._tracer is not None:
-            await self._tracer.__aenter__()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -279,7 +288,7 @@ class Router:
         await self.engine_watchers.close()
         self.endpoints.update(())
         if self._tracer is not None:
-            await self._tracer.__aexit__()
+            await asyncio.to_thread(self._tracer.close)
         if self._access_log is not None:
             await self._access_log.close()
 

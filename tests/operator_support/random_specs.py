@@ -105,6 +105,16 @@ _gpus = st.one_of(
     ),
 )
 
+_tracing = _object(
+    {
+        "endpoint": _mostly(
+            st.sampled_from(["http://c:4318", "https://c.monitoring/otlp", "http://[::1]:65535", "http://c"]),
+            st.sampled_from(["c:4318", "grpc://c:4317", "http://c:65536", "http://c:0", "http://c d/", None]),
+        )
+    },
+    samplingRatio=_mostly(st.sampled_from(["0.01", "1"]), st.sampled_from(["0", "2", "", 0.5])),
+)
+
 SPECS: Spec = _object(
     {
         "model": _object(
@@ -241,6 +251,8 @@ SPECS: Spec = _object(
         perGpuHour=st.sampled_from(["3", "0.0", "x"]),
     ),
     security=_object(networkPolicy=_mostly(st.booleans(), _junk)),
+    tracing=_tracing,
+    logFormat=_mostly(st.sampled_from(["text", "json"]), _junk),
     scaling=_object(
         mode=_mostly(st.sampled_from(["Fixed", "Concurrency", "SLO", "External", "Advisory"]), _junk),
         min=st.sampled_from([0, 1, 1, 2, -1]),

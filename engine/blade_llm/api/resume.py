@@ -19,12 +19,14 @@ from blade_llm.api.common.body import read_body
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.tasks import is_served
+from blade_llm.api.common.tracing import STATE, trace_of
 from blade_llm.api.completions import completions
 from blade_llm.api.generation.resumable import RESUMED
 from blade_llm.api.messages import route as messages
 from blade_llm.api.responses import route as responses
 from blade_protocol import headers, paths
 from blade_protocol.resume import ResumeRequest
+from blade_telemetry import names
 
 _ROUTES: Final[dict[str, Callable[[ServerContext, Request], Awaitable[Response]]]] = {
     paths.CHAT_COMPLETIONS: chat_completions,
@@ -47,6 +49,10 @@ async def resume(context: ServerContext, request: Request) -> Response:
         raise bad_request(f"path: {resumed.path!r} has no streams here; they are of {', '.join(_ROUTES)}", "path")
     caller, authorization = resumed.owner or ("", "")
     owner = ((headers.CALLER, caller), ("authorization", authorization))
+    state: dict[str, object] = {"request_id": resumed.request_id}
+    if (trace := trace_of(request)) is not None:
+        trace.attributes[names.OPERATION] = names.operation(resumed.path)
+        state[STATE] = trace
     scope = {
         **request.scope,
         "headers": [
@@ -54,7 +60,7 @@ async def resume(context: ServerContext, request: Request) -> Response:
             (headers.RESPONSE_TAG.encode(), resumed.response_tag.encode("latin-1", "replace")),
             *((name.encode(), value.encode("latin-1", "replace")) for name, value in owner if value),
         ],
-        "state": {"request_id": resumed.request_id},
+        "state": state,
         RESUMED: resumed,
     }
     return await route(context, Request(scope, _with_body(bytes(resumed.request), request.receive)))

@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from blade_telemetry.options import traces_url
+from blade_telemetry.sampling import parse_ratio
+
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS: Final = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
@@ -89,6 +92,22 @@ def share(text: str) -> float:
     return value
 
 
+def ratio(text: str) -> float:
+    """From 0 to 1, like ``0.01``."""
+    try:
+        return parse_ratio(text, "the ratio")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def collector(text: str) -> str:
+    """URL of an OpenTelemetry collector, with the path that takes spans."""
+    try:
+        return traces_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def json_object(text: str) -> dict[str, Any]:
     """A JSON object, like ``{"enable_thinking": false}``."""
     try:
@@ -134,6 +153,7 @@ _ABSENT: Final = object()
 """Stands for a flag that is not given."""
 _METAVARS: Final[dict[Callable[[str], Any], str]] = {
     byte_size: "BYTES",
+    collector: "URL",
     count: "N",
     float: "NUMBER",
     json_object: "JSON",

@@ -31,14 +31,18 @@ from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.engine.launch import BUILD, MAX_SOCKET_DIR_BYTES, EngineHandle
 from blade_llm.engine.messages import EngineReady
 from blade_llm.engine.nodes.address import parse_address
-from blade_llm.engine.start import LOG_FORMAT
+from blade_llm.engine.start import log_to_stderr
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.server.http.internal_token import InternalToken
 from blade_llm.server.http.sockets import share_port
 from blade_llm.text.errors import TokenizerFilesError
 from blade_protocol import environment, ports
+from blade_telemetry.export import TracingUnavailableError, require_opentelemetry
+from blade_telemetry.options import ENDPOINTS, read_options
+from blade_telemetry.sampling import ARGUMENT, SAMPLER
 
 if TYPE_CHECKING:  # what reads models, tokenizer and HTTP stack are imported while the engine process starts
+    from blade_llm.api.common.payload_log import PayloadOptions
     from blade_llm.api.common.response_store import ResponseStoreOptions
     from blade_llm.api.common.served_model import ModelSource, ServedModel
     from blade_llm.models.config import ModelConfig
@@ -64,7 +68,8 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
     flags = parser.parse(argv)
     if preset := use_preset(parser, flags):
         print(preset, flush=True)
-    logging.basicConfig(level=flags["log_level"], format=LOG_FORMAT)
+    _set_environment(flags)
+    log_to_stderr(flags["log_level"])
     for warning in parser.warnings:
         _log.warning("%s", warning)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -83,6 +88,7 @@ def main(argv: Sequence[str] | None = None, *, build: str = BUILD) -> int:
 def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
     _check_adapter_flags(flags)
     _check_machine_flags(flags)
+    _check_tracing()
     token_file = _token_file()
     if flags["node_rank"]:
         return _follow(flags, token_file)
@@ -115,6 +121,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
             strict_fields=flags["strict_fields"],
             metric_aliases=flags["metric_aliases"],
             responses=_response_store(flags),
+            payloads=_payload_log(flags),
         )
 
         def on_ready(ready: EngineReady) -> None:
@@ -167,6 +174,24 @@ def _follow(flags: Mapping[str, Any], token_file: str | None) -> int:
     return 0
 
 
+def _set_environment(flags: Mapping[str, Any]) -> None:
+    """Pass on what every process of the server reads from the environment."""
+    if flags["log_format"] is not None:
+        os.environ[environment.LOG_FORMAT] = flags["log_format"]
+    if flags["otlp_traces_endpoint"] is not None:
+        os.environ[ENDPOINTS[0]] = flags["otlp_traces_endpoint"]
+    if flags["trace_sampling"] is not None:
+        os.environ |= {SAMPLER: "parentbased_traceidratio", ARGUMENT: str(flags["trace_sampling"])}
+
+
+def _check_tracing() -> None:
+    try:
+        if read_options(None, None) is not None:
+            require_opentelemetry()
+    except (ValueError, TracingUnavailableError) as error:
+        raise StartError(str(error)) from None
+
+
 def _check_machine_flags(flags: Mapping[str, Any]) -> None:
     if flags["nnodes"] == 1 and flags["node_rank"]:
         raise StartError(f"--node_rank {flags['node_rank']} needs --nnodes, the number of machines")
@@ -195,6 +220,30 @@ def _response_store(flags: Mapping[str, Any]) -> ResponseStoreOptions:
         folder=str(Path(parent, f"blade_llm-responses-{secrets.token_hex(16)}")),
         max_bytes=flags["response_store_bytes"],
         seconds=flags["response_store_time"],
+    )
+
+
+def _payload_log(flags: Mapping[str, Any]) -> PayloadOptions | None:
+    """What to keep of prompts and outputs; None: nothing."""
+    from blade_llm.api.common.payload_log import STDOUT, PayloadOptions, check_patterns
+
+    if (target := flags["log_payloads"]) is None:
+        return None
+    patterns = tuple(flags["payload_redact"] or ())
+    try:
+        check_patterns(patterns)
+        if target != STDOUT:
+            Path(target).open("ab").close()
+    except ValueError as error:
+        raise StartError(f"--payload_redact: {error}") from None
+    except OSError as error:
+        raise StartError(f"--log_payloads {target}: {error.strerror}; name a file that can be written") from None
+    return PayloadOptions(
+        target=target,
+        sampling=flags["payload_sampling"],
+        patterns=patterns,
+        record_bytes=flags["payload_record_bytes"],
+        file_bytes=flags["payload_file_bytes"],
     )
 
 

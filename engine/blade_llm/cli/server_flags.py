@@ -14,12 +14,14 @@ from blade_llm.cli.flags import (
     Flag,
     boolean,
     byte_size,
+    collector,
     count,
     json_object,
     named_path,
     origins,
     port,
     positive,
+    ratio,
     seconds,
     share,
     tokens,
@@ -31,6 +33,7 @@ from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.text.reasoning import REASONING_PARSERS
 from blade_llm.text.tool_parsers import NO_PARSER, TOOL_PARSERS
 from blade_protocol import ports
+from blade_telemetry.logs import FORMATS
 
 _DTYPES: Final = ("auto", "half", "float16", "bfloat16", "float", "float32")
 _ATTENTION: Final = ("paged", "ragged_flash")
@@ -170,6 +173,21 @@ _SERVICE = (
     Flag(name="worker_socket_path", help="folder for the processes' sockets (default: temporary)", metavar="DIR"),
     Flag(name="log_level", help="least severe messages to log", default="INFO",
          choices=("DEBUG", "INFO", "WARNING", "ERROR")),
+    Flag(name="log_format", help="json: one object a line (default: $BLADE_LOG_FORMAT, else text)", choices=FORMATS),
+    Flag(name="otlp_traces_endpoint", help="send traces to this OpenTelemetry collector, as OTLP over HTTP (default: "
+         "$OTEL_EXPORTER_OTLP_ENDPOINT, else none); without a path, /v1/traces is used", kind=collector),
+    Flag(name="trace_sampling", help="share of requests that are traced, of those whose client or router has not "
+         "decided it (default: $OTEL_TRACES_SAMPLER, else 1: all)", kind=ratio),
+    Flag(name="log_payloads", help="log prompts and outputs, without what looks like a secret, to this file or to "
+         "stdout (default: nothing of them is kept)", metavar="FILE"),
+    Flag(name="payload_sampling", help="share of requests whose prompts and outputs --log_payloads has", kind=ratio,
+         default=1.0),
+    Flag(name="payload_redact", help="further regular expressions of what --log_payloads leaves out, beside keys, "
+         "tokens, e-mail addresses and long numbers", many=True),
+    Flag(name="payload_record_bytes", help="most characters of the prompts, and of the outputs, of one request in "
+         "--log_payloads", kind=byte_size, default=65_536),
+    Flag(name="payload_file_bytes", help="size at which the file of --log_payloads is renamed and begun anew; four "
+         "older ones are kept", kind=byte_size, default=64 << 20),
     Flag(name="drain_timeout", help="how long running requests get after SIGTERM", kind=seconds, default=30.0),
     Flag(name="live_timeout", help="how long no progress, with work present, passes for alive", kind=seconds,
          default=60.0),

@@ -42,7 +42,7 @@ from blade_llm.engine.messages import (
     UnloadAdapter,
 )
 from blade_llm.engine.ranks.lost import RankWatch
-from blade_llm.engine.start import LOG_FORMAT, freeze_gc_heap
+from blade_llm.engine.start import freeze_gc_heap, log_to_stderr
 from blade_llm.scheduling.request import RequestRefusedError
 from blade_protocol.state import EngineState, KVBatch
 
@@ -259,7 +259,7 @@ def main() -> int:
         return 1
     os.set_inheritable(start.failure_pipe, False)
     os.set_inheritable(start.heartbeat, False)
-    logging.basicConfig(level=start.log_level, format=LOG_FORMAT)
+    log_to_stderr(start.log_level)
     try:
         context: zmq.Context[Any] = zmq.Context()
         socket = context.socket(zmq.ROUTER)

@@ -16,13 +16,25 @@ from typing import IO, Final, TypeVar
 
 import msgspec
 
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-"""Log format of all processes."""
+from blade_protocol import environment
+from blade_telemetry import logs
+
 _SHUTDOWN_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C and service managers send them to all processes; the supervisor drains and then stops the others."""
 _LENGTH_BYTES: Final = 4
 _PR_SET_PDEATHSIG: Final = 1
 _Start = TypeVar("_Start", bound=msgspec.Struct)
+
+
+def log_to_stderr(level: str, rank: int | None = None) -> None:
+    """Log in the format of all processes, which the environment says to those that the first one starts.
+
+    Args:
+        rank: the process's, where it is one of several.
+    """
+    form: logs.LogFormat = "json" if os.environ.get(environment.LOG_FORMAT) == "json" else "text"
+    text = logs.TEXT if rank is None else logs.TEXT.replace("%(message)s", f"rank {rank}: %(message)s")
+    logs.configure(level, form, where={} if rank is None else {"rank": rank}, text=text)
 
 
 @contextlib.contextmanager

@@ -59,6 +59,10 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Prompt tokens found in the prefix cache; set on a request's first output."""
     queue_seconds: float | None = None
     """How long it waited for its first step, for a grammar or an adapter included; on a request's first output."""
+    adapter_seconds: float = 0.0
+    """The part of that in which its adapter was loaded."""
+    preempted_after: list[float] = []
+    """When it was preempted, in seconds from its arrival; on its last output."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """One for each prompt token, None for the first; on a request's first output, if it wants them."""
     adapter_digest: str = ""

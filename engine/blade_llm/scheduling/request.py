@@ -64,6 +64,10 @@ class Request:
     """Seconds of the monotonic clock."""
     queue_seconds: float | None = None
     """From then to its first admission."""
+    adapter_seconds: float = 0.0
+    """From then until its adapter was loaded; 0 where that had been."""
+    preempted_after: list[float] = field(default_factory=list)
+    """When it was preempted, counted from then; the first times of many."""
     arrival: int = 0
     """Order of arrival, given by the scheduler."""
     max_total: int = 0

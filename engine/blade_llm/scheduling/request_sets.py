@@ -7,6 +7,9 @@ used, whatever ends in the middle of whatever.
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from blade_llm.cache.adapters import AdapterResidency
 from blade_llm.cache.manager import KVCacheManager, PrefixMatch
 from blade_llm.scheduling.beams.group import BeamGroup
@@ -18,6 +21,9 @@ from blade_llm.scheduling.queue import RequestQueue, WaitingQueue
 from blade_llm.scheduling.request import NO_SLOT, Request
 from blade_llm.scheduling.sample_group import Admission, SampleGroup
 from blade_llm.scheduling.step import Step
+
+MAX_PREEMPTIONS: Final = 16
+"""Times of preemptions that are kept of one request."""
 
 
 class RequestSets:
@@ -174,6 +180,8 @@ class RequestSets:
         request.matched, request.num_cached = False, 0
         self.waiting.add(request)
         self.preemptions += 1
+        if len(request.preempted_after) < MAX_PREEMPTIONS:
+            request.preempted_after.append(time.monotonic() - request.created)
         self._preemption_log.preempted(request.request_id, self.preemptions)
         group = self.sample_groups.get(request)
         if group is not None and group not in self._waiting_groups:

@@ -57,6 +57,8 @@ def append_sampled(
         stop_logprobs=None if stop_token_id is None else stop_logprobs,
         error=error,
     )
+    if reason is not None and request.preempted_after:
+        output = msgspec.structs.replace(output, preempted_after=request.preempted_after)
     if request.has_output:
         return output
     request.has_output = True
@@ -64,6 +66,7 @@ def append_sampled(
         output,
         cached_tokens=request.cached_tokens,
         queue_seconds=request.queue_seconds,
+        adapter_seconds=request.adapter_seconds,
         prompt_logprobs=request.prompt_logprobs,
         adapter_digest=request.adapter_digest.hex(),
     )

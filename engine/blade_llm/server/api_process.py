@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import logging
 import os
 import socket
 import sys
@@ -20,13 +19,15 @@ import uvloop
 
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.payload_log import PayloadLog
 from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.common.tracing import open_tracer
 from blade_llm.api.metrics.requests import NUM_COUNTERS
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.heartbeat import open_heartbeat
-from blade_llm.engine.start import LOG_FORMAT, die_with_parent, freeze_gc_heap, ignore_signals, read_start
+from blade_llm.engine.start import die_with_parent, freeze_gc_heap, ignore_signals, log_to_stderr, read_start
 from blade_llm.server.app import make_app
 from blade_llm.server.http.server import HttpServer
 from blade_llm.server.process_manager import READY, ApiServerStart, Command, Serve, Stop, read_command
@@ -55,6 +56,8 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 metric_aliases=start.metric_aliases,
                 comments=StreamComments(start.limits.comment_seconds),
                 responses=ResponseStore(start.responses, index=start.index, count=start.count),
+                tracer=open_tracer(),
+                payloads=None if start.payloads is None else PayloadLog(start.payloads, start.index),
             )
             writer.write(READY)
             command = await _next_command(reader)
@@ -97,7 +100,7 @@ def main() -> int:
     start = read_start(control, ApiServerStart)
     if start is None:
         return 1
-    logging.basicConfig(level=start.log_level, format=LOG_FORMAT)
+    log_to_stderr(start.log_level)
     return uvloop.run(_run(start, control))
 
 

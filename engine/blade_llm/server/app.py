@@ -24,6 +24,7 @@ from blade_llm.server import operations
 from blade_llm.server.http.access import AccessControl, AccessRules
 from blade_llm.server.http.cors import CorsMiddleware
 from blade_llm.server.http.plain_paths import PlainPaths
+from blade_llm.server.http.tracing import TraceMiddleware
 from blade_llm.server.openapi import describe
 from blade_llm.server.routes import ROUTES, Handler
 from blade_protocol import paths
@@ -40,6 +41,7 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
     install_error_handlers(app)
     app.add_middleware(AccessControl, rules=rules, token=rules.read_token())
     app.add_middleware(MessageErrorsMiddleware)
+    app.add_middleware(TraceMiddleware, context=context)
     app.add_middleware(RequestIdMiddleware)
     app.add_middleware(PlainPaths, comments=context.comments)
     if rules.allowed_origins:

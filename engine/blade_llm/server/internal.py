@@ -21,6 +21,7 @@ from blade_llm.api.common.errors import bad_request, engine_dead, install_error_
 from blade_llm.api.generation.sse import sse_event
 from blade_llm.api.resume import resume
 from blade_llm.server.http.access import AccessControl, AccessRules
+from blade_llm.server.http.tracing import TraceMiddleware
 from blade_llm.server.waiting import first_of
 from blade_protocol import paths
 from blade_protocol.state import DrainRequest, EngineEvent, EngineState, KVBatch
@@ -34,6 +35,7 @@ def make_internal_app(context: ServerContext, rules: AccessRules) -> FastAPI:
     app = FastAPI(title="BladeLLM internal", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     install_error_handlers(app)
     app.add_middleware(AccessControl, rules=rules, token=rules.read_token())
+    app.add_middleware(TraceMiddleware, context=context, paths=(paths.INTERNAL_RESUME,))
 
     @app.get(paths.INTERNAL_STATE)
     async def state(request: Request) -> Response:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from blade_llm.api.common.payload_log import PayloadOptions
 from blade_llm.api.common.response_store import ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
@@ -50,6 +51,7 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     rules: AccessRules
     limits: HttpLimits
     responses: ResponseStoreOptions
+    payloads: PayloadOptions | None = None
 
 
 class Serve(msgspec.Struct, frozen=True, tag="serve"):
@@ -142,6 +144,7 @@ def start_api_servers(
     rules: AccessRules,
     limits: HttpLimits,
     responses: ResponseStoreOptions,
+    payloads: PayloadOptions | None = None,
 ) -> list[ApiServerProcess]:
     """Start a process for each socket but the first, which is the caller's."""
     return [
@@ -161,6 +164,7 @@ def start_api_servers(
                 rules=rules,
                 limits=limits,
                 responses=responses,
+                payloads=payloads,
             )
         )
         for index, sock in enumerate(sockets)

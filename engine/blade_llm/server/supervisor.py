@@ -20,9 +20,11 @@ from typing import Final
 
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
+from blade_llm.api.common.payload_log import PayloadLog, PayloadOptions
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.common.tracing import open_tracer
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.metrics.requests import NUM_COUNTERS
 from blade_llm.engine.client import EngineClient, EngineDeadError
@@ -91,6 +93,8 @@ class ServerOptions:
     metric_aliases: Aliases = "none"
     """Whose metric names are exposed, too."""
     responses: ResponseStoreOptions = field(default_factory=ResponseStoreOptions)
+    payloads: PayloadOptions | None = None
+    """The payload log; None: nothing of prompts and outputs is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,7 @@ async def run_server(
         listen.public_rules,
         listen.limits,
         options.responses,
+        options.payloads,
     )
     monitor = _FailureMonitor(engine, client, api_servers)
     stop = asyncio.Event()
@@ -192,6 +197,8 @@ async def run_server(
                 metric_aliases=options.metric_aliases,
                 comments=StreamComments(listen.limits.comment_seconds),
                 responses=ResponseStore(options.responses, count=len(listen.public)),
+                tracer=open_tracer(),
+                payloads=None if options.payloads is None else PayloadLog(options.payloads),
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

@@ -13,6 +13,13 @@ from blade_llm.text.tool_parsers import CallForm
 from blade_llm.text.tool_parsers.freeform import FreeformText
 
 
+class CallNotes:
+    """Who is notified of the calls of a request's outputs, where anybody is."""
+
+    note: Callable[[str], None] | None = None
+    """Called with the name of each function that is called, when that is known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputParsing:
     """How the outputs for one prompt are parsed."""
@@ -32,6 +39,8 @@ class OutputParsing:
     reasoning: ReasoningForm | None = None
     inside: bool = False
     """Outputs begin in the middle of the reasoning."""
+    called: CallNotes = field(default_factory=CallNotes)
+    """Who is notified of calls."""
 
     def finish_reason(self, reason: str | None, num_calls: int) -> str | None:
         """OpenAI's: ``tool_calls`` where the model chose to call; one named in the request ends with ``stop``."""
@@ -61,6 +70,7 @@ class OutputParser:
         self._calls = parsing.calls.parser(parsing.names, parsing.parameters) if parsing.calls else None
         self._forced = parsing.forced
         self._freeform = parsing.freeform
+        self._called = parsing.called
         self._texts: dict[int, FreeformText] = {}
         """Calls of freeform tools that have not ended."""
 
@@ -74,7 +84,7 @@ class OutputParser:
         """What was held back, now that nothing more comes."""
         events = self._after_reasoning(self._think.finish()) if self._think else []
         if self._calls is not None:
-            events += self._with_texts(self._calls.finish())
+            events += self._noted(self._with_texts(self._calls.finish()))
         for index, text in self._texts.items():
             events.append(Arguments(index, text.finish()))
         return [event for event in events if not isinstance(event, Content)] if self._forced else events
@@ -87,8 +97,15 @@ class OutputParser:
 
     def _content(self, text: str) -> list[Event]:
         if self._calls is not None:
-            return self._with_texts(self._calls.add(text))
+            return self._noted(self._with_texts(self._calls.add(text)))
         return [Content(text)] if text else []
+
+    def _noted(self, events: list[Event]) -> list[Event]:
+        if self._called.note is not None:
+            for event in events:
+                if isinstance(event, CallBegun):
+                    self._called.note(event.name)
+        return events
 
     def _with_texts(self, events: list[Event]) -> list[Event]:
         """The same, the arguments of freeform tools as the text that they hold."""

@@ -10,10 +10,8 @@ import argparse
 import asyncio
 import logging
 import signal
-import sys
 from pathlib import Path
 
-import msgspec
 from kubernetes.aio.config import ConfigException
 
 from blade_operator.cli.errors import CommandError
@@ -21,6 +19,7 @@ from blade_operator.cluster.kubernetes.api import load_configuration
 from blade_operator.controller.process import Process, Settings
 from blade_operator.descriptors import raise_limit
 from blade_operator.render import Defaults
+from blade_telemetry import logs
 
 STOP_SECONDS = 30.0
 """Seconds that an orderly end may take."""
@@ -82,26 +81,8 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
 
 
-class _JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{record.msecs:03.0f}",
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
-
-
-def _log_to_stderr(level: str, form: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(_JsonLines() if form == "json" else text)
-    logging.basicConfig(level=level, handlers=[handler])
+def _log_to_stderr(level: str, form: logs.LogFormat) -> None:
+    logs.configure(level, form)
     for noisy in ("aiohttp", "kopf", "httpx", "asyncio", "kubernetes"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.getLogger("kopf._core.reactor").setLevel(logging.CRITICAL)  # what ends kopf, the supervisor reports

@@ -15,6 +15,7 @@ from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, ENGINE, FETCH, ROUTER
 from blade_operator.render.meta import selector
 from blade_operator.render.outbound import has_unknown_containers, outbound_ports, registry_ports
+from blade_operator.render.telemetry import collector_port
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_ADMIN_PORT
@@ -38,12 +39,13 @@ def engine_egress(service: LLMService) -> list[Object] | None:
     if has_unknown_containers(engine.pod_template, (ENGINE, CHECK, FETCH)):
         return None
     if not service.spec.model.downloaded:
-        return [DNS]
+        return [DNS, *_collector(service)]
     ports = outbound_ports(engine.env, engine.pod_template)
     registries = [registry_ports(uri, engine.env, engine.pod_template) for uri in _origins(service)]
     if ports is None or None in registries:
         return None
-    found = {443, *ports}.union(*(each for each in registries if each is not None))
+    traces = {port} if (port := collector_port(service)) is not None else set()
+    found = {443, *ports, *traces}.union(*(each for each in registries if each is not None))
     return [DNS, {"to": _ANYWHERE, "ports": [tcp(port) for port in sorted(found)]}]
 
 
@@ -65,7 +67,14 @@ def router_egress(service: LLMService, api_server: Sequence[tuple[str, int]]) ->
         *({"to": [{"ipBlock": {"cidr": cidr}}], "ports": [tcp(port)]} for cidr, port in api_server),
         {"to": engines, "ports": [tcp(ENGINE_PORT), tcp(ENGINE_PORT + INTERNAL_PORT_OFFSET)]},
         {"to": routers, "ports": [tcp(ROUTER_ADMIN_PORT)]},
+        *_collector(service),
     ]
+
+
+def _collector(service: LLMService) -> list[Object]:
+    """The rule for traces: a collector may be anywhere."""
+    port = collector_port(service)
+    return [] if port is None else [{"to": _ANYWHERE, "ports": [tcp(port)]}]
 
 
 def tcp(port: int) -> Object:

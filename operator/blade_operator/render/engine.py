@@ -43,6 +43,7 @@ from blade_operator.render.storage import (
     model_volumes,
     one_machine,
 )
+from blade_operator.render.telemetry import telemetry_env
 from blade_operator.render.token_secret import engine_token_env, token_env, token_mounts, token_volumes
 from blade_operator.render.workloads import (
     any_engine_pod,
@@ -179,6 +180,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
             "BLADE_INTERNAL_PORT": str(INTERNAL_PORT),
             **pod_env(service),
             **engine_token_env(service, defaults),
+            **telemetry_env(service, "blade_llm"),
             # Its routers bound priorities. Not a flag, so that an older image starts, too.
             environment.ALLOW_CLIENT_PRIORITY: "1",
             # Adapters are downloaded by engines that run.

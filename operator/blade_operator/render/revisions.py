@@ -14,7 +14,7 @@ from blade_operator.render.storage import has_claim
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import CHANGE_CAUSE, OF_CLAIM, RESTARTED_AT, REVISION, ROLE_ENGINE, SPEC_HASH
 
-RESTORED: Final = ("model", "engine", "check")
+RESTORED: Final = ("model", "engine", "check", "tracing", "logFormat")
 """The parts of a spec that shape engine pods as a whole."""
 RESTORED_FIELDS: Final = (("security", "engineToken"), ("rollout", "drainTimeout"))
 """Further fields that do."""

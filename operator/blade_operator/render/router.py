@@ -30,6 +30,7 @@ from blade_operator.render.overlay import lay_over
 from blade_operator.render.router_config import router_json
 from blade_operator.render.router_memory import body_budget, router_resources
 from blade_operator.render.router_secrets import keys_rules, secret_flags, secret_mounts, secret_volumes
+from blade_operator.render.telemetry import telemetry_env
 from blade_operator.render.token_secret import token_env, token_labels, token_mounts, token_volumes
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_bytes, parse_duration
@@ -137,6 +138,7 @@ def _deployment(service: LLMService, defaults: Defaults) -> Object:
             {"name": "BLADE_HTTP_PORT", "value": str(ROUTER_PORT)},
             {"name": environment.ADMIN_PORT, "value": str(ROUTER_ADMIN_PORT)},
             *({"name": key, "value": value} for key, value in token_env(defaults).items()),
+            *({"name": key, "value": value} for key, value in telemetry_env(service, "blade_router").items()),
         ],
         "ports": [
             {"name": "http", "containerPort": ROUTER_PORT},

@@ -18,7 +18,7 @@ from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import RESTARTED_AT
 
 BORN_WITH: Final[dict[str, dict[str, Any]]] = {
-    "LLMServiceSpec": {"engine": {}, "check": {}},
+    "LLMServiceSpec": {"engine": {}, "check": {}, "tracing": None, "logFormat": None},
     "Model": {
         "revision": None,
         "servedNames": [],
@@ -89,11 +89,14 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
     },
     "PodTemplate": {"metadata": None, "spec": {}},
     "PodMetadata": {"labels": {}, "annotations": {}},
+    "Tracing": {"samplingRatio": "1"},
     "Check": {"mode": "Enforce", "items": ["shm", "pbEnv", "flopsDiff", "memoryFit", "modelFiles"]},
 }
 """By model and field: the default in the first release that had the field. An entry is never changed, only added."""
 _PARTS: Final = ("model", "engine", "check")
 """The parts of a spec that shape engine pods."""
+_FURTHER: Final = ("tracing", "logFormat")
+"""Further fields of it that do, and routers' pods, too."""
 
 
 def spec_hash(service: LLMService, claim: Object | None = None) -> str:
@@ -104,6 +107,7 @@ def spec_hash(service: LLMService, claim: Object | None = None) -> str:
         relevant["model"]["cache"] = _cache_fields(service, claim)
     if (engine_token := service.spec.security.engine_token) is not None:
         relevant["engineToken"] = engine_token
+    relevant |= {field: whole[field] for field in _FURTHER if field in whole}
     relevant["drainTimeout"] = service.spec.rollout.drain_timeout
     relevant["restartedAt"] = service.annotations.get(RESTARTED_AT, "")
     return digest(relevant)

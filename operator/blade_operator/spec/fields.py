@@ -14,6 +14,7 @@ from blade_operator.spec.adapters.fields import MOST_ADAPTERS, Adapter, Lora
 from blade_operator.spec.adapters.selector import LabelSelector
 from blade_operator.spec.api_fields import ChatTemplate, Pooling, ReasoningParser, Task, ToolCallParser
 from blade_operator.spec.model_fields import Model
+from blade_operator.spec.observability_fields import LogFormat, Tracing
 from blade_operator.spec.pod_fields import EnvVar, Gpus, PodTemplate, Resources
 from blade_operator.spec.pricing_fields import Pricing
 from blade_operator.spec.rollout_fields import Rollout
@@ -35,8 +36,8 @@ class CudaGraphs(Record):
         default=(),
         max_length=64,
         strict=False,
-        description="Batch sizes with a graph, growing; batches are padded up to them (`--cuda_graph_batch_sizes`). "
-        "1, 2, 4, 8, 16, 24, 32 and so on when empty. Wins over `maxBatchSize`.",
+        description="Batch sizes with a graph, growing (`--cuda_graph_batch_sizes`). Batches are padded up to "
+        "them. 1, 2, 4, 8, 16, 24, 32 and so on when empty. Wins over `maxBatchSize`.",
     )
     max_batch_size: int | None = Field(
         default=None,
@@ -48,9 +49,9 @@ class CudaGraphs(Record):
         default=(),
         max_length=64,
         strict=False,
-        description="Tokens of steps with prefill that have a graph, growing; steps are padded up to them "
-        "(`--cuda_graph_token_sizes`). 16, 32, 64, 128, 256, 320, 384, 448, 512, 640 and so on when empty. Wins over "
-        "`maxTokens`.",
+        description="Tokens of steps with prefill that have a graph, growing (`--cuda_graph_token_sizes`). "
+        "Steps are padded up to them. 16, 32, 64, 128, 256, 320, 384, 448, 512, 640 and so on when empty. "
+        "Wins over `maxTokens`.",
     )
     max_tokens: int | None = Field(
         default=None,
@@ -89,7 +90,7 @@ class Engine(Record):
         ge=1,
         le=1048576,
         description="Most requests that wait in an engine for one of these to end (`--max_waiting_requests`); further "
-        "ones go to another engine. The engine's default when unset.",
+        "ones go to another.",
     )
     kv_cache_bytes: Bytes | None = Field(
         default=None,
@@ -113,8 +114,8 @@ class Engine(Record):
     )
     enable_triton_mla: bool = Field(
         default=False,
-        description="Multi-head latent attention (DeepSeek) by Triton kernels alone (`--enable_triton_mla`); a GPU "
-        "computes it with them anyway unless `extraArgs` has `--attn_cls paged`. Without effect on a CPU.",
+        description="Multi-head latent attention (DeepSeek) by Triton kernels alone (`--enable_triton_mla`). Without "
+        "effect on a CPU.",
     )
     lora: Lora | None = Field(default=None, description="LoRA adapters; without it an engine serves none.")
     speculative: Speculative | None = Field(default=None, description="Speculative decoding.")
@@ -154,14 +155,14 @@ class Engine(Record):
         default=1,
         ge=1,
         le=64,
-        description="Processes for HTTP and text in each engine (`--api_server_count`); more for many short requests.",
+        description="Processes for HTTP and text in each engine (`--api_server_count`).",
     )
     extra_args: tuple[Annotated[str, StringConstraints(min_length=1, max_length=1024)], ...] = Field(
         default=(),
         max_length=64,
         strict=False,
         description="Further flags of `blade_llm_server`, one word an item. "
-        "Flags that have a field of their own are refused.",
+        "Flags with a field of their own are refused.",
     )
     env: Annotated[tuple[EnvVar, ...], ListType("map", key="name"), Unique] = Field(
         default=(),
@@ -240,6 +241,8 @@ class LLMServiceSpec(Record):
     rollout: Rollout = Field(default_factory=Rollout, description="How engines are replaced.")
     pricing: Pricing | None = Field(default=None, description="What engines cost, for `status.cost`.")
     security: Security = Field(default_factory=Security, description="Who may connect to the pods.")
+    tracing: Tracing | None = Field(default=None, description="Traces; none when unset.")
+    log_format: LogFormat | None = Field(default=None, description="Of routers and engines; `text` when unset.")
 
     @property
     def quant(self) -> str:

@@ -210,8 +210,8 @@ class Router(Record):
     )
     policy: Policy = Field(
         default="auto",
-        description="How an engine is chosen. `auto` weighs what each would have to compute of the prompt with what it "
-        "has in hand, and suits most.",
+        description="How an engine is chosen. `auto` weighs what each would have to compute with what it has in hand, "
+        "and suits most.",
     )
     auth: Auth | None = Field(default=None, description="Who may ask; everybody who reaches the router when unset.")
     allow_client_priority: bool = Field(
@@ -252,7 +252,7 @@ class Router(Record):
     resources: Resources | None = Field(
         default=None,
         description="CPU and memory of the router container. When unset: requests of 100m and, for each process, "
-        "256Mi; a memory limit of 512Mi for each process. What the limit leaves above 256Mi for each process, a router "
-        "may keep of request bodies (`--body_budget_bytes`).",
+        "256Mi; a memory limit of 512Mi for each. What that leaves above 256Mi is for request bodies "
+        "(`--body_budget_bytes`).",
     )
     pod_template: PodTemplate | None = Field(default=None, description="Laid over the router pods.")

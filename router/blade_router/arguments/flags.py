@@ -9,6 +9,7 @@ from blade_protocol import environment, ports
 from blade_router.arguments import value_types
 from blade_router.arguments.options import Options
 from blade_router.config.parsing import POLICIES
+from blade_telemetry.logs import FORMATS
 
 DEFAULTS: Final = Options()
 
@@ -249,9 +250,18 @@ def _add_observability(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--otlp_endpoint",
+        "--otlp_traces_endpoint",
         metavar="URL",
         type=value_types.collector,
-        help="send a span for each sampled request to this OpenTelemetry collector",
+        help="send traces to this OpenTelemetry collector, as OTLP over HTTP (default: $OTEL_EXPORTER_OTLP_ENDPOINT, "
+        "else none); without a path, /v1/traces is used",
+    )
+    group.add_argument(
+        "--trace_sampling",
+        metavar="RATIO",
+        type=value_types.ratio,
+        help="share of requests that are traced, of those whose client has not decided it (default: "
+        "$OTEL_TRACES_SAMPLER, else 1: all)",
     )
 
 
@@ -279,4 +289,10 @@ def _add_process(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--log_level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), type=str.upper, default=DEFAULTS.log_level
+    )
+    group.add_argument(
+        "--log_format",
+        choices=FORMATS,
+        default="json" if os.environ.get(environment.LOG_FORMAT) == "json" else DEFAULTS.log_format,
+        help=f"json: one object a line, on standard error (${environment.LOG_FORMAT})",
     )

@@ -11,6 +11,7 @@ from blade_router.http.accept.trusted_proxies import TrustedProxies
 from blade_router.kubernetes import Cluster
 from blade_router.policies.prefix_cache.prefix_index import DEFAULT_BYTES
 from blade_router.workers.supervisor import Worker
+from blade_telemetry.logs import LogFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,9 @@ class Options:
     access_log: str | None = None
     """A file; ``-`` for standard output."""
     otlp_endpoint: str | None = None
+    """Collector of traces; None: as the environment says."""
+    trace_sampling: float | None = None
+    """The share of traces that begin here and are recorded; None: as the environment says, else all."""
     worker: int = 0
     workers: int = 1
     """Which one this process is of how many that share their sockets."""
@@ -90,3 +94,4 @@ class Options:
     """Set in a worker: what its parent gave it."""
     drain_timeout: float = 30.0
     log_level: str = "INFO"
+    log_format: LogFormat = "text"

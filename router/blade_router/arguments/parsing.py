@@ -15,6 +15,7 @@ from blade_router.config.parsing import ConfigError, parse_endpoints
 from blade_router.http.body_budget import largest_body
 from blade_router.workers import supervisor
 from blade_router.workers.supervisor import Worker
+from blade_telemetry.options import read_options
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
@@ -39,6 +40,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> Options:
         parser.error("--tls_cert and --tls_key belong together; give both")
     if "admin_port" not in values:
         values["admin_port"] = _admin_port(parser, values.get("port", ports.ROUTER_PORT))
+    try:
+        read_options(values.get("otlp_endpoint"), values.get("trace_sampling"))
+    except ValueError as error:
+        parser.error(str(error))
     if place := os.environ.get(supervisor.VARIABLE):
         worker = Worker.decode(place)
         values |= {"place": worker, "worker": worker.index, "shared": worker.shared}

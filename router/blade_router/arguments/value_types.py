@@ -1,9 +1,10 @@
 """What the values of flags may be: each function raises ``argparse.ArgumentTypeError`` for anything else."""
 
 import argparse
-from urllib.parse import urlsplit
 
 from blade_router.http.accept.trusted_proxies import TrustedProxies
+from blade_telemetry.options import traces_url
+from blade_telemetry.sampling import parse_ratio
 
 
 def port(text: str) -> int:
@@ -13,10 +14,17 @@ def port(text: str) -> int:
 
 
 def collector(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the URL of a collector (http://HOST:4318)")
-    return text
+    try:
+        return traces_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def ratio(text: str) -> float:
+    try:
+        return parse_ratio(text, "the ratio")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def at_least_one(text: str) -> int:

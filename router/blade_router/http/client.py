@@ -178,6 +178,10 @@ class Client:
             raise ClientGone
         self._work = work
 
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Every response to this request gets this header, an error of the router's as well."""
+        self._extra = [*(self._extra or ()), (name, value)]
+
     def detach(self) -> None:
         """Stop aborting what was attached: it has another owner from now on."""
         self._work = None

@@ -11,7 +11,7 @@ from blade_router.http.head import RawRequest
 _PREFLIGHT_SECONDS = b"600"
 _EXPOSED = ", ".join(
     (
-        *(names.REQUEST_ID, names.ENDPOINT, names.ROUTE_REASON, names.IGNORED, names.UNHELD),
+        *(names.REQUEST_ID, names.TRACE_ID, names.ENDPOINT, names.ROUTE_REASON, names.IGNORED, names.UNHELD),
         *("retry-after", anthropic.REQUEST_ID),
     )
 ).encode()

@@ -8,13 +8,13 @@ proxy must not, because the engine behind it could read it differently (request 
 from blade_protocol.paths import origin_form
 from blade_router.http.body_budget import BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
-from blade_router.http.trace_context import Span
+from blade_router.http.trace_context import Trace
 
 MAX_HEAD_BYTES = 128 * 1024
 """Limit of request line and headers."""
 MAX_HEADERS = 256
 
-_CHECKED_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+_CHECKED_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"traceparent"))
 
 
 class RawRequest:
@@ -25,7 +25,7 @@ class RawRequest:
 
     __slots__ = (
         *("body", "body_bytes", "charge", "chunked", "expects_continue", "headers", "http11", "keep_alive", "key"),
-        *("length", "method", "span", "target"),
+        *("length", "method", "target", "trace", "traceparent"),
     )
 
     def __init__(
@@ -52,8 +52,10 @@ class RawRequest:
         """What the request takes of the budget of bodies; None where there is no body."""
         self.key = ""
         """The name of its API key; known for large bodies only, which count in that key's share of memory."""
-        self.span: Span | None = None
-        """Set where the request is traced."""
+        self.traceparent = b""
+        """That header; empty without one."""
+        self.trace: Trace | None = None
+        """The trace it belongs to; None: there is none, or it was not looked for yet."""
 
     @property
     def path(self) -> bytes:
@@ -99,6 +101,8 @@ def read_head(method: bytes, target: bytes, version: str, keep_alive: bool, head
             if not request.http11:
                 raise bad_request("HTTP/1.0 has no transfer-encoding; send a content-length")
             request.chunked = True
+        elif name == b"traceparent":
+            request.traceparent += value  # two of them are none
         elif value.lower() == b"100-continue":
             request.expects_continue = request.http11
         else:

@@ -1,39 +1,117 @@
-"""W3C trace context: the trace a request belongs to, and the header that passes it on to the engine."""
+"""W3C trace context (https://www.w3.org/TR/trace-context/): the trace a request belongs to, whether it is recorded, and
+the header that passes it on to engines.
 
+Most requests are not recorded: for them this is all that tracing costs.
+"""
+
+import random
 import re
-import secrets
-from dataclasses import dataclass
+import time
 
-from blade_router.http.errors import Headers, header_of
+from blade_router.http.errors import Headers
 
 _PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _SAMPLED = 1
+_LOW = (1 << 64) - 1
+MAX_ATTEMPTS = 32
+"""Attempts at one request that are recorded; a request that waits for engines may have more."""
 
 
-@dataclass(slots=True)
-class Span:
-    """The router's span in a trace."""
+class AttemptTimes:
+    """One try of a recorded request at one endpoint. Times are ``time.perf_counter``'s."""
 
-    trace_id: str
-    span_id: str
-    parent_id: str
-    """The client's span; empty when the trace begins here."""
+    __slots__ = ("ended", "endpoint", "error", "reason", "span_id", "started")
+
+    def __init__(self, endpoint: str, reason: str, span_id: bytes, started: float) -> None:
+        self.endpoint = endpoint
+        self.reason = reason
+        """Why this endpoint was chosen."""
+        self.span_id = span_id
+        self.started = started
+        self.ended = 0.0
+        """0 while it runs."""
+        self.error = ""
+        """Why it failed, in a word."""
 
 
-def join(headers: Headers) -> tuple[Span | None, Headers]:
-    """A span in the trace of these headers, or in a new one, and the headers that make it the engine's parent.
+class Trace:
+    """The trace of one request, and what is recorded of it."""
 
-    A client that does not sample its trace is respected: there is no span, and the headers pass as they are.
+    __slots__ = ("admitted", "attempts", "line", "parent_id", "sampled", "span_id", "trace_id")
+
+    def __init__(self, trace_id: bytes, span_id: bytes, parent_id: bytes, sampled: bool) -> None:
+        self.trace_id = trace_id
+        """32 hexadecimal digits."""
+        self.span_id = span_id
+        """The router's span, 16 hexadecimal digits; empty where the router has none in this trace."""
+        self.parent_id = parent_id
+        """The client's span; empty when the trace begins here."""
+        self.sampled = sampled
+        """It is recorded here."""
+        self.line = b""
+        """Header line for engines; empty where the client's headers already say it."""
+        self.admitted = 0.0
+        """When it had passed admission and its queue (``time.perf_counter``); 0 before."""
+        self.attempts: list[AttemptTimes] = []
+
+    def begin_attempt(self, endpoint: str, reason: str) -> None:
+        """The request goes to this endpoint: what that records becomes a child of this attempt's span."""
+        span_id = b"%016x" % random.getrandbits(64)
+        self.line = b"traceparent: 00-%b-%b-01\r\n" % (self.trace_id, span_id)
+        if len(self.attempts) < MAX_ATTEMPTS:
+            self.attempts.append(AttemptTimes(endpoint, reason, span_id, time.perf_counter()))
+
+    def end_attempt(self, error: str) -> None:
+        """The last attempt is over; ``error`` says why it failed, empty where it did not."""
+        last = self.attempts[-1]
+        if not last.ended:
+            last.ended, last.error = time.perf_counter(), error
+
+
+class TraceSampler:
+    """Decides which requests are recorded, as OpenTelemetry's sampler ``parentbased_traceidratio`` does.
+
+    Args:
+        bound: a trace is recorded where the last 64 bits of its id are less: the ratio times 2**64.
+        parent_based: a client's own decision counts for its trace; otherwise only ``bound`` does.
     """
-    parent = header_of(headers, b"traceparent")
+
+    def __init__(self, bound: int, parent_based: bool = True) -> None:
+        self._bound = bound
+        self._parent_based = parent_based
+
+    def begin(self) -> Trace:
+        """A new trace."""
+        number = random.getrandbits(192)
+        text = b"%048x" % number
+        sampled = (number >> 64) & _LOW < self._bound
+        trace = Trace(text[:32], text[32:], b"", sampled)
+        if not sampled:  # said all the same: otherwise engines would begin traces of their own
+            trace.line = b"traceparent: 00-%b-%b-00\r\n" % (trace.trace_id, trace.span_id)
+        return trace
+
+    def samples(self, trace_id: bytes, parent_sampled: bool) -> bool:
+        """Whether to record a request of a trace that its client began."""
+        return parent_sampled if self._parent_based else int(trace_id[16:], 16) < self._bound
+
+
+def join(parent: bytes, headers: Headers, sampler: TraceSampler | None) -> tuple[Trace | None, Headers]:
+    """The trace of a request, and its headers without what ``Trace.line`` says instead.
+
+    Args:
+        parent: its ``traceparent``; empty without one.
+        sampler: None: nothing is recorded, and headers pass as they are.
+    """
+    if not parent:
+        return (None if sampler is None else sampler.begin()), headers
     found = _PARENT.fullmatch(parent)
     if found is None:
-        dropped = [b"traceparent", b"tracestate"]  # the state belongs to an invalid trace
-        span = Span(secrets.token_hex(16), secrets.token_hex(8), "")
-    elif not int(found[3], 16) & _SAMPLED:
-        return None, headers
-    else:
-        dropped = [b"traceparent"]
-        span = Span(found[1].decode(), secrets.token_hex(8), found[2].decode())
-    kept = [header for header in headers if header[0] not in dropped]
-    return span, [*kept, (b"traceparent", f"00-{span.trace_id}-{span.span_id}-01".encode())]
+        if sampler is None:
+            return None, headers
+        # The state belongs to an invalid trace.
+        return sampler.begin(), [each for each in headers if each[0] not in (b"traceparent", b"tracestate")]
+    trace_id, parent_id = found[1], found[2]
+    if sampler is None or not sampler.samples(trace_id, bool(int(found[3], 16) & _SAMPLED)):
+        return Trace(trace_id, b"", parent_id, False), headers
+    trace = Trace(trace_id, b"%016x" % random.getrandbits(64), parent_id, True)
+    return trace, [each for each in headers if each[0] != b"traceparent"]

@@ -39,6 +39,7 @@ class Line(msgspec.Struct, omit_defaults=True):
     client: str = ""
     """The client's address: as the connection comes from it, or as a trusted proxy reports it."""
     id: str = ""
+    trace_id: str = ""
     ttft: float | None = None
     """Time to first byte."""
     endpoint: str = ""
@@ -132,6 +133,7 @@ def _line(outcome: Outcome, proxies: TrustedProxies) -> Line:
         bytes_out=outcome.client.sent,
         client=address,
         id=request.id.decode("latin-1") if request is not None else "",
+        trace_id=outcome.trace_id,
         ttft=_milliseconds(first_byte) if first_byte is not None else None,
         endpoint=request.endpoint if request is not None else "",
         reason=request.route_reason if request is not None else "",

@@ -68,6 +68,7 @@ class Metrics:
         self.replica_sync: Callable[[], tuple[dict[str, int], int]] = _no_sync
         """Events of router replica sync, and the siblings whose events arrive."""
         self.retries_exhausted: Callable[[], int] = lambda: 0
+        self.spans_dropped: Callable[[], int] = lambda: 0
         """Retries over the retry budget; set by the budget's owner."""
         self.ttft = Distribution()
         """Time to first byte of streams."""
@@ -265,6 +266,9 @@ class Metrics:
         yield _counter(names.ROUTER_RETRIES, "Requests retried on another endpoint.", "reason", self.retries)
         yield CounterMetricFamily(
             names.ROUTER_RETRIES_EXHAUSTED, "Retries refused by the retry budget.", value=self.retries_exhausted()
+        )
+        yield CounterMetricFamily(
+            names.ROUTER_SPANS_DROPPED, "Spans of traces that never reached the collector.", value=self.spans_dropped()
         )
         yield _counter(names.ROUTER_REFUSED, "Requests the router refused, by error code.", "reason", self.refused)
         yield _counter(names.ROUTER_RESUMES, "Streams that lost their engine, by outcome.", "outcome", self.resumes)

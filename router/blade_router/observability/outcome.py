@@ -27,6 +27,11 @@ class Outcome:
     """``time.perf_counter``."""
 
     @property
+    def trace_id(self) -> str:
+        """The trace it belongs to; empty without one."""
+        return self.raw.trace.trace_id.decode("ascii") if self.raw.trace is not None else ""
+
+    @property
     def first_byte(self) -> float | None:
         """Time to first byte in seconds; None without a response."""
         return self.client.began - self.started if self.client.began else None

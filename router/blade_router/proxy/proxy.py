@@ -112,6 +112,8 @@ class Proxy:
         self._shows_routes = shows_routes
         self.observers: Sequence[Observe] = ()
         """Notified of each request that has ended."""
+        self.trace: Observe | None = None
+        """The same of those that are recorded in a trace."""
         self._metrics = metrics
         self.quarantine = Quarantine() if quarantine is None else quarantine
         self._budget = RetryBudget(lambda: metrics.live)
@@ -144,6 +146,8 @@ class Proxy:
                     return
             admission = await self.admission_control.admit(request, client)
             key = admission.key_name
+            if raw.trace is not None:
+                raw.trace.admitted = time.perf_counter()
             try:
                 status = await self._serve(request, client, admission)
             except Refused as refusal:
@@ -168,10 +172,13 @@ class Proxy:
                 fields, answered = request.fields, request.first_byte_at
                 number = samples(fields)
                 metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage, number)
-            if self.observers:
+            tracing = self.trace if raw.trace is not None and raw.trace.sampled else None
+            if self.observers or tracing is not None:
                 outcome = Outcome(raw, client, request, key, status, started, ended)
                 for observe in self.observers:
                     observe(outcome)
+                if tracing is not None:
+                    tracing(outcome)
         if refused is not None:
             await refused
 
@@ -192,11 +199,14 @@ class Proxy:
     ) -> int:
         ids = resume_headers(request)  # also where there is one endpoint: another may come before the stream ends
         about_responses = is_about_responses(request.path)
+        trace = request.trace if request.trace is not None and request.trace.sampled else None
         choice = self._pick_first(request, admission, retries)
         while choice is not None or (choice := await self._pick(request, client, admission, retries)) is not None:
             endpoint = choice.endpoint
             request.added_headers = added = self._headers(request, choice, retries)
             added += admission.headers
+            if trace is not None:
+                trace.begin_attempt(endpoint.name, request.route_reason)
             index = self._index_for(endpoint, request) if self.kv_index is not None else None
             extra = self._token.lines() + NO_COMMENTS if endpoint.config.engine == "blade" else b""
             if about_responses and endpoint.config.engine == "blade":
@@ -258,6 +268,8 @@ class Proxy:
                     count_failure(compared, error)
                     engine_lost = is_loss(error)
                     logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
+            if trace is not None:
+                trace.end_attempt(retries.reason if not answered else "" if lost is None else lost.reason)
             if engine_lost:
                 retries.trial = retries.trial or Trial(self.quarantine, request, admission.key_name)
                 await retries.trial.lost(endpoint, progressed=False)
@@ -399,7 +411,8 @@ class Proxy:
         state = read_resume_state(request, response.headers, endpoint)
         relayed = 0
         while True:
-            logger.warning("the response of %s broke off after it had begun: %s", endpoint.name, str(lost))
+            why = str(lost)
+            logger.warning("the response of %s broke off: %s", endpoint.name, why, extra=request.log_fields)
             if events is not None and not events.split and events.over:
                 endpoint.health.record_failure(str(lost), lost)
                 request.usage = usage_of_stream(events.last, request.begun_usage)
@@ -417,7 +430,7 @@ class Proxy:
                     resumed = await self._resumer.resume(state, events, endpoint, self._choose, client, relay, trial)
             except Refused as refusal:
                 self._metrics.resumes["suspected"] += 1
-                logger.warning("the response is not resumed: %s", refusal)
+                logger.warning("the response is not resumed: %s", refusal, extra=request.log_fields)
             else:
                 if resumed is None and trial.losses == 1:
                     trial.blame()

@@ -19,7 +19,7 @@ REDIRECTS = frozenset((300, 301, 302, 303, 305, 307, 308))
 
 _FOR_CLIENTS = frozenset((names.IGNORED.encode(), names.UNHELD.encode()))
 """Headers of ours that engines have for clients."""
-_NOT_FORWARDED = HOP_BY_HOP | CORS | ELSEWHERE | {REQUEST_ID, ANTHROPIC_REQUEST_ID}
+_NOT_FORWARDED = HOP_BY_HOP | CORS | ELSEWHERE | {REQUEST_ID, ANTHROPIC_REQUEST_ID, names.TRACE_ID.encode()}
 _MEASURED = _NOT_FORWARDED | {b"content-length"}
 
 

@@ -15,6 +15,7 @@ from blade_router.http.body_budget import LARGE_BODY, BodyCharge
 from blade_router.http.errors import Headers, Refused, header_of
 from blade_router.http.head import RawRequest, too_many_bodies
 from blade_router.http.response_head import lines
+from blade_router.http.trace_context import Trace
 from blade_router.request.abridge import MAX_ABRIDGED, MAX_TEXT, PARSED_WHOLE, STEP, Abridged, abridge
 from blade_router.request.fields import NOTHING, RoutingFields
 from blade_router.request.parse import parse_abridged, parse_fields
@@ -97,7 +98,7 @@ class ClientRequest:
             "internal_token",
             "method",
         ),
-        *("path", "route", "route_words", "status", "streamed", "usage"),
+        *("path", "route", "route_words", "status", "streamed", "trace", "usage"),
     )
 
     def __init__(
@@ -114,6 +115,7 @@ class ClientRequest:
         abridged: Abridged | None = None,
         internal_token: str = "",
         charge: BodyCharge | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.method = method
         self.path = path
@@ -128,6 +130,8 @@ class ClientRequest:
         """What the fields were read from, where the body is too large to be parsed whole."""
         self.added_bytes = 0
         """Bytes of the body that the router has put there, and no prompt is."""
+        self.trace = trace
+        """The trace it belongs to."""
         self.internal_token = internal_token
         """What its client presented as the internal token, which engines do not see."""
         self.endpoint = ""
@@ -188,6 +192,12 @@ class ClientRequest:
         """Why its endpoint was chosen, in full; empty before."""
         return self.route.reason + self.route_words if self.route is not None else ""
 
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What a line of the log says of it (``extra``)."""
+        trace_id = "" if self.trace is None else self.trace.trace_id.decode("ascii")
+        return {"request_id": self.id.decode("latin-1"), "trace_id": trace_id, "endpoint": self.endpoint}
+
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
         return header_of(self.headers, name)
@@ -203,6 +213,8 @@ class ClientRequest:
 
         ``extra`` are further header lines, each with its line end; ``suffix`` ends the request's id.
         """
+        if self.trace is not None:
+            extra += self.trace.line
         length = b"content-length: %d\r\n%b: %b%b\r\n%b\r\n" % (len(self.body), REQUEST_ID, self.id, suffix, extra)
         return b"".join((self._start, authority, self._end, length))
 
@@ -279,6 +291,7 @@ async def read_request(raw: RawRequest) -> ClientRequest:
         abridged=abridged,
         charge=raw.charge,
         internal_token=internal_token,
+        trace=raw.trace,
         start=b"%b %b HTTP/1.1\r\nhost: " % (method.encode(), raw.target),
         end=b"\r\n%b" % lines(kept),
     )

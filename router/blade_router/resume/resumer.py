@@ -100,15 +100,23 @@ class Resumer:
             endpoint = choice.endpoint
             tried.append(endpoint)
             trial.sent_to(endpoint)
+            trace = state.request.trace
+            if trace is not None and trace.sampled:
+                trace.begin_attempt(endpoint.name, f"{choice.reason} resume")
             with self._endpoints.attempt(choice, state.request, client, self._internal_pool(endpoint)) as attempt:
-                response = await self._send(attempt, body)
+                response = await self._send(attempt, body, b"" if trace is None else trace.line)
                 if isinstance(response, Connection):
                     self._metrics.resumes["resumed"] += 1
                     logger.info("endpoint %s resumes a stream of %s", endpoint.name, lost.name)
                     events.resumed()
                     if state.response_id:
                         self._endpoints.moved_responses.note(state.response_id, endpoint.response_tag)
-                    return endpoint, await relay(response)
+                    broken = await relay(response)
+                    if trace is not None and trace.sampled:
+                        trace.end_attempt("" if broken is None else broken.reason)
+                    return endpoint, broken
+            if trace is not None and trace.sampled:
+                trace.end_attempt("lost" if response is None else str(response or "unreachable"))
             if response is None:
                 await trial.lost(endpoint, progressed=False)
                 charged += 1
@@ -122,12 +130,12 @@ class Resumer:
         self._metrics.resumes["failed" if charged else "nobody"] += 1
         return None
 
-    async def _send(self, attempt: Attempt, body: bytes) -> Connection | int | None:
+    async def _send(self, attempt: Attempt, body: bytes, trace: bytes) -> Connection | int | None:
         """The connection with the rest on it, or another status; 0 without a response that judges the request; None
         when the engine was lost."""
         endpoint = attempt.endpoint
         try:
-            head = self._head(urlsplit(endpoint.internal_origin).netloc, len(body))
+            head = self._head(urlsplit(endpoint.internal_origin).netloc, len(body), trace)
             connection = await attempt.send(head, body, self._first_byte_timeout, self._stall_timeout)
         except UpstreamError as error:
             if is_loss(error):
@@ -165,9 +173,9 @@ class Resumer:
         pool.close()
         return pool
 
-    def _head(self, authority: str, length: int) -> bytes:
+    def _head(self, authority: str, length: int, trace: bytes) -> bytes:
         head = (
             f"POST {paths.INTERNAL_RESUME} HTTP/1.1\r\nhost: {authority}\r\n"
             f"content-type: application/json\r\ncontent-length: {length}\r\n"
         )
-        return b"%b%b\r\n" % (head.encode("latin-1"), self._token.lines())
+        return b"%b%b%b\r\n" % (head.encode("latin-1"), trace, self._token.lines())

@@ -98,6 +98,8 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "pricing": ({}, {"currency": "EUR", "perEngineHour": "2.50"}),
     "security.networkPolicy": ({}, False),
     "security.engineToken": ({}, False),
+    "tracing": ({}, {"endpoint": "http://collector:4318"}),
+    "logFormat": ({}, "json"),
 }
 """By field: the rest of a spec, and another value. Fields of objects below count with the object."""
 WITH_KEY = Defaults(engine_image="engine:1", router_image="operator:1", internal_key=b"k" * 32)

@@ -62,7 +62,7 @@ def test_a_default_that_a_release_changes_restarts_no_engine() -> None:
 
 def test_each_field_that_shapes_engines_has_the_default_it_was_born_with() -> None:
     """A new field is added to the table; an entry that is there stays, whatever its default becomes."""
-    assert _models(fields.LLMServiceSpec, ("model", "engine", "check")) == {
+    assert _models(fields.LLMServiceSpec, ("model", "engine", "check", "tracing", "log_format")) == {
         name: {*entries} for name, entries in BORN_WITH.items()
     }
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.errors import draining, engine_dead, model_not_found
 from blade_llm.api.common.limits import MAX_BODY_BYTES
+from blade_llm.api.common.payload_log import PayloadLog
 from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.response_writer import ResponseWriter
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.common.tracing import RequestTracer
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.metrics.requests import ServerMetrics
 from blade_llm.engine.client import EngineClient
@@ -54,6 +56,10 @@ class ServerContext:
     """Responses that clients may come back to."""
     response_writer: ResponseWriter = field(init=False)
     """Keeps them."""
+    payloads: PayloadLog | None = None
+    """Logs prompts and outputs; None: nothing of them is kept."""
+    tracer: RequestTracer | None = None
+    """Traces requests; None: tracing is off."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 
@@ -91,6 +97,10 @@ class ServerContext:
         self.structures.close()
         self.response_writer.close()
         await self.templates.close()
+        if self.payloads is not None:
+            await asyncio.to_thread(self.payloads.close)
+        if self.tracer is not None:
+            await asyncio.to_thread(self.tracer.export.close)
 
     def set_draining(self, value: bool, standby: bool = False) -> None:
         """Refuse new requests, or accept them again unless the server shuts down.

@@ -13,7 +13,9 @@ from starlette.responses import Response
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError
+from blade_llm.api.common.tracing import trace_of
 from blade_llm.api.generation.kv_blocks import remember_prompt
+from blade_llm.api.generation.logged import log_payload
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.requests import GenerationFields, StreamOptions
 from blade_llm.api.generation.result import (
@@ -28,6 +30,7 @@ from blade_llm.api.generation.result import (
 from blade_llm.api.generation.resumable import Resumable, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import DONE, Events, run_unary, sse_event
+from blade_llm.api.generation.traced import note_request, note_result
 from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.version import package_version
@@ -128,7 +131,7 @@ def submit(
             for prompt in prompts
         ]
     )
-    return GenerationResult(
+    result = GenerationResult(
         generation,
         [
             (PromptOnlyChoice if prompt.only else Choice)(
@@ -148,6 +151,21 @@ def submit(
         samples=samples,
         prompt_logprobs={} if prompt_logprobs is None else prompt_logprobs,
     )
+    if (trace := trace_of(request)) is not None:
+        note_request(trace, fields, context.resolve_model(fields.model), context.adapter_of(fields.model), prompts)
+        trace.at_end.append(lambda: note_result(trace, result))
+    if context.payloads is not None and context.payloads.wants():
+        log_payload(context.payloads, request, fields, context.resolve_model(fields.model), prompts, result)
+    return result
+
+
+def observe_end(context: ServerContext, result: GenerationResult) -> None:
+    """A request has ended, however it did: measure it, and log it where that is wanted."""
+    context.metrics.observe(result)
+    if result.at_end is not None:
+        result.at_end()
+        if context.payloads is not None:
+            context.metrics.set_dropped_payloads(context.payloads.dropped)
 
 
 async def take_all(context: ServerContext, result: GenerationResult, take: Callable[[ChoiceUpdate], object]) -> None:
@@ -157,7 +175,7 @@ async def take_all(context: ServerContext, result: GenerationResult, take: Calla
             for update in await result.next():
                 take(update)
     finally:
-        context.metrics.observe(result)
+        observe_end(context, result)
 
 
 async def _whole_response(
@@ -235,7 +253,7 @@ class _StreamEvents:
         return sse_event(error.body())
 
     def close(self) -> None:
-        self._context.metrics.observe(self._result)
+        observe_end(self._context, self._result)
 
 
 class _WithUsage(_StreamEvents):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
@@ -94,6 +94,10 @@ class Choice:
         self.num_prompt = len(prompt)
         self.queue_seconds: float | None = None
         """How long it waited in the engine for its first step; None: its engine has not said it."""
+        self.adapter_seconds = 0.0
+        """The part of that in which its adapter was loaded."""
+        self.preempted_after: Sequence[float] = ()
+        """When it was preempted, in seconds from its arrival."""
 
     def add(self, output: RequestOutput) -> ChoiceUpdate | None:
         """Take one step's output. None when there is nothing to show yet. Raises :class:`ApiError`."""
@@ -214,6 +218,10 @@ class GenerationResult:
     draft_tokens: int = 0
     """Verified for all choices; those accepted are in ``accepted_tokens``."""
     accepted_tokens: int = 0
+    texts: list[str] | None = None
+    """The choices' whole texts so far, for the payload log; None: they are not kept."""
+    at_end: Callable[[], None] | None = None
+    """Called when the request has ended, however it did."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -264,8 +272,12 @@ class GenerationResult:
             self.adapter_digest = output.adapter_digest
         choice = self.choices[index]
         if output.queue_seconds is not None:
-            choice.queue_seconds = output.queue_seconds
+            choice.queue_seconds, choice.adapter_seconds = output.queue_seconds, output.adapter_seconds
+        if output.preempted_after:
+            choice.preempted_after = output.preempted_after
         update = choice.add(output)
+        if self.texts is not None and update is not None:
+            self.texts[index] += update.text
         if update is not None and update.finish_reason is not None and output.finish_reason is None:
             self.generation.stop(index)  # a stop string
         return update

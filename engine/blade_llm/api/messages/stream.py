@@ -6,7 +6,7 @@ from typing import Any
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError
-from blade_llm.api.generation.generate import encode
+from blade_llm.api.generation.generate import encode, observe_end
 from blade_llm.api.generation.result import ChoiceUpdate, GenerationResult
 from blade_llm.api.messages.output import Envelope, Output, usage_of
 from blade_llm.engine.client import Outputs
@@ -43,7 +43,7 @@ class MessageEvents:
         return anthropic.error_event(anthropic.error_body(error.status, detail.message, detail.code, self._request_id))
 
     def close(self) -> None:
-        self._context.metrics.observe(self._result)
+        observe_end(self._context, self._result)
 
     def _piece(self, update: ChoiceUpdate) -> bytes:
         data = b""

@@ -44,7 +44,9 @@ _TTFT, _TPOT, _ITL, _E2E, _QUEUE, _PREFILL, _DECODE, _INFERENCE, _PROMPT, _OUTPU
 _REASONS: Final = {reason: _LONGEST.end + number for number, reason in enumerate(("stop", "length", "abort"))}
 _IGNORED: Final = _LONGEST.end + len(_REASONS)
 _UNKEPT: Final = _IGNORED + 1
-NUM_COUNTERS: Final = _UNKEPT + 1
+_SPANS: Final = _UNKEPT + 1
+_PAYLOADS: Final = _SPANS + 1
+NUM_COUNTERS: Final = _PAYLOADS + 1
 """Numbers that a process counts into."""
 
 
@@ -153,6 +155,14 @@ class ServerMetrics:
         """Count a response that was to be kept and is not."""
         self._mine[_UNKEPT] += 1
 
+    def set_dropped_spans(self, spans: int) -> None:
+        """So many spans of this process never reached the collector."""
+        self._mine[_SPANS] = spans
+
+    def set_dropped_payloads(self, records: int) -> None:
+        """So many records of this process's payload log were dropped."""
+        self._mine[_PAYLOADS] = records
+
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self._registry)
@@ -176,6 +186,10 @@ class _RequestCollector(Collector):
         yield CounterMetricFamily(names.ENGINE_IGNORED_FIELDS, text, value=totals[_IGNORED])
         text = "Responses that previous_response_id cannot name, as they could not be kept"
         yield CounterMetricFamily(names.ENGINE_UNKEPT_RESPONSES, text, value=totals[_UNKEPT])
+        text = "Spans of traces that never reached the collector"
+        yield CounterMetricFamily(names.ENGINE_SPANS_DROPPED, text, value=totals[_SPANS])
+        text = "Records of the payload log that were dropped, as it could not be written fast enough"
+        yield CounterMetricFamily(names.ENGINE_PAYLOADS_DROPPED, text, value=totals[_PAYLOADS])
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

@@ -7,7 +7,7 @@ from typing import Any
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError
-from blade_llm.api.generation.generate import encode
+from blade_llm.api.generation.generate import encode, observe_end
 from blade_llm.api.generation.result import ChoiceUpdate, GenerationResult
 from blade_llm.api.responses.envelope import Envelope
 from blade_llm.api.responses.output import Output
@@ -50,7 +50,7 @@ class ResponseEvents:
         return begun + self._event({"type": "response.failed", "response": body})
 
     def close(self) -> None:
-        self._context.metrics.observe(self._result)
+        observe_end(self._context, self._result)
 
     def _piece(self, update: ChoiceUpdate) -> bytes:
         data = b"" if self._number else self._begun()

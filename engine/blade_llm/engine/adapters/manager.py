@@ -10,6 +10,7 @@ it, but not for ever. Which of the adapters in host memory are on the device is 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -279,6 +280,9 @@ class AdapterManager:
 
     def _start_late(self, adapter: Adapter, requests: list[Request]) -> list[RequestOutput]:
         """The same for requests that have waited; the outputs of those that are refused only now."""
+        now = time.monotonic()
+        for request in requests:
+            request.adapter_seconds = now - request.created
         try:
             self._start(adapter, requests)
         except RequestRefusedError as error:

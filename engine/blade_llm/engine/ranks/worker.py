@@ -34,7 +34,7 @@ from blade_llm.engine.ranks.messages import (
 from blade_llm.engine.ranks.monitor import is_collective_error
 from blade_llm.engine.ranks.ready import other_version
 from blade_llm.engine.ranks.runner import LoadedRunner
-from blade_llm.engine.start import LOG_FORMAT, freeze_gc_heap
+from blade_llm.engine.start import freeze_gc_heap, log_to_stderr
 from blade_llm.engine.version import package_version
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.parallel.session_key import connect_with
@@ -127,9 +127,7 @@ def main() -> int:
         return 1
     faulthandler.register(STACKS_SIGNAL)
     os.set_inheritable(start.failure_pipe, False)
-    logging.basicConfig(
-        level=start.log_level, format=LOG_FORMAT.replace("%(message)s", f"rank {start.rank}: %(message)s")
-    )
+    log_to_stderr(start.log_level, start.rank)
     try:
         _serve(start, sys.stdin.fileno())
     except BaseException as error:

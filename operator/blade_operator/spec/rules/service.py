@@ -101,6 +101,9 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
     "num_speculative_tokens": "spec.engine.speculative",
     "ngram_prompt_lookup_min": "spec.engine.speculative",
     "shutdown_timeout": "spec.rollout.drainTimeout",
+    "otlp_traces_endpoint": "spec.tracing",
+    "trace_sampling": "spec.tracing",
+    "log_format": "spec.logFormat",
 }
 """Further flags that set the same, and their owners: vLLM's names of them, mostly (docs/vllm-flags.md)."""
 PRESETS_OF_TEXT: Final = ("latency", "longContext", "chat")

@@ -1,0 +1,169 @@
+"""The payload log: prompts and outputs of a share of requests, for those who may keep them. Off unless asked for.
+
+It is the engine's, as here prompts and outputs are texts: the router sees bytes of five APIs, in streams cut into
+events. What looks like a secret is redacted before it is written. A thread writes; where it cannot keep up, records
+are dropped and counted, and requests do not notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import regex
+
+from blade_telemetry.logs import json_line
+
+MAX_PENDING: Final = 256
+"""Records that wait for the thread; each is bounded, so this bounds their memory."""
+KEPT_FILES: Final = 4
+"""Files beside the present one: when that is full it is renamed to ``FILE.1``, that to ``FILE.2``, and so on."""
+STDOUT: Final = "stdout"
+REDACTED: Final = "[redacted]"
+MATCH_SECONDS: Final = 0.5
+"""Time one expression may take for one text; then the whole text is left out."""
+DEFAULT_PATTERNS: Final = (
+    r"(?i)\bbearer\s+[\w.~+/=-]{8,}",
+    r"\b(?:sk|pk|rk|hf|ghp|gho|ghs|github_pat|glpat|xox[abprs])[-_][\w-]{12,}",
+    r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
+    r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
+    r"(?<!\d)(?:\+|00)?\d(?:[ ()./-]{0,2}\d){8,30}(?!\d)",
+)
+"""Keys of APIs, tokens, private keys, e-mail addresses, and numbers of nine digits and more: telephones, cards,
+accounts."""
+
+
+class PayloadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is logged, and where. Crosses the process boundary as msgpack."""
+
+    target: str
+    """A file, or ``stdout``."""
+    sampling: float = 1.0
+    """The share of requests that are logged."""
+    patterns: tuple[str, ...] = ()
+    """Further expressions of what is redacted."""
+    record_bytes: int = 65_536
+    """Characters of prompts, and of outputs, that a record keeps of each request."""
+    file_bytes: int = 64 << 20
+    """Size at which the file is rotated."""
+
+
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Raises ValueError for one that is no regular expression."""
+    for pattern in patterns:
+        try:
+            regex.compile(pattern)
+        except regex.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+class PayloadLog:
+    """Writes records in a thread of its own.
+
+    Args:
+        index: of this process; each has a file of its own.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, options: PayloadOptions, index: int = 0) -> None:
+        self.options = options
+        self.dropped = 0
+        """Records for which there was no room, or that could not be written."""
+        self._patterns = [regex.compile(pattern, regex.DOTALL) for pattern in (*DEFAULT_PATTERNS, *options.patterns)]
+        self._write = _writer(options, index)
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue(MAX_PENDING)
+        self._thread = threading.Thread(target=self._run, name="payload log", daemon=True)
+        self._thread.start()
+
+    def wants(self) -> bool:
+        """Whether to log one more request."""
+        return random.random() < self.options.sampling
+
+    def put(self, record: dict[str, Any], prompts: Sequence[str], outputs: Sequence[str]) -> None:
+        """Log a request, or drop it while too many wait."""
+        most = self.options.record_bytes
+        record |= {"time": time.time(), "prompt": _bounded(prompts, most), "output": _bounded(outputs, most)}
+        try:
+            self._queue.put_nowait(record)
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Write what waits, for a limited time."""
+        try:
+            self._queue.put(None, timeout=seconds)
+        except queue.Full:
+            return
+        self._thread.join(seconds)
+
+    def redact(self, text: str) -> str:
+        """The text without what looks like a secret."""
+        for pattern in self._patterns:
+            try:
+                text = pattern.sub(REDACTED, text, concurrent=True, timeout=MATCH_SECONDS)
+            except TimeoutError:
+                return REDACTED
+        return text
+
+    def _run(self) -> None:
+        while (record := self._queue.get()) is not None:
+            moment = datetime.fromtimestamp(record["time"], UTC).isoformat(timespec="milliseconds")
+            record["time"] = moment.replace("+00:00", "Z")
+            for name in ("prompt", "output"):
+                record[name] = [self.redact(text) for text in record[name]]
+            try:
+                self._write(json_line(record))
+            except OSError:
+                self.dropped += 1
+
+
+def _bounded(texts: Sequence[str], most: int) -> list[str]:
+    """These texts, together no longer than ``most`` characters."""
+    found = []
+    for text in texts:
+        found.append(text if len(text) <= most else text[:most] + "…")
+        most -= min(most, len(text))
+    return found
+
+
+def _writer(options: PayloadOptions, index: int) -> Callable[[str], None]:
+    if options.target == STDOUT:
+        return lambda line: print(line, flush=True, file=sys.stdout)
+    path = Path(options.target)
+    if index:
+        path = path.with_name(f"{path.stem}-{index}{path.suffix}")
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # others have no business with it
+    handler = _RotatingFile(path, maxBytes=options.file_bytes, backupCount=KEPT_FILES, encoding="utf-8")
+
+    def write(line: str) -> None:
+        handler.emit(logging.makeLogRecord({"msg": line}))
+
+    return write
+
+
+class _RotatingFile(logging.handlers.RotatingFileHandler):
+    """One whose errors are the caller's, and whose new files are this user's alone."""
+
+    def _open(self) -> Any:
+        stream = super()._open()
+        os.chmod(self.baseFilename, 0o600)
+        return stream
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        raise error if isinstance(error, OSError) else OSError(str(error))

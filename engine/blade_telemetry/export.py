@@ -1,0 +1,187 @@
+"""Spans of what has ended, and their way to a collector: OpenTelemetry's SDK, OTLP over HTTP, in a thread of its own.
+
+Nothing waits for the collector: spans wait in a bounded queue, and beyond that are dropped and counted. A span is made
+when what it describes is over, with the times and ids that were noted meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from blade_telemetry.options import TraceOptions
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+logger: Final = logging.getLogger(__name__)
+
+MAX_PENDING: Final = 4096
+"""The most spans that wait, or are on their way."""
+BATCH: Final = 512
+FLUSH_SECONDS: Final = 1.0
+"""Seconds a span waits at most before it is sent, while the collector responds."""
+CLOSE_SECONDS: Final = 2.0
+"""Seconds that sending the last spans may take when a program ends."""
+TIMEOUT: Final = 5.0
+"""Seconds for one request to the collector, tries again included; ``OTEL_EXPORTER_OTLP_TIMEOUT`` replaces it."""
+_TIMEOUTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+_NAME: Final = "OTEL_SERVICE_NAME"
+_RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
+
+Value = str | int | float | bool | Sequence[str]
+Attributes = Mapping[str, Value]
+
+
+class TracingUnavailableError(Exception):
+    """Tracing is on, and OpenTelemetry is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "tracing needs OpenTelemetry: pip install 'bladellm[tracing]', or leave out --otlp_traces_endpoint and "
+            "OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+
+
+def require_opentelemetry() -> None:
+    """Raises:
+    TracingUnavailableError: the extra ``tracing`` is not installed.
+    """
+    try:
+        import blade_telemetry.otlp  # noqa: F401
+    except ImportError as error:
+        raise TracingUnavailableError from error
+
+
+class SpanExport:
+    """Sends spans to a collector.
+
+    Args:
+        options: where to.
+        program: ``service.name`` where the environment has none.
+        exporter: in tests; OTLP over HTTP when left out.
+
+    Raises:
+        TracingUnavailableError: the extra ``tracing`` is not installed.
+    """
+
+    def __init__(self, options: TraceOptions, program: str, exporter: SpanExporter | None = None) -> None:
+        require_opentelemetry()
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+        from blade_telemetry.otlp import CountingExporter, GivenIds, otlp_exporter
+
+        if exporter is None:
+            exporter = otlp_exporter(options.endpoint, None if any(map(os.environ.get, _TIMEOUTS)) else TIMEOUT)
+        self.sent = 0
+        self.failed = 0
+        """Spans that the collector did not take."""
+        self.overflowed = 0
+        """Spans that found too many waiting."""
+        self._begun = 0
+        self._ids = GivenIds()
+        named = _NAME in os.environ or "service.name=" in os.environ.get(_RESOURCE, "")
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON,  # it was decided before
+            id_generator=self._ids,
+            resource=Resource.create({} if named else {"service.name": program}),
+            shutdown_on_exit=False,
+        )
+        counting = CountingExporter(exporter, self._exported)
+        self._processor = BatchSpanProcessor(
+            counting,
+            max_queue_size=2 * MAX_PENDING,  # never full: the bound is below
+            max_export_batch_size=BATCH,
+            schedule_delay_millis=FLUSH_SECONDS * 1e3,
+        )
+        self._provider.add_span_processor(self._processor)
+        self._tracer = self._provider.get_tracer(program)
+
+    @property
+    def dropped(self) -> int:
+        """Spans that never reached the collector."""
+        return self.failed + self.overflowed
+
+    def span(
+        self,
+        name: str,
+        trace_id: str,
+        span_id: str,
+        parent_id: str,
+        started: float,
+        ended: float,
+        attributes: Attributes,
+        *,
+        kind: str = "internal",
+        events: Sequence[tuple[str, float, Attributes]] = (),
+        error: str = "",
+    ) -> None:
+        """Send one span, or drop it while too many wait.
+
+        Args:
+            parent_id: empty where the trace begins with it.
+            started: seconds since 1970.
+            kind: ``internal``, ``server`` or ``client``.
+            events: name, seconds since 1970, attributes.
+            error: why it failed; empty where it did not.
+        """
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        from blade_telemetry.otlp import parent_context
+
+        if self._begun - self.sent - self.failed >= MAX_PENDING:
+            self.overflowed += 1
+            return
+        self._begun += 1
+        self._ids.give(trace_id, span_id)
+        span = self._tracer.start_span(
+            name,
+            parent_context(trace_id, parent_id),
+            SpanKind[kind.upper()],
+            attributes=attributes,
+            start_time=nanoseconds(started),
+        )
+        for event, moment, details in events:
+            span.add_event(event, details, nanoseconds(moment))
+        if error:
+            span.set_status(Status(StatusCode.ERROR, error))
+        span.end(nanoseconds(ended))
+
+    def close(self) -> None:
+        """Send what waits, for a limited time."""
+        deadline = time.monotonic() + CLOSE_SECONDS
+        import threading
+
+        thread = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        thread.start()
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _exported(self, spans: Sequence[ReadableSpan], taken: bool) -> None:
+        """The exporter is done with these; called in its thread, the only one that changes these numbers."""
+        if taken:
+            self.sent += len(spans)
+        else:
+            self.failed += len(spans)
+
+
+def new_span_id() -> str:
+    """16 hexadecimal digits."""
+    return f"{random.getrandbits(64):016x}"
+
+
+def new_trace_id() -> str:
+    """32 hexadecimal digits."""
+    return f"{random.getrandbits(128):032x}"
+
+
+def nanoseconds(moment: float) -> int:
+    """Seconds since 1970 as OpenTelemetry counts them."""
+    return int(moment * 1e9)

@@ -1,0 +1,1 @@
+"""A collector of OpenTelemetry for tests."""
