@@ -264,6 +264,14 @@ def _add_observability(group: argparse._ArgumentGroup) -> None:
         "$OTEL_TRACES_SAMPLER, else 1: all)",
     )
 
+    group.add_argument(
+        "--ui",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.ui,
+        help="serve the web UI at /ui/: whoever has no API key sees it all where no key is required, else a key's "
+        "holder what concerns the key",
+    )
+
 
 def _add_resilience(group: argparse._ArgumentGroup) -> None:
     group.add_argument(

@@ -85,6 +85,10 @@ class Options:
     """Collector of traces; None: as the environment says."""
     trace_sampling: float | None = None
     """The share of traces that begin here and are recorded; None: as the environment says, else all."""
+    ui: bool = True
+    """Serve the web UI."""
+    ui_files: Path | None = None
+    """The folder with its files; None: those that came with the router."""
     worker: int = 0
     workers: int = 1
     """Which one this process is of how many that share their sockets."""
