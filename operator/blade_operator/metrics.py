@@ -35,6 +35,11 @@ RECONCILE = _histogram(
 FAILURES = _counter("blade_operator_reconcile_failures", "Reconciles that ended in an error and are retried.")
 QUEUE_DEPTH = _gauge("blade_operator_queue_depth", "Services in the work queue that wait for a worker.")
 SERVICES = _gauge("blade_operator_services", "LLMServices that exist.")
+SERVICE_READY = _gauge(
+    "blade_operator_service_ready",
+    "1 for each LLMService whose condition Ready is true, 0 for others; those with spec.replicas 0 are left out.",
+    ("service_namespace", "service_name"),
+)
 SCALED_SERVICES = _gauge("blade_operator_scaled_services", "Services whose number of engines the operator decides on.")
 DECISIONS = _counter("blade_operator_decisions", "Decisions on a number of engines outside of reconciles.")
 LOOK_FAILURES = _counter("blade_operator_decision_failures", "Decisions that ended in an error.")
