@@ -18,9 +18,9 @@ _ABOUT: Final = {
     "engine": """Port `http` of engines, path `/metrics`: the sum of all API-server processes. Each has the label
 `model_name`, too. `--metric_aliases vllm` exposes what vLLM has under its names as well
 ([api.md](api.md#metrics)); `promtool check metrics` complains of the colon in those, and of nothing else.""",
-    "router": """Port `admin` of routers, path `/metrics`: the sum of all worker processes. What the labels' values mean is
-in [router-http.md](router-http.md#metrics).""",
-    "operator": """Port `http` of the operator, path `/metrics`. What is said of services changes in the leader only.""",
+    "router": """Port `admin` of routers, path `/metrics`: the sum of all worker processes. What labels' values mean:
+[router-http.md](router-http.md#metrics).""",
+    "operator": "Port `http` of the operator, path `/metrics`. What is said of services changes in the leader only.",
 }
 _PROCESS: Final = """## Of every process
 

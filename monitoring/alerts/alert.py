@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -15,6 +16,16 @@ RUNBOOKS: Final = "docs/runbooks"
 SERVICE: Final = "namespace, serving_bladellm_io_name"
 """Labels that tell services apart, as the chart's PodMonitors set them."""
 _WIDTH: Final = 1000
+_WORDS: Final = {
+    "namespace": "NAMESPACE",
+    "serving_bladellm_io_name": "SERVICE",
+    "service_namespace": "NAMESPACE",
+    "service_name": "SERVICE",
+    "pod": "POD",
+    "kind": "a kind",
+}
+_NAMES: Final = {"NAMESPACE/SERVICE": "a service", "Engine NAMESPACE/POD": "an engine", "NAMESPACE/POD": "a pod"}
+"""What stands for labels in the table of contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +57,19 @@ class Alert:
                 "runbook_url": f"{RUNBOOKS}/{self.name}.md",
             },
         }
+
+
+def contents(groups: Mapping[str, Sequence[Alert]]) -> str:
+    """The table of contents of the runbook pages."""
+    rows = ["| Alert | Severity | Pending for | |", "|---|---|---|---|"]
+    for group in groups.values():
+        for each in group:
+            words = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda match: _WORDS[match[1]], each.summary)
+            for name, meant in _NAMES.items():
+                words = words.replace(name, meant)
+            summary = words[0].upper() + words[1:]
+            rows.append(f"| [{each.name}]({each.name}.md) | {each.severity} | {each.wait} | {summary} |")
+    return "\n".join(rows) + "\n"
 
 
 def rules(groups: Mapping[str, Sequence[Alert]]) -> str:

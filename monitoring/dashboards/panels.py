@@ -206,6 +206,7 @@ def _heatmap(panel: Panel) -> heatmap.Panel:
         .calculate(False)
         .cell_gap(1)
         .show_tooltip()
+        .scale_distribution(common.ScaleDistributionConfig().type(models.ScaleDistribution.LINEAR))
         .y_axis(heatmap.YAxisConfig().unit(panel.unit).axis_placement(models.AxisPlacement.LEFT))
         .color(
             heatmap.HeatmapColorOptions()

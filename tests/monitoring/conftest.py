@@ -11,10 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 from engine_support.server_process import ServerProcess
-from monitoring.generate import ROOT, RULES
 from monitoring_support.programs import ask_engine, engine, operated, routed
 from monitoring_support.prometheus import Prometheus, Target, program, scraping
 from operator_support.local import until
+
+from monitoring.generate import ROOT, RULES
 
 ROUNDS = 12
 """Rounds of requests, with a pause of about a scrape after each."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from monitoring.catalogue import PROGRAMS, SAMPLES, exposed, metrics_of
-from monitoring.generate import ALERTS, PAGES
 from monitoring_support.prometheus import promtool
 
 from blade_protocol.metrics import MetricSpec
+from monitoring.catalogue import PROGRAMS, SAMPLES, exposed, metrics_of
+from monitoring.generate import ALERTS, PAGES
 
 from .conftest import Scraped
 
