@@ -15,7 +15,7 @@ IDLE_TO_ZERO ?=
 STANDBY ?=
 # A machine without an NVIDIA GPU saves gigabytes with TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
-SOURCES := engine router operator examples tests benchmarks e2e charts docs
+SOURCES := engine router operator monitoring examples tests benchmarks e2e charts docs
 # Programs of a Kubernetes for `make e2e` (docs/e2e.md)
 KUBE_ASSETS ?=
 
@@ -29,7 +29,7 @@ TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTH
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiled test-compiled clients run test test-clients test-models e2e e2e-deps soak lint docs format generate demo-model lora-example families \
+.PHONY: help install compiled test-compiled clients run test test-clients test-models e2e e2e-deps monitoring-deps soak lint docs format generate demo-model lora-example families \
 	bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -85,12 +85,17 @@ test-models: install ## each family of models against transformers; writes the t
 soak: install ## long and fuzzing tests, by hand
 	HYPOTHESIS_PROFILE=random $(TEST_ENV) $(BIN)/pytest -q -m "soak or hypothesis" --timeout 3600
 
+monitoring-deps: ## Debian's Prometheus, with which the tests run every query and alert
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus
+
 lint: install ## ruff, mypy, import contracts, generated files, links of the documentation
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m blade_operator.spec.crd.generate --check
+	$(BIN)/python -m monitoring.generate --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 docs: install ## the documentation as a site, in build/site; every link in it is checked
@@ -100,8 +105,9 @@ format: install ## let ruff write the code's form
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-generate: install ## the CRD and the field reference, from the pydantic models; pages written from the code
+generate: install ## the CRD and the field reference, from the pydantic models; dashboards, alerts and pages written from the code
 	$(BIN)/python -m blade_operator.spec.crd.generate
+	$(BIN)/python -m monitoring.generate
 	$(BIN)/python -m blade_llm.server.compatibility > docs/compatibility.md
 	$(BIN)/python -m blade_llm.cli.vllm_flags > docs/vllm-flags.md
 

@@ -43,8 +43,10 @@ VALUES: dict[str, dict[str, Any]] = {
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"key": "infra", "operator": "Exists", "effect": "NoSchedule"}],
         "podAnnotations": {"example.com/a": "true"},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "LLM"}},
     },
 }
+MONITORS = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
 
 
 def template(cluster: Cluster, namespace: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -108,6 +110,7 @@ def test_objects_follow_the_values(cluster: Cluster, namespace: str, values: dic
         | ({"PodDisruptionBudget"} if values.get("replicas", 2) > 1 else set())
         | ({"NetworkPolicy"} if values.get("networkPolicy", {}).get("enabled", True) else set())
         | ({"APIService", "Secret"} if values.get("externalMetrics") else set())
+        | ({"ConfigMap"} if values.get("dashboards") else set())
     )
     assert {obj["metadata"]["namespace"] for obj in objects if obj["kind"] == "Role"} == {namespace, *watched}
 
@@ -144,6 +147,64 @@ def test_images_and_options_reach_the_operator(cluster: Cluster, namespace: str)
 
     narrow = one(render(cluster, namespace, {"watchNamespaces": ["a", "b"]}), "Deployment")
     assert "--namespaces=a,b" in narrow["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_dashboards_are_what_the_sidecar_looks_for(cluster: Cluster, namespace: str) -> None:
+    objects = render(
+        cluster, namespace, {"dashboards": {"enabled": True, "labels": {"grafana_dashboard": None, "a": "b"}}}
+    )
+    maps = [obj for obj in objects if obj["kind"] == "ConfigMap"]
+    files = {name: json.loads(text) for obj in maps for name, text in obj["data"].items()}
+    assert {obj["metadata"]["labels"].get("a") for obj in maps} == {"b"}
+    assert files == {f"bladellm-{file.name}": json.loads(file.read_text()) for file in (CHART / "dashboards").iterdir()}
+    plain = one(
+        render(cluster, namespace, {"dashboards": {"enabled": True}}), "ConfigMap", "r-operator-dashboard-engine"
+    )
+    assert plain["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_monitors_and_alerts(cluster: Cluster, namespace: str) -> None:
+    values = {
+        "podMonitor": {"enabled": True, "labels": {"release": "x"}},
+        "serviceMonitor": {"enabled": True, "labels": {"release": "x"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "x"}, "runbooks": "https://wiki.example.com/llm"},
+    }
+    there = [word for kind in MONITORS for word in ("--api-versions", f"monitoring.coreos.com/v1/{kind}")]
+    objects = [obj for obj in render(cluster, namespace, values, *there) if obj["kind"] in MONITORS]
+    assert {obj["metadata"]["labels"]["release"] for obj in objects} == {"x"}
+    endpoints = {
+        obj["metadata"]["name"]: [(each["port"], each.get("honorLabels", False)) for each in found]
+        for obj in objects
+        if (found := obj["spec"].get("podMetricsEndpoints", obj["spec"].get("endpoints")))
+    }
+    assert endpoints == {
+        "r-operator": [("http", False)],
+        "r-operator-engines": [("http", False)],
+        "r-operator-routers": [("admin", True)],
+    }
+    service = one(render(cluster, namespace, {}), "Service")
+    assert (
+        one(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"].items()
+        <= service["metadata"]["labels"].items()
+    )
+    groups = one(objects, "PrometheusRule")["spec"]["groups"]
+    expected = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"]
+    for group in expected:
+        for rule in group["rules"]:
+            rule["annotations"]["runbook_url"] = f"https://wiki.example.com/llm/{rule['alert']}.md"
+    assert groups == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("podMonitor", "PodMonitor"), ("serviceMonitor", "ServiceMonitor"), ("prometheusRule", "PrometheusRule")],
+)
+def test_without_the_prometheus_operator_monitors_are_refused_in_words(
+    cluster: Cluster, namespace: str, value: str, kind: str
+) -> None:
+    done = template(cluster, namespace, *set_values({value: {"enabled": True}}))
+    assert done.returncode != 0
+    assert f"{value}.enabled: this cluster has no {kind} resource" in done.stderr
 
 
 def test_the_test_pod_is_not_taken_for_the_operator(cluster: Cluster, namespace: str) -> None:

@@ -1,12 +1,32 @@
-"""Prometheus metric names. They follow vLLM's where the meaning is equal, with our prefix."""
+"""Prometheus metric names. They follow vLLM's where the meaning is equal, with our prefix.
 
-from typing import Final
+What each means stands in the catalogue of the program that exposes it.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+
+class MetricSpec(NamedTuple):
+    """What a program says of one of its metrics."""
+
+    name: str
+    """Without the suffix that its samples have: ``_total`` of a counter, ``_bucket``, ``_sum``, ``_count``."""
+    kind: Kind
+    text: str
+    """Its help text."""
+    labels: tuple[str, ...] = ()
+    unit: str = ""
+    """Of its values; empty for a number of things, which the text names."""
+
 
 # engine
 ENGINE_RUNNING: Final = "blade_llm_num_requests_running"
 ENGINE_WAITING: Final = "blade_llm_num_requests_waiting"
 ENGINE_KV_USAGE: Final = "blade_llm_kv_cache_usage_ratio"
 ENGINE_KV_BLOCKS: Final = "blade_llm_kv_cache_blocks"
+ENGINE_MEMORY: Final = "blade_llm_memory_bytes"
 ENGINE_PREEMPTIONS: Final = "blade_llm_num_preemptions"
 ENGINE_DRAFTS: Final = "blade_llm_spec_decode_num_drafts"
 ENGINE_DRAFT_TOKENS: Final = "blade_llm_spec_decode_num_draft_tokens"

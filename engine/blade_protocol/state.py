@@ -25,6 +25,10 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     graphs: int = 0
     lora: int = 0
     draft: int = 0
+    device: str = ""
+    """Type of the device: ``cpu``, ``cuda``; empty for an engine that does not report it."""
+    free: int | None = None
+    """Bytes of the device that neither this plan nor another process uses; None on a host, where that changes."""
 
 
 class SpeculationCounts(msgspec.Struct, frozen=True, kw_only=True):

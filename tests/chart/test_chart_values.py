@@ -43,7 +43,7 @@ def test_defaults_are_valid(validator: jsonschema.Draft7Validator) -> None:
 
 
 def test_schema_and_defaults_name_the_same_values() -> None:
-    maps = {"resources.requests", "resources.limits", "prometheus.podLabels"}
+    maps = {"resources.requests", "resources.limits", "prometheus.podLabels", "dashboards.labels"}
     named = {next((each for each in maps if path.startswith(f"{each}.")), path) for path, _ in leaves(values())}
     assert maps <= named
     assert schema_leaves(schema()) - {"global"} == named

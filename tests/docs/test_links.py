@@ -9,7 +9,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "charts/bladellm/README.md", *sorted(DOCS.rglob("*.md"))]
-FOLDERS = ["engine", "router", "operator", "tests", "e2e", "benchmarks", "charts", "crds", "examples", "docs"]
+FOLDERS = [
+    "engine",
+    "router",
+    "operator",
+    "tests",
+    "e2e",
+    "benchmarks",
+    "charts",
+    "crds",
+    "examples",
+    "docs",
+    "monitoring",
+]
 FENCE = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -98,8 +110,16 @@ def test_repository_paths_and_names_exist(page: Path) -> None:
     assert [name for name in modules(page) if not exists(f"{name}.py") and not exists(f"{name}/__main__.py")] == []
 
 
+def contents(page: Path) -> set[Path]:
+    """What a table of contents links, and what those tables of contents link that it links."""
+    linked = {(page.parent / target.partition("#")[0]).resolve() for target in LINK.findall(page.read_text())}
+    return linked.union(
+        *(contents(each) for each in linked if each.name == "README.md" and page.parent in each.parents)
+    )
+
+
 def test_the_table_of_contents_links_every_page() -> None:
-    linked = {(DOCS / target.partition("#")[0]).resolve() for target in LINK.findall((DOCS / "README.md").read_text())}
+    linked = contents(DOCS / "README.md")
     assert [named(page) for page in DOCS.rglob("*.md") if page.name != "README.md" and page not in linked] == []
 
 

@@ -211,6 +211,7 @@ class FakeRunner:
             kv_tokens=num_blocks * BLOCK_SIZE,
             max_model_len=max_model_len,
             concurrent_at_max_len=num_blocks * BLOCK_SIZE / max_model_len,
+            device="cpu",
         )
         self.adapters = {0: 0}
         """Adapter slot → what stands for the contents of the adapter in it."""

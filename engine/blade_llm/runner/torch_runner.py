@@ -156,6 +156,8 @@ class TorchRunner:
             activation_peak=self._activation_peak,
             lora=lora,
             draft=0 if self.draft is None else self.draft.nbytes,
+            device=self.device.type,
+            spare=self._spare_memory,
         )
 
     @torch.inference_mode()
@@ -383,6 +385,7 @@ class TorchRunner:
         self.model = self._load(kv.max_model_len)
         self._load_draft(kv.max_model_len)
         self._activation_peak = activation_peak(config, model_config, self.dtype_name, self._draft_config)
+        self._spare_memory: int | None = None
         return kv
 
     def _start_on_gpu(self) -> KVCachePlan:
@@ -406,6 +409,7 @@ class TorchRunner:
         if self.adapters is not None and not self.adapters.allocated_bytes:  # slots are filled later
             lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
             memory = replace(memory, lasting=memory.lasting + lora, free=memory.free - lora)
+        self._spare_memory = memory.spare
         return plan_kv_cache(
             config,
             model_config,

@@ -13,7 +13,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 from blade_operator import metrics
@@ -180,6 +180,7 @@ class Controller:
                 routers = started_routers(observed.pods)
                 self._decisions.watch(key, plan.scale_target, routers if plan.scale_target is not None else ())
                 await self._execute(key, observed, plan)
+            _count_ready(key, plan.status or observed.service.get("status") or {})
         if pods:  # another installation tells its own
             await self._report(key, observed, plan, routers)
         self._demand.watch(key, routers if plan.wakes_on_demand else ())
@@ -218,6 +219,7 @@ class Controller:
         self._decisions.forget(key)
         self._reports.forget(key)
         metrics.SERVICES.set(len(self._services))
+        _count_ready(key, {})
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:
         """Execute ``plan`` in this order: claim, drain, replace, apply, prune, delete, record events, write the
@@ -291,6 +293,16 @@ class Controller:
         except Rejected as error:
             _log.warning("%s: %s %s is refused: %s", key, ref.kind, ref.name, error)
             attempts.record(what, str(error))
+
+
+def _count_ready(key: Key, status: Object) -> None:
+    """Whether a service is ready, by its status, for the metrics; nothing of one that its user has scaled to zero."""
+    ready: Object = next((each for each in status.get("conditions", ()) if each["type"] == "Ready"), {})
+    if ready and ready.get("reason") != "ScaledToZero":
+        metrics.SERVICE_READY.labels(key.namespace, key.name).set(ready["status"] == "True")
+        return
+    with suppress(KeyError):
+        metrics.SERVICE_READY.remove(key.namespace, key.name)
 
 
 def _has_work(plan: Plan) -> bool:

@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from blade_protocol import metrics as names
 from blade_router.admission.request_queues import RequestQueues
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.observability.accounts import OTHER, Accounts
+from blade_router.observability.catalogue import CATALOGUE, counter, gauge
 from blade_router.observability.server_load import ServerLoad
 from blade_router.request.usage import Usage
 from blade_router.statistics.distribution import (
     BUCKETS,
+    FIRST_BUCKETS,
     SLOT_SECONDS,
     SLOTS,
     TOKEN_BUCKETS,
@@ -262,55 +264,30 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        yield _counter(names.ROUTER_REQUESTS, "Finished requests by status.", "code", self.requests)
-        yield _counter(names.ROUTER_RETRIES, "Requests retried on another endpoint.", "reason", self.retries)
-        yield CounterMetricFamily(
-            names.ROUTER_RETRIES_EXHAUSTED, "Retries refused by the retry budget.", value=self.retries_exhausted()
-        )
-        yield CounterMetricFamily(
-            names.ROUTER_SPANS_DROPPED, "Spans of traces that never reached the collector.", value=self.spans_dropped()
-        )
-        yield _counter(names.ROUTER_REFUSED, "Requests the router refused, by error code.", "reason", self.refused)
-        yield _counter(names.ROUTER_RESUMES, "Streams that lost their engine, by outcome.", "outcome", self.resumes)
+        yield _counter(names.ROUTER_REQUESTS, self.requests)
+        yield _counter(names.ROUTER_RETRIES, self.retries)
+        yield counter(names.ROUTER_RETRIES_EXHAUSTED, self.retries_exhausted())
+        yield counter(names.ROUTER_SPANS_DROPPED, self.spans_dropped())
+        yield _counter(names.ROUTER_REFUSED, self.refused)
+        yield _counter(names.ROUTER_RESUMES, self.resumes)
         shadows = self.shadow_totals
-        yield _counter(names.ROUTER_SHADOWS, "Copies of requests, by what came of them.", "outcome", shadows.requests)
-        help_text = "Greedy requests that were copied, by whether both texts are the same."
-        yield _counter(names.ROUTER_SHADOW_TEXTS, help_text, "outcome", shadows.texts)
-        yield GaugeMetricFamily(names.ROUTER_IN_FLIGHT, "Requests in flight.", value=self.in_flight)
+        yield _counter(names.ROUTER_SHADOWS, shadows.requests)
+        yield _counter(names.ROUTER_SHADOW_TEXTS, shadows.texts)
+        yield gauge(names.ROUTER_IN_FLIGHT, self.in_flight)
         yield from self.server_load().families()
-        yield histogram_family(
-            names.ROUTER_TTFT,
-            "Time from the request to the first byte of its response.",
-            BUCKETS,
-            self.ttft,
-            self.unary,
-        )
-        yield histogram_family(
-            names.ROUTER_TTFT_STREAM, "Time from the request to the first byte of its stream.", BUCKETS, self.ttft
-        )
-        yield histogram_family(
-            names.ROUTER_TPOT, "Time per output token after the first, of streams with usage.", TOKEN_BUCKETS, self.tpot
-        )
-        yield histogram_family(
-            names.ROUTER_E2E, "Time from the request to the last byte of its response.", BUCKETS, self.e2e, self.failed
-        )
+        yield _histogram(names.ROUTER_TTFT, FIRST_BUCKETS, self.ttft, self.unary)
+        yield _histogram(names.ROUTER_TTFT_STREAM, FIRST_BUCKETS, self.ttft)
+        yield _histogram(names.ROUTER_TPOT, TOKEN_BUCKETS, self.tpot)
+        yield _histogram(names.ROUTER_E2E, BUCKETS, self.e2e, self.failed)
         yield from self._collect_accounts()
         yield from self._collect_load()
         events, siblings = self.replica_sync()
-        help_text = "Events of router replica sync: sent, received, ignored, and dropped ones or messages."
-        yield _counter(names.ROUTER_SYNC_EVENTS, help_text, "kind", events)
-        yield GaugeMetricFamily(names.ROUTER_SYNC_SIBLINGS, "Router processes whose events arrive.", value=siblings)
+        yield _counter(names.ROUTER_SYNC_EVENTS, events)
+        yield gauge(names.ROUTER_SYNC_SIBLINGS, siblings)
         yield from self._collect_endpoints()
 
     def _collect_accounts(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            names.ROUTER_MODEL_REQUESTS, "Finished requests by key, model and status.", labels=["key", "model", "code"]
-        )
-        tokens = CounterMetricFamily(
-            names.ROUTER_TOKENS,
-            "Tokens by key and model; cached tokens are part of the prompt's.",
-            labels=["key", "model", "kind"],
-        )
+        requests, tokens = counter(names.ROUTER_MODEL_REQUESTS), counter(names.ROUTER_TOKENS)
         for (key, model), account in self.accounts.all.items():
             for status, count in account.requests.items():
                 requests.add_metric([key, model, str(status)], count)
@@ -321,30 +298,12 @@ class Metrics:
         yield tokens
 
     def _collect_load(self) -> Iterator[Metric]:
-        hits = GaugeMetricFamily(
-            names.ROUTER_HIT_RATIO, "Prefix-cache hits: cached by prompt tokens, of the last minute."
-        )
-        if (ratio := self.hit_ratio) is not None:
-            hits.add_metric([], ratio)
-        yield hits
-        drain = GaugeMetricFamily(
-            names.ROUTER_DRAIN, "Time until all in-flight requests have ended, at the present rate."
-        )
-        if (seconds := self.drain_seconds) is not None:
-            drain.add_metric([], seconds)
-        yield drain
-        yield histogram_family(
-            names.ROUTER_QUEUE_WAIT,
-            "Time in the queue, of requests that had to wait.",
-            BUCKETS,
-            self.request_queues.waited,
-        )
-        requests = _of_service(names.ROUTER_QUEUE_REQUESTS, "Requests in the queue.")
-        tokens = _of_service(names.ROUTER_QUEUE_TOKENS, "Tokens of the requests in the queue, outputs included.")
-        size = _of_service(names.ROUTER_QUEUE_BYTES, "Bytes of the requests in the queue.")
-        oldest = _of_service(names.ROUTER_QUEUE_OLDEST, "Age of the oldest request in the queue.")
-        p95 = _of_service(names.ROUTER_QUEUE_P95, "Age that 95 % of the requests in the queue have not reached.")
-        full = _of_service(names.ROUTER_SATURATION, "Load of the engines relative to their target, 1.")
+        yield gauge(names.ROUTER_HIT_RATIO, self.hit_ratio)
+        yield gauge(names.ROUTER_DRAIN, self.drain_seconds)
+        yield _histogram(names.ROUTER_QUEUE_WAIT, FIRST_BUCKETS, self.request_queues.waited)
+        requests, tokens = gauge(names.ROUTER_QUEUE_REQUESTS), gauge(names.ROUTER_QUEUE_TOKENS)
+        size, oldest = gauge(names.ROUTER_QUEUE_BYTES), gauge(names.ROUTER_QUEUE_OLDEST)
+        p95, full = gauge(names.ROUTER_QUEUE_P95), gauge(names.ROUTER_SATURATION)
         for service in self.services:
             if (part := self.saturation(service)) is not None:
                 full.add_metric([service], part)
@@ -357,10 +316,7 @@ class Metrics:
             p95.add_metric([service], state.p95_seconds)
         yield from (requests, tokens, size, oldest, p95, full)
         holding = self.request_queues.pending
-        held = _of_service(names.ROUTER_HELD, "Requests buffered because no engine is ready.")
-        arrivals = CounterMetricFamily(
-            names.ROUTER_HELD_ARRIVALS, "Requests that found no engine ready and were buffered.", labels=["service"]
-        )
+        held, arrivals = gauge(names.ROUTER_HELD), counter(names.ROUTER_HELD_ARRIVALS)
         for service, count in holding.arrivals.items():
             held.add_metric([service], holding.count(service))
             arrivals.add_metric([service], count)
@@ -368,16 +324,8 @@ class Metrics:
         yield arrivals
 
     def _collect_endpoints(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily(names.ROUTER_ENDPOINT_UP, "1 when the active health check passed.", labels=["endpoint"])
-        busy = GaugeMetricFamily(
-            names.ROUTER_ENDPOINT_IN_FLIGHT, "Requests in flight on the endpoint.", labels=["endpoint"]
-        )
-        breaker = GaugeMetricFamily(
-            names.ROUTER_BREAKER, "Circuit breaker: 0 closed, 1 half open, 2 open.", labels=["endpoint"]
-        )
-        weight = GaugeMetricFamily(
-            names.ROUTER_ENDPOINT_WEIGHT, "Load-balancing weight; below 1 during slow start.", labels=["endpoint"]
-        )
+        up, busy = gauge(names.ROUTER_ENDPOINT_UP), gauge(names.ROUTER_ENDPOINT_IN_FLIGHT)
+        breaker, weight = gauge(names.ROUTER_BREAKER), gauge(names.ROUTER_ENDPOINT_WEIGHT)
         now = time.monotonic()
         for endpoint in self.endpoints.all:
             up.add_metric([endpoint.name], float(endpoint.health.up is True))
@@ -385,23 +333,19 @@ class Metrics:
             breaker.add_metric([endpoint.name], _BREAKER_STATES[endpoint.health.breaker.state(now)])
             weight.add_metric([endpoint.name], endpoint.health.weight)
         yield from (up, busy, breaker, weight)
-        yield GaugeMetricFamily(
-            names.ROUTER_CONFINED_KEYS,
-            "API keys that may use a part of the engines only, as requests of theirs killed some.",
-            value=len(self.endpoints.confinement.confined_keys()),
-        )
+        yield gauge(names.ROUTER_CONFINED_KEYS, len(self.endpoints.confinement.confined_keys()))
 
 
-def _counter(name: str, text: str, label: str, counts: dict[int, int] | dict[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=[label])
+def _counter(name: str, counts: dict[int, int] | dict[str, int]) -> Metric:
+    family = counter(name)
     for value, count in sorted(counts.items()):
         family.add_metric([str(value)], count)
     return family
 
 
+def _histogram(name: str, buckets: tuple[float, ...], *parts: Distribution) -> Metric:
+    return histogram_family(name, CATALOGUE[name].text, buckets, *parts)
+
+
 def _no_sync() -> tuple[dict[str, int], int]:
     return {}, 0
-
-
-def _of_service(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, labels=["service"])

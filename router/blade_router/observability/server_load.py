@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from blade_protocol import metrics as names
+from blade_router.observability.catalogue import counter, gauge
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,6 @@ class ServerLoad:
 
     def families(self) -> Iterator[Metric]:
         """The metrics of it."""
-        yield GaugeMetricFamily(names.ROUTER_CONNECTIONS, "Open connections of clients.", value=self.connections)
-        yield CounterMetricFamily(
-            names.ROUTER_EVICTED_CONNECTIONS, "Connections closed to make room for new ones.", value=self.evicted
-        )
-        yield GaugeMetricFamily(names.ROUTER_BODY_BYTES, "Memory of request bodies in flight.", value=self.body_bytes)
+        yield gauge(names.ROUTER_CONNECTIONS, self.connections)
+        yield counter(names.ROUTER_EVICTED_CONNECTIONS, self.evicted)
+        yield gauge(names.ROUTER_BODY_BYTES, self.body_bytes)

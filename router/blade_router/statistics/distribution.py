@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from prometheus_client.core import HistogramMetricFamily
 
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Upper bounds in seconds of the Prometheus buckets."""
-TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.25, 0.5, 1.0, 2.5)
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0)
+"""Upper bounds in seconds of the Prometheus buckets of whole responses: long ones take many minutes."""
+FIRST_BUCKETS = (0.001, 0.0025, *BUCKETS[:-3])
+"""The same, for times to a first byte and in the queue."""
+TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """The same, for seconds per token."""
 SLOT_SECONDS = 5.0
 SLOTS = 13

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hub_support.tiny_model import make_model
 
-from blade_llm.cache.memory_limit import memory_limit_bytes
+from blade_llm.cache.memory_limit import memory_left_bytes, memory_limit_bytes
 from blade_llm.cache.sizing import default_kv_cache_bytes, kv_block_bytes, plan_blocks
 from blade_llm.models.config import load_model_config
 from blade_llm.models.errors import NotEnoughMemoryError
@@ -20,7 +20,7 @@ BLOCK = 16 * TOKEN
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write(tmp_path, "proc/meminfo", "MemFree:  1 kB\nMemTotal:  1000 kB\n")
+    write(tmp_path, "proc/meminfo", "MemFree:  1 kB\nMemTotal:  1000 kB\nMemAvailable:  300 kB\n")
     return tmp_path
 
 
@@ -53,6 +53,28 @@ def test_cgroup_v1(root: Path) -> None:
     assert memory_limit_bytes(root) == 1_024_000
     write(root, "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "6000\n")
     assert memory_limit_bytes(root) == 6000
+
+
+def test_what_is_left_is_the_least_that_machine_and_cgroups_leave(root: Path) -> None:
+    assert memory_left_bytes(root) == 307_200
+    write(root, "proc/self/cgroup", "0::/kube/pod\n")
+    write(root, "sys/fs/cgroup/kube/pod/memory.max", "max\n")
+    write(root, "sys/fs/cgroup/kube/pod/memory.current", "900\n")
+    assert memory_left_bytes(root) == 307_200
+    write(root, "sys/fs/cgroup/kube/memory.max", "5000\n")
+    write(root, "sys/fs/cgroup/kube/memory.current", "4000\n")
+    assert memory_left_bytes(root) == 1000
+    write(root, "sys/fs/cgroup/kube/memory.stat", "anon 100\ninactive_file 1500\n")
+    assert memory_left_bytes(root) == 2500
+    write(root, "sys/fs/cgroup/kube/pod/memory.max", "800\n")
+    assert memory_left_bytes(root) == 0
+
+
+def test_what_is_left_in_cgroup_v1(root: Path) -> None:
+    write(root, "proc/self/cgroup", "3:memory:/docker/abc\n")
+    write(root, "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "6000\n")
+    write(root, "sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes", "1000\n")
+    assert memory_left_bytes(root) == 5000
 
 
 def test_the_default_cache_is_a_quarter_shared_by_the_replicas() -> None:

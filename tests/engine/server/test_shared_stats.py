@@ -93,7 +93,10 @@ def test_histograms_of_all_api_servers_are_as_if_one_had_measured(rows: list[lis
     stats = SharedStats(len(rows), NUM_COUNTERS)
     api_servers = [ServerMetrics(lambda: None, counters, stats.counters) for counters in stats.counters]
     registry = CollectorRegistry()
-    buckets = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+    buckets = (
+        *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+        *(120, 240),
+    )
     one = Histogram(names.ENGINE_TTFT, "of one", buckets=buckets, registry=registry)
     for api_server, row in zip(api_servers, rows, strict=True):
         for seconds in row:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from operator_support.apiserver import Clock
 from operator_support.local import until
+from prometheus_client import REGISTRY
 
 from blade_operator import backoff
 from blade_operator.cluster import Rejected
@@ -214,6 +215,37 @@ async def test_the_resync_is_sooner_when_requests_run_or_the_plan_requests_it(
 ) -> None:
     _, controller = _controller(lambda observed, now: Plan(requeue_after=requeue_after), states)
     assert await controller.reconcile(KEY) == resync
+
+
+async def test_metrics_say_which_services_are_ready() -> None:
+    def conditions(status: str, reason: str) -> Object:
+        return {
+            "phase": "",
+            "conditions": [
+                {"type": "Progressing", "status": "True"},
+                {"type": "Ready", "status": status, "reason": reason},
+            ],
+        }
+
+    def shown() -> float | None:
+        labels = {"service_namespace": KEY.namespace, "service_name": KEY.name}
+        return REGISTRY.get_sample_value("blade_operator_service_ready", labels)
+
+    plan = Plan()
+    cluster, controller = _controller(lambda observed, now: plan)
+    for status, expected in (
+        ({"phase": ""}, None),
+        (conditions("False", "Starting"), 0.0),
+        (conditions("True", "Ready"), 1.0),
+        (conditions("False", "ScaledToZero"), None),
+        (conditions("True", "Ready"), 1.0),
+    ):
+        plan = Plan(status=status)
+        await controller.reconcile(KEY)
+        assert shown() == expected
+    cluster.gone = True
+    await controller.reconcile(KEY)
+    assert shown() is None
 
 
 async def test_a_deleted_service_is_left_alone() -> None:

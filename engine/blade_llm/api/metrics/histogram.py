@@ -11,6 +11,8 @@ from typing import TypeAlias
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
+from blade_llm.api.metrics.catalogue import CATALOGUE
+
 Counters: TypeAlias = "memoryview[float] | list[float]"
 """Counters of one API-server process."""
 
@@ -20,7 +22,6 @@ class Histogram:
     """Where a histogram's numbers lie: one count a bucket (not cumulative), the infinite one last, then the sum."""
 
     name: str
-    text: str
     buckets: tuple[float, ...]
     begin: int
 
@@ -45,12 +46,12 @@ class Histogram:
         bounds = [*map(floatToGoString, self.buckets), "+Inf"]
         *counts, sum_value = totals[self.begin : self.end]
         pairs = list(zip(bounds, accumulate(counts), strict=True))
-        return HistogramMetricFamily(self.name, self.text, buckets=pairs, sum_value=sum_value)
+        return HistogramMetricFamily(self.name, CATALOGUE[self.name].text, buckets=pairs, sum_value=sum_value)
 
 
-def laid_out(*histograms: tuple[str, str, tuple[float, ...]]) -> tuple[Histogram, ...]:
-    """Histograms of these names, texts and buckets, one behind the other."""
+def laid_out(*histograms: tuple[str, tuple[float, ...]]) -> tuple[Histogram, ...]:
+    """Histograms of these names and buckets, one behind the other."""
     found: list[Histogram] = []
-    for name, text, buckets in histograms:
-        found.append(Histogram(name, text, buckets, found[-1].end if found else 0))
+    for name, buckets in histograms:
+        found.append(Histogram(name, buckets, found[-1].end if found else 0))
     return tuple(found)

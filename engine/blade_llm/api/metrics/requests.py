@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from blade_llm.api.metrics.catalogue import counter
 from blade_llm.api.metrics.histogram import Counters, laid_out
 from blade_llm.api.metrics.names import Aliases, Named
 from blade_llm.api.metrics.state import StateCollector
@@ -21,25 +22,28 @@ from blade_protocol.state import EngineState
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS: Final = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+"""Of whole responses: from a few tokens to many minutes."""
+_TO_FIRST: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+    *(120, 240),
+)
+"""Of what passes before the first token: a cached prompt of a small model takes a millisecond, a queue minutes."""
 _TOKENS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000)
-GAPS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
+GAPS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5)
 """Seconds between tokens: the buckets of :attr:`MeasuredChoice.gaps`, but for the infinite one."""
 _HISTOGRAMS: Final = laid_out(
-    (
-        names.ENGINE_TTFT, "Time from a request's arrival to its first token",
-        (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
-    ),
-    (names.ENGINE_TPOT, "Mean time between a response's tokens after the first", GAPS),
-    (names.ENGINE_ITL, "Time between two steps that brought an output tokens", GAPS),
-    (names.ENGINE_E2E, "Time from a request's arrival to its last token", _SECONDS),
-    (names.ENGINE_QUEUE_TIME, "Time that a request waited in the engine for its first step", _SECONDS),
-    (names.ENGINE_PREFILL_TIME, "Time from a request's first step to its first token", _SECONDS),
-    (names.ENGINE_DECODE_TIME, "Time from a request's first token to its last", _SECONDS),
-    (names.ENGINE_INFERENCE_TIME, "Time from a request's first step to its last token", _SECONDS),
-    (names.ENGINE_PROMPT_LENGTH, "Tokens of a prompt", _TOKENS),
-    (names.ENGINE_OUTPUT_LENGTH, "Tokens of all outputs for a prompt", _TOKENS),
-    (names.ENGINE_LONGEST_OUTPUT, "Tokens of the longest output for a prompt", _TOKENS),
-)  # fmt: skip
+    (names.ENGINE_TTFT, _TO_FIRST),
+    (names.ENGINE_TPOT, GAPS),
+    (names.ENGINE_ITL, GAPS),
+    (names.ENGINE_E2E, _SECONDS),
+    (names.ENGINE_QUEUE_TIME, _TO_FIRST),
+    (names.ENGINE_PREFILL_TIME, _TO_FIRST),
+    (names.ENGINE_DECODE_TIME, _SECONDS),
+    (names.ENGINE_INFERENCE_TIME, _SECONDS),
+    (names.ENGINE_PROMPT_LENGTH, _TOKENS),
+    (names.ENGINE_OUTPUT_LENGTH, _TOKENS),
+    (names.ENGINE_LONGEST_OUTPUT, _TOKENS),
+)
 _TTFT, _TPOT, _ITL, _E2E, _QUEUE, _PREFILL, _DECODE, _INFERENCE, _PROMPT, _OUTPUT, _LONGEST = _HISTOGRAMS
 _REASONS: Final = {reason: _LONGEST.end + number for number, reason in enumerate(("stop", "length", "abort"))}
 _IGNORED: Final = _LONGEST.end + len(_REASONS)
@@ -176,20 +180,14 @@ class _RequestCollector(Collector):
         totals = [sum(column) for column in zip(*self._rows, strict=True)]
         for histogram in _HISTOGRAMS:
             yield histogram.family(totals)
-        finished = CounterMetricFamily(
-            names.ENGINE_REQUESTS, "Requests finished, a prompt with several outputs once", labels=["finished_reason"]
-        )
+        finished = counter(names.ENGINE_REQUESTS)
         for reason, position in _REASONS.items():
             finished.add_metric([reason], totals[position])
         yield finished
-        text = "Fields of requests that were left out, most of them because nobody knows them"
-        yield CounterMetricFamily(names.ENGINE_IGNORED_FIELDS, text, value=totals[_IGNORED])
-        text = "Responses that previous_response_id cannot name, as they could not be kept"
-        yield CounterMetricFamily(names.ENGINE_UNKEPT_RESPONSES, text, value=totals[_UNKEPT])
-        text = "Spans of traces that never reached the collector"
-        yield CounterMetricFamily(names.ENGINE_SPANS_DROPPED, text, value=totals[_SPANS])
-        text = "Records of the payload log that were dropped, as it could not be written fast enough"
-        yield CounterMetricFamily(names.ENGINE_PAYLOADS_DROPPED, text, value=totals[_PAYLOADS])
+        yield counter(names.ENGINE_IGNORED_FIELDS, totals[_IGNORED])
+        yield counter(names.ENGINE_UNKEPT_RESPONSES, totals[_UNKEPT])
+        yield counter(names.ENGINE_SPANS_DROPPED, totals[_SPANS])
+        yield counter(names.ENGINE_PAYLOADS_DROPPED, totals[_PAYLOADS])
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

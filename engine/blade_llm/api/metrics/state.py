@@ -4,68 +4,82 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from blade_llm.api.metrics.catalogue import counter, gauge
+from blade_llm.cache.memory_limit import memory_left_bytes
 from blade_protocol import metrics as names
-from blade_protocol.state import EngineState
+from blade_protocol.adapters import AdapterCounts
+from blade_protocol.state import EngineState, MemoryPlan, SpeculationCounts
 
 
 class StateCollector(Collector):
-    """Calls ``state`` at every scrape."""
+    """Calls ``state`` at every scrape. ``memory_left``: free bytes of the host, of an engine that computes there."""
 
-    def __init__(self, state: Callable[[], EngineState | None]) -> None:
+    def __init__(
+        self, state: Callable[[], EngineState | None], memory_left: Callable[[], int] = memory_left_bytes
+    ) -> None:
         self._state = state
+        self._memory_left = memory_left
 
     def collect(self) -> Iterator[Metric]:
         state = self._state()
         if state is None:
             return
+        if state.adapter_counts is not None:
+            yield from _adapters(state.adapters, state.adapter_counts)
+        if state.speculation is not None:
+            yield from _speculation(state.speculation)
         used = state.kv_blocks_total - state.kv_blocks_free
-        gauges = (
-            (names.ENGINE_RUNNING, "Requests in the running batch", state.running),
-            (names.ENGINE_WAITING, "Requests waiting to be scheduled", state.waiting),
-            (names.ENGINE_KV_USAGE, "Share of KV blocks in use", used / max(state.kv_blocks_total, 1)),
-            (names.ENGINE_KV_BLOCKS, "KV blocks", state.kv_blocks_total),
-        )
-        counters: tuple[tuple[str, str, int], ...] = (
-            (names.ENGINE_PROMPT_TOKENS, "Prompt tokens received", state.prompt_tokens_total),
-            (names.ENGINE_CACHED_TOKENS, "Prompt tokens found in the prefix cache", state.cached_tokens_total),
-            (names.ENGINE_GENERATION_TOKENS, "Tokens generated", state.generation_tokens_total),
-            (names.ENGINE_PREEMPTIONS, "Requests preempted", state.preemptions_total),
-        )
-        if (counts := state.adapter_counts) is not None:
-            yield GaugeMetricFamily(names.ENGINE_ADAPTERS, "LoRA adapters with a name", value=len(state.adapters))
-            hits = CounterMetricFamily(names.ENGINE_ADAPTER_HITS, "Requests that found their adapter", labels=["tier"])
-            loads = CounterMetricFamily(names.ENGINE_ADAPTER_LOADS, "Adapters brought there", labels=["tier"])
-            tiers = (
-                ("device", counts.device_hits, counts.device_loads),
-                ("host", counts.host_hits, counts.host_loads),
-            )
-            for tier, hit, loaded in tiers:
-                hits.add_metric([tier], hit)
-                loads.add_metric([tier], loaded)
-            yield hits
-            yield loads
-            counters += (
-                (names.ENGINE_ADAPTER_EVICTIONS, "Adapters that left host memory for others", counts.host_evictions),
-            )
-        if (speculation := state.speculation) is not None:
-            counters += (
-                (names.ENGINE_DRAFTS, "Times that a request got draft tokens", speculation.drafts),
-                (names.ENGINE_DRAFT_TOKENS, "Draft tokens", speculation.draft_tokens),
-                (names.ENGINE_ACCEPTED_TOKENS, "Draft tokens that were accepted", speculation.accepted_tokens),
-            )
-            accepted = CounterMetricFamily(
-                names.ENGINE_ACCEPTED_PER_POSITION, "Draft tokens accepted at a position", labels=["position"]
-            )
-            for position, number in enumerate(speculation.accepted_per_position):
-                accepted.add_metric([str(position)], number)
-            yield accepted
-        for name, text, value in gauges:
-            yield GaugeMetricFamily(name, text, value=value)
-        for name, text, value in counters:
-            yield CounterMetricFamily(name, text, value=value)
+        yield gauge(names.ENGINE_RUNNING, state.running)
+        yield gauge(names.ENGINE_WAITING, state.waiting)
+        yield gauge(names.ENGINE_KV_USAGE, used / max(state.kv_blocks_total, 1))
+        yield gauge(names.ENGINE_KV_BLOCKS, state.kv_blocks_total)
+        if state.memory is not None and state.memory.device:
+            yield self._memory(state.memory)
+        yield counter(names.ENGINE_PROMPT_TOKENS, state.prompt_tokens_total)
+        yield counter(names.ENGINE_CACHED_TOKENS, state.cached_tokens_total)
+        yield counter(names.ENGINE_GENERATION_TOKENS, state.generation_tokens_total)
+        yield counter(names.ENGINE_PREEMPTIONS, state.preemptions_total)
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
+
+    def _memory(self, plan: MemoryPlan) -> Metric:
+        """Of a GPU the plan, which nothing exceeds; of a host what is free now, since others use it, too."""
+        family = gauge(names.ENGINE_MEMORY)
+        purposes = {
+            "weights": plan.weights,
+            "kv_cache": plan.kv_cache,
+            "activations": plan.activation_peak,
+            "graphs": plan.graphs,
+            "adapters": plan.lora,
+            "draft": plan.draft,
+            "free": plan.free if plan.free is not None else self._memory_left(),
+        }
+        for purpose, size in purposes.items():
+            family.add_metric([plan.device, purpose], size)
+        return family
+
+
+def _adapters(adapters: tuple[str, ...], counts: AdapterCounts) -> Iterator[Metric]:
+    yield gauge(names.ENGINE_ADAPTERS, len(adapters))
+    hits, loads = counter(names.ENGINE_ADAPTER_HITS), counter(names.ENGINE_ADAPTER_LOADS)
+    tiers = (("device", counts.device_hits, counts.device_loads), ("host", counts.host_hits, counts.host_loads))
+    for tier, hit, loaded in tiers:
+        hits.add_metric([tier], hit)
+        loads.add_metric([tier], loaded)
+    yield hits
+    yield loads
+    yield counter(names.ENGINE_ADAPTER_EVICTIONS, counts.host_evictions)
+
+
+def _speculation(counts: SpeculationCounts) -> Iterator[Metric]:
+    yield counter(names.ENGINE_DRAFTS, counts.drafts)
+    yield counter(names.ENGINE_DRAFT_TOKENS, counts.draft_tokens)
+    yield counter(names.ENGINE_ACCEPTED_TOKENS, counts.accepted_tokens)
+    accepted = counter(names.ENGINE_ACCEPTED_PER_POSITION)
+    for position, number in enumerate(counts.accepted_per_position):
+        accepted.add_metric([str(position)], number)
+    yield accepted

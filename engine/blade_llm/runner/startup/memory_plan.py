@@ -35,6 +35,11 @@ class GpuMemory:
     """``--max_gpu_memory_utilization``: the part of ``total`` that this process may fill."""
 
     @property
+    def spare(self) -> int:
+        """Bytes that no process uses, and neither a step nor graphs will."""
+        return max(0, self.free - self.activation_peak - self.graphs)
+
+    @property
     def kv_cache(self) -> int:
         """Bytes that remain for the KV cache: within our share, and within what other processes leave."""
         transient = self.activation_peak + self.graphs
@@ -156,16 +161,31 @@ def _plan_whole_sequences(config: EngineConfig, model: ModelConfig) -> KVCachePl
 
 
 def memory_plan(
-    kv: KVCachePlan, *, weights: int, activation_peak: int, graphs: int = 0, lora: int = 0, draft: int = 0
+    kv: KVCachePlan,
+    *,
+    weights: int,
+    activation_peak: int,
+    graphs: int = 0,
+    lora: int = 0,
+    draft: int = 0,
+    device: str = "",
+    spare: int | None = None,
 ) -> MemoryPlan:
-    """The numbers, in bytes, as the engine reports them."""
+    """The numbers, in bytes, as the engine reports them.
+
+    ``spare``: bytes of a GPU that no process used before the KV cache was there, less those of a step and of graphs;
+    None on a host.
+    """
+    kv_cache = kv.blocks * kv.block_bytes
     return MemoryPlan(
+        device=device,
+        free=None if spare is None else max(0, spare - kv_cache),
         weights=weights,
         activation_peak=activation_peak,
         graphs=graphs,
         lora=lora,
         draft=draft,
-        kv_cache=kv.blocks * kv.block_bytes,
+        kv_cache=kv_cache,
         kv_block_bytes=kv.block_bytes,
         kv_blocks=kv.blocks,
         kv_tokens=kv.tokens,

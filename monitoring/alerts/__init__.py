@@ -1,0 +1,1 @@
+"""Alerts, as the chart brings them in a PrometheusRule. Each has a page in ``docs/runbooks/``."""

@@ -1,0 +1,1 @@
+"""Grafana dashboards, as the chart brings them."""

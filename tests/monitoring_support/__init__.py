@@ -1,0 +1,1 @@
+"""The three programs under load, and a real Prometheus that scrapes them."""
