@@ -91,8 +91,8 @@ class Place(Protocol):
 def open_place(options: argparse.Namespace) -> Place:
     """Where ``options`` lead: ``kubectl llm`` to the cluster of the kubeconfig.
 
-    ``blade_operator`` leads to the local runtime where that runs, unless --kubeconfig or --context names a cluster; else
-    to the cluster, where there is a kubeconfig.
+    ``blade_operator`` leads to the local runtime where that runs, unless --kubeconfig or --context names a cluster;
+    else to the cluster, where there is a kubeconfig.
     """
     from blade_operator.kubectl.local_place import LocalPlace
 
