@@ -182,13 +182,15 @@ def _phase_style(phase: str) -> str:
 def _conditions(conditions: list[Object]) -> Iterator[tuple[str, str]]:
     """The conditions in a line each, those that are as they should be together in one."""
     fine = []
+    states = {each["type"]: each["status"] for each in conditions}
+    moving = "True" in map(states.get, _MOVING) and "True" not in map(states.get, ("Degraded", "Stalled"))
     for each in conditions:
         kind, value = each["type"], each["status"]
         well = value == ("False" if kind in _NEGATIVE else "True")
         if well:
             fine += [kind] if kind not in _NEGATIVE else []
             continue
-        style = STYLES["warn" if kind in _MOVING or value == "Unknown" else "bad"]
+        style = STYLES["warn" if moving or kind in _MOVING or value == "Unknown" else "bad"]
         mark = "…" if style == STYLES["warn"] else "✗"
         yield f"{mark} {kind} is {value} ({each.get('reason', '')}): {each.get('message', '')}", style
     if fine:
@@ -196,9 +198,8 @@ def _conditions(conditions: list[Object]) -> Iterator[tuple[str, str]]:
 
 
 def _add_rollout(root: Tree, found: dict[str, Any]) -> None:
-    revision = found["revision"]
-    if revision.get("updating"):
-        engines = found["engines"]
+    revision, engines = found["revision"], found["engines"]
+    if revision.get("updating") and engines["updated"] < engines["desired"]:
         text = f"rollout: {engines['updated']} of {engines['desired']} engines run {revision.get('current', '')}"
         root.add(styled(text, STYLES["warn"]))
     if revision.get("failed"):
