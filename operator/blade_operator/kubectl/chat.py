@@ -151,15 +151,19 @@ class Chat:
         with _errors(self._reached), self._client.stream("POST", CHAT_COMPLETIONS, json=body) as response:
             if not response.is_success:
                 _require_success(response.status_code, response.read().decode(errors="replace"))
-            for line in response.iter_lines():
+            done = False
+            for line in response.iter_lines():  # to its end, for who leaves before counts as one that was aborted
                 if line == "data: [DONE]":
-                    return
-                if line.startswith("data: "):
+                    done = True
+                elif line.startswith("data: "):
                     chunk = json.loads(line.removeprefix("data: "))
                     if "error" in chunk:
                         raise CommandError(f"the answer broke off: {chunk['error'].get('message', chunk['error'])}")
                     yield _text(chunk), (chunk.get("usage") or {}).get("completion_tokens", 0)
-            raise CommandError(f"the answer broke off{': ' if self._reached.problem else ''}{self._reached.problem}")
+            if not done:
+                raise CommandError(
+                    f"the answer broke off{': ' if self._reached.problem else ''}{self._reached.problem}"
+                )
 
 
 def _text(chunk: dict[str, Any]) -> str:
