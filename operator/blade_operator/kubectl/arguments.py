@@ -12,7 +12,7 @@ from blade_operator.cli.arguments import Commands, add_rollout
 from blade_operator.command_line import Parser, count, positive
 
 PROGRAM: Final = "kubectl llm"
-_HERE: Final = "blade_operator.kubectl"
+_HERE: Final = "blade_operator.kubectl.commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ COMMANDS: Final = {
     "adapters": Command("list LoRA adapters, where they are and their state", "adapters", _adapters),
     "check": Command("check a node of the cluster, before anything is served", "check", _check),
     "doctor": Command("find what is wrong, and pack up what shows it", "doctor", _doctor),
-    "completion": Command("print the completion of a shell", "completion", _completion, False),
+    "completion": Command("print the completion of a shell", "blade_operator.kubectl.completion", _completion, False),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.kubectl.output import one_line, safe, warn
-from blade_operator.kubectl.place import LogRange, Place
+from blade_operator.kubectl.places.place import LogRange, Place
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.render import Defaults

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from blade_operator.cli.errors import CommandError
-from blade_operator.kubectl.place import Place, Reached
+from blade_operator.kubectl.places.place import Place, Reached
 from blade_operator.kubectl.pods import pods_of
 from blade_operator.kubectl.scrape import Scrape, load_json, quantile, scrape
 from blade_operator.model import pods as podutil

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 
 from blade_operator.cli.errors import CommandError
-from blade_operator.kubectl.place import LogRange, NotFound, Place
+from blade_operator.kubectl.places.place import LogRange, NotFound, Place
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_protocol.labels import KIND, NAME, ROLE_ENGINE, ROLE_MEMBER, ROLE_ROUTER, SHORT_NAME

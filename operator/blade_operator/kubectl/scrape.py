@@ -12,7 +12,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from blade_operator.cli.errors import CommandError
-from blade_operator.kubectl.place import Reached
+from blade_operator.kubectl.places.place import Reached
 
 TIMEOUT = 5.0
 """Seconds for one page."""

@@ -24,7 +24,7 @@ from blade_operator.cluster.kubernetes.api import Api, ApiError, context_namespa
 from blade_operator.cluster.kubernetes.fence import WriteFence
 from blade_operator.cluster.kubernetes.kinds import JOB, KINDS, Kind
 from blade_operator.cluster.kubernetes.port_forward import PortForward
-from blade_operator.kubectl.place import LogRange, NotFound, Reached, port_number
+from blade_operator.kubectl.places.place import LogRange, NotFound, Reached, port_number
 from blade_operator.model.objects import Object
 
 T = TypeVar("T")

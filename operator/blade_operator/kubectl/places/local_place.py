@@ -16,7 +16,7 @@ from blade_operator.cluster.local.errors import NotFound as NothingThere
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.logs import ContainerLogs, Follower
 from blade_operator.cluster.local.store import matches, read_objects
-from blade_operator.kubectl.place import LogRange, NotFound, Reached, port_number
+from blade_operator.kubectl.places.place import LogRange, NotFound, Reached, port_number
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import container, containers
 

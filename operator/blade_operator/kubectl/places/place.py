@@ -94,14 +94,16 @@ def open_place(options: argparse.Namespace) -> Place:
     ``blade_operator`` leads to the local runtime where that runs, unless --kubeconfig or --context names a cluster;
     else to the cluster, where there is a kubeconfig.
     """
-    from blade_operator.kubectl.local_place import LocalPlace
+    from blade_operator.kubectl.places.local_place import LocalPlace
 
     kubeconfig, context = options.kubeconfig, options.context
     if not options.plugin and not kubeconfig and not context:
         layout = Layout.of(options.name)
         if loop_is_running(layout) or not has_kubeconfig():
             return LocalPlace(layout)
-    from blade_operator.kubectl.cluster_place import ClusterPlace  # the client of Kubernetes takes long to import
+    from blade_operator.kubectl.places.cluster_place import (
+        ClusterPlace,  # the client of Kubernetes takes long to import
+    )
 
     return ClusterPlace(kubeconfig, context)
 
