@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
 from blade_operator.cli.arguments import parse
-from blade_operator.cli.errors import CommandError
-from blade_operator.cluster.local.errors import LocalError
+from blade_operator.kubectl.arguments import add_commands, split_words
+from blade_operator.kubectl.running import run_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` (default: of the process); returns the exit code."""
-    options = parse(sys.argv[1:] if argv is None else argv)
-    try:
-        code: int = options.run(options)
-        sys.stdout.flush()
-        return code
-    except (LocalError, CommandError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # e.g. piped into head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
+    own, words = split_words(list(sys.argv[1:] if argv is None else argv))
+    return run_command(parse(own, add_commands), words)
 
 
 if __name__ == "__main__":

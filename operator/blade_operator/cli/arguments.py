@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
-import ipaddress
-import re
 import socket
-import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TypeAlias
 
 from blade_operator.cli import fit
-from blade_operator.cli.quantize.flags import FLAGS, add_flags
+from blade_operator.cli.quantize.flags import add_flags
+from blade_operator.command_line import (
+    Parser,
+    addresses,
+    count,
+    labels,
+    names,
+    port,
+    port_or_none,
+    positive,
+    variable,
+)
 
-_CHOICE = re.compile(r"argument (?:COMMAND|command): invalid choice: '([^']*)'")
-COMMANDS = ("run", "local", "apply", "get", "describe", "logs", "scale", "rollout", "delete", "quantize", "fit")
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
 ROLLOUT = {
     "status": "print how the rollout goes, until it ends",
     "history": "list the revisions",
@@ -28,44 +35,21 @@ ROLLOUT = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """Errors on one line, with the nearest command or option for one that does not exist."""
-
-    def error(self, message: str) -> NoReturn:
-        if match := _CHOICE.match(message):
-            program = self.prog.split()[0]
-            known = f"; it is a command of its own: {program} {match[1]}"
-            near = known if match[1] in COMMANDS else _nearest(match[1], (*COMMANDS, *ROLLOUT))
-            message = f"unknown command {match[1]!r}{near}"
-        elif message.startswith("unrecognized arguments: "):
-            word = message.removeprefix("unrecognized arguments: ").split()[0]
-            message = f"unknown option or argument {word!r}{_nearest(word.partition('=')[0], OPTIONS)}"
-        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
+def no_more(commands: Commands) -> None:
+    """Adds no command."""
 
 
-OPTIONS = (
-    *("--name", "--namespace", "--port", "--filename", "--model", "--replicas", "--idle_to_zero", "--standby", "--ask"),
-    *("--output", "--watch", "--no-watch", "--timeout", "--to-revision", "--follow", "--container", "--previous"),
-    *("--tail", "--wait", "--no-wait", "--help"),
-    *("--namespaces", "--engine_image", "--router_image", "--leader_elect", "--no-leader_elect", "--lease_name"),
-    *("--lease_namespace", "--identity", "--http_port", "--kubeconfig", "--workers", "--log_level", "--log_format"),
-    *("--watch_keys", "--no-watch_keys", "--prometheus_namespaces", "--prometheus_labels"),
-    *("--openshift", "--no-openshift", "--api_server", "--group_kind"),
-    *("--external_metrics_port", "--external_metrics_certificate"),
-    *("--output_dir", "--apply", "--revision", "--cache_claim", "--token_secret", "--credentials_secret", "--image"),
-    *("--gpu", "--gpus", "--context", "--price", "--currency", "--quantization", "--engine_flags"),
-    *("--env", "--cpu", "--memory", "--backoff_limit", "--report_progress", *(f"--{flag.name}" for flag in FLAGS)),
-)
+def parse(argv: Sequence[str], add_more: Callable[[Commands], None] = no_more) -> argparse.Namespace:
+    """The parsed options; ``run`` is the function that executes the command. Exits with 2 on a mistake.
+
+    ``add_more`` adds further commands.
+    """
+    return make_parser(add_more).parse_args(argv)
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The parsed options; ``run`` is the function that executes the command. Exits with 2 on a mistake."""
-    return _parser().parse_args(argv)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def make_parser(add_more: Callable[[Commands], None] = no_more) -> Parser:
+    """The parser of ``blade_operator``; see `parse`."""
+    parser = Parser(
         prog="blade_operator",
         description="Keeps LLMServices as declared. `run` does so on Kubernetes. `local up` runs them on this machine; "
         "the other commands read and change what it keeps.",
@@ -85,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _runtime(up)
     up.add_argument(
         "--port",
-        type=_port,
+        type=port,
         default=8080,
         help="port of the first service (default 8080); others get the next free ones",
     )
@@ -95,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         help="serve this model: a folder, a hub id such as Qwen/Qwen2.5-0.5B-Instruct, or a URI as in spec.model.uri",
     )
-    up.add_argument("--replicas", type=_count, help="engines for --model (default 1)")
+    up.add_argument("--replicas", type=count, help="engines for --model (default 1)")
     up.add_argument(
         "--idle_to_zero",
         metavar="TIME",
@@ -103,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         "--replicas are the most then",
     )
     up.add_argument(
-        "--standby", type=_count, help="engines for --model beside these that are kept warm, and serve within a second"
+        "--standby", type=count, help="engines for --model beside these that are kept warm, and serve within a second"
     )
     up.add_argument("--ask", metavar="QUESTION", help="when ready, ask this and print the answer as it comes")
     up.set_defaults(run=_command("up"))
@@ -125,13 +109,13 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="go on printing what comes")
     logs.add_argument("-c", "--container", help="engine (default), check, fetch or router")
     logs.add_argument("-p", "--previous", action="store_true", help="of the run before the last restart")
-    logs.add_argument("--tail", type=_count, metavar="LINES", help="only the last lines")
+    logs.add_argument("--tail", type=count, metavar="LINES", help="only the last lines")
 
     scale = _add(commands, "scale", "set the number of engines", "change", "scale")
     scale.add_argument("object", metavar="NAME", help="of the LLMService")
-    scale.add_argument("--replicas", type=_count, required=True, help="engines to run; 0 for none")
+    scale.add_argument("--replicas", type=count, required=True, help="engines to run; 0 for none")
 
-    _add_rollout(commands)
+    add_rollout(commands, _add_rollout_action)
 
     delete = _add(commands, "delete", "delete an LLMService and all that belongs to it", "change", "delete")
     delete.add_argument("object", nargs="*", metavar="NAME", help="of LLMServices")
@@ -141,10 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_quantize(commands)
     _add_fit(commands)
-    return parser
+    add_more(commands)
+    return parser.finish()
 
 
-def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_fit(commands: Commands) -> None:
     parser = commands.add_parser(
         "fit",
         help="say whether a model fits a GPU or a memory limit",
@@ -156,7 +141,7 @@ def _add_fit(commands: argparse._SubParsersAction[_Parser]) -> None:
     parser.set_defaults(run=_command("fit"))
 
 
-def _add_quantize(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_quantize(commands: Commands) -> None:
     quantize = _add(commands, "quantize", "make the Job that quantises a model", "quantize.command")
     quantize.description = (
         "Prints the Job that quantises a model with blade_llm_quantize (`| kubectl apply -f -`), or creates it."
@@ -176,10 +161,10 @@ def _add_quantize(commands: argparse._SubParsersAction[_Parser]) -> None:
     quantize.add_argument("--token_secret", metavar="SECRET", help="with the hub's access token in key token")
     quantize.add_argument("--credentials_secret", metavar="SECRET", help="for an s3://, oss:// or oci:// model")
     quantize.add_argument("--image", help="engine image (default: this release's)")
-    quantize.add_argument("--env", type=_variable, action="append", default=[], metavar="NAME=VALUE", help="variable")
+    quantize.add_argument("--env", type=variable, action="append", default=[], metavar="NAME=VALUE", help="variable")
     quantize.add_argument("--cpu", metavar="QUANTITY", help="cores to request (default 1)")
     quantize.add_argument("--memory", metavar="QUANTITY", help="memory to request and to limit (default: 2Gi, none)")
-    quantize.add_argument("--backoff_limit", type=_count, default=6, metavar="N", help="restarts before it fails (6)")
+    quantize.add_argument("--backoff_limit", type=count, default=6, metavar="N", help="restarts before it fails (6)")
     quantize.add_argument(
         "--report_progress", action="store_true", help="keep an annotation of the Job up to date, with a role for it"
     )
@@ -187,36 +172,42 @@ def _add_quantize(commands: argparse._SubParsersAction[_Parser]) -> None:
     add_flags(quantize)
 
 
-def _add_rollout(commands: argparse._SubParsersAction[_Parser]) -> None:
+def add_rollout(commands: Commands, add: Callable[[Commands, str, str], argparse.ArgumentParser]) -> None:
+    """Add ``rollout`` and what it does; ``add`` makes the parser of one of its commands."""
     text = "manage how engines are replaced, here or on a cluster"
     rollout = commands.add_parser("rollout", help=text, description=text.capitalize() + ".", allow_abbrev=False)
     actions = rollout.add_subparsers(metavar="COMMAND", required=True)
     for action, text in ROLLOUT.items():
-        parser = _add(actions, action, text, "rollout")
+        parser = add(actions, action, text)
         parser.add_argument("object", nargs="+", metavar="NAME", help="of the LLMService; llm/NAME, too")
-        parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster (default: the local runtime)")
         parser.set_defaults(action=action)
         if action == "status":
             parser.add_argument(
                 "-w", "--watch", action=argparse.BooleanOptionalAction, default=True, help="until it ends (default)"
             )
             parser.add_argument(
-                "--timeout", type=_count, default=0, metavar="SECONDS", help="to wait (default: no limit)"
+                "--timeout", type=count, default=0, metavar="SECONDS", help="to wait (default: no limit)"
             )
         if action == "undo":
             parser.add_argument(
-                "--to-revision", type=_count, metavar="N", help="the one to go back to (default: before)"
+                "--to-revision", type=count, metavar="N", help="the one to go back to (default: before)"
             )
 
 
-def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_rollout_action(commands: Commands, action: str, text: str) -> argparse.ArgumentParser:
+    parser = _add(commands, action, text, "rollout")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster (default: the local runtime)")
+    return parser
+
+
+def _add_run(commands: Commands) -> None:
     run = commands.add_parser(
         "run",
         help="keep LLMServices on a Kubernetes cluster",
         description="Keeps the LLMServices of a Kubernetes cluster as declared, until it is stopped.",
         allow_abbrev=False,
     )
-    run.add_argument("--namespaces", type=_names, default=[], metavar="A,B", help="work in these only (default: all)")
+    run.add_argument("--namespaces", type=names, default=[], metavar="A,B", help="work in these only (default: all)")
     run.add_argument("--engine_image", metavar="IMAGE", help="of engines whose spec names none")
     run.add_argument("--router_image", metavar="IMAGE", help="of routers whose spec names none")
     run.add_argument(
@@ -229,7 +220,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run.add_argument("--lease_namespace", metavar="NAMESPACE", help="of the Lease and the key (default: the pod's own)")
     run.add_argument("--identity", default=socket.gethostname(), help="holder of the Lease (default: the host's name)")
     run.add_argument(
-        "--http_port", type=_port_or_none, default=8080, help="/healthz, /readyz, /metrics (default 8080; 0: off)"
+        "--http_port", type=port_or_none, default=8080, help="/healthz, /readyz, /metrics (default 8080; 0: off)"
     )
     run.add_argument(
         "--watch_keys",
@@ -246,19 +237,19 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     run.add_argument(
         "--prometheus_namespaces",
-        type=lambda text: tuple(_names(text)),
+        type=lambda text: tuple(names(text)),
         metavar="A,B",
         help="NetworkPolicies let in pods of these to scrape metrics (default: monitoring; empty: none)",
     )
     run.add_argument(
         "--prometheus_labels",
-        type=_labels,
+        type=labels,
         metavar="NAME=VALUE,…",
         help="that have these labels (default: app.kubernetes.io/name=prometheus; empty: all pods there)",
     )
     run.add_argument(
         "--api_server",
-        type=_addresses,
+        type=addresses,
         metavar="CIDR:PORT,…",
         help="NetworkPolicies let routers connect to these, DNS and their engines only (default: not restricted)",
     )
@@ -270,7 +261,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     run.add_argument(
         "--external_metrics_port",
-        type=_port_or_none,
+        type=port_or_none,
         default=0,
         help="external metrics API for HorizontalPodAutoscalers, by TLS, to the API server only (default 0: off)",
     )
@@ -281,15 +272,13 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="with its tls.crt and tls.key, which may be replaced (default: %(default)s)",
     )
     run.add_argument("--kubeconfig", metavar="FILE", help="default: the pod's own account, else $KUBECONFIG")
-    run.add_argument("--workers", type=_positive, default=8, help="services acted on at a time (default 8)")
+    run.add_argument("--workers", type=positive, default=8, help="services acted on at a time (default 8)")
     run.add_argument("--log_level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     run.add_argument("--log_format", default="text", choices=["text", "json"])
     run.set_defaults(run=_command("run"))
 
 
-def _add(
-    commands: argparse._SubParsersAction[_Parser], name: str, text: str, module: str, function: str = "run"
-) -> argparse.ArgumentParser:
+def _add(commands: Commands, name: str, text: str, module: str, function: str = "run") -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
     _runtime(parser)
     parser.add_argument("-n", "--namespace", default="default", help="namespace (default: default)")
@@ -307,60 +296,3 @@ def _command(module: str, function: str = "run") -> Callable[[argparse.Namespace
         return code
 
     return run
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: use 1 to 65535")
-    return int(text)
-
-
-def _port_or_none(text: str) -> int:
-    return 0 if text == "0" else _port(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up")
-    return int(text)
-
-
-def _names(text: str) -> list[str]:
-    return [name for name in (part.strip() for part in text.split(",")) if name]
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not name or not sign:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def _labels(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in _names(text)]
-    if wrong := next((name for name, sign, _ in pairs if not name or not sign), None):
-        raise argparse.ArgumentTypeError(f"{wrong!r} is not a label: use NAME=VALUE, several with commas")
-    return {name: value for name, _, value in pairs}
-
-
-def _addresses(text: str) -> tuple[tuple[str, int], ...]:
-    found = []
-    for part in _names(text):
-        cidr, _, port = part.rpartition(":")
-        try:
-            network = ipaddress.ip_network(cidr)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{part!r} is not CIDR:PORT, such as 10.0.0.1/32:6443: {error}") from None
-        found.append((str(network), _port(port)))
-    return tuple(found)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up")
-    return int(text)
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    found = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""

@@ -23,10 +23,11 @@ FIELD_MANAGER = "blade_operator"
 
 
 class ClusterClient:
-    """A Kubernetes cluster."""
+    """A Kubernetes cluster: that of a kubeconfig, or of where kubectl looks for one; ``context``: which one in it."""
 
-    def __init__(self, kubeconfig: str) -> None:
-        self._kubeconfig = os.path.expanduser(kubeconfig)
+    def __init__(self, kubeconfig: str | None, context: str | None = None) -> None:
+        self._kubeconfig = os.path.expanduser(kubeconfig) if kubeconfig else None
+        self._context = context
 
     def service(self, namespace: str, name: str) -> Object:
         """See `clients.Client`."""
@@ -68,13 +69,14 @@ class ClusterClient:
 
     def _run(self, call: Callable[[Api], Awaitable[T]]) -> T:
         async def run() -> T:
-            configuration = await load_configuration(self._kubeconfig)
+            configuration = await load_configuration(self._kubeconfig, self._context)
             async with Api(configuration, WriteFence()) as api:
                 return await call(api)
 
         try:
             return asyncio.run(run())
         except (ConfigException, OSError) as error:
-            raise CommandError(f"no way to a cluster: {error} (--kubeconfig {self._kubeconfig})") from error
+            hint = f" (--kubeconfig {self._kubeconfig})" if self._kubeconfig else "; give --kubeconfig or $KUBECONFIG"
+            raise CommandError(f"no way to a cluster: {error}{hint}") from error
         except ApiError as error:
             raise CommandError(str(error)) from error

@@ -111,9 +111,14 @@ async def rerank(url: str, text: str, write: Callable[[str], None], *, with_key:
     return f"a score for {body['usage']['prompt_tokens']} tokens, after {(time.monotonic() - start) * 1000:.0f} ms"
 
 
+def api_key() -> str | None:
+    """The API key of the environment, as OpenAI's clients take it from there."""
+    return os.environ.get(API_KEY)
+
+
 def _client(with_key: bool) -> httpx.AsyncClient:
     """An HTTP client with what OpenAI's clients take from the environment: certificate authorities and the API key."""
-    key = os.environ.get(API_KEY) if with_key else None
+    key = api_key() if with_key else None
     return httpx.AsyncClient(
         timeout=httpx.Timeout(10.0, read=300.0),
         trust_env=False,

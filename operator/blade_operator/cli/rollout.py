@@ -32,8 +32,13 @@ def run(options: argparse.Namespace) -> int:
         client = ClusterClient(options.kubeconfig)
     else:
         client = LocalClient(Layout.of(options.name))
+    return execute(client, options.namespace, options)
+
+
+def execute(client: Client, namespace: str, options: argparse.Namespace) -> int:
+    """Execute the command that ``options`` name, where ``client`` leads to."""
     name = options.object[-1].rpartition("/")[2]
-    return _COMMANDS[options.action](client, options.namespace, name, options)
+    return _COMMANDS[options.action](client, namespace, name, options)
 
 
 def _status(client: Client, namespace: str, name: str, options: argparse.Namespace) -> int:

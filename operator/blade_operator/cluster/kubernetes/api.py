@@ -11,6 +11,7 @@ import asyncio
 import copy
 import os
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -34,6 +35,7 @@ READ_TIMEOUT = 60.0
 WRITE_TIMEOUT = 3.5
 """Seconds; the server gets the same limit. Shorter than the margin `lease` leaves between two leaders."""
 WRITES_AT_ONCE = 16
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class ApiError(Exception):
@@ -47,18 +49,34 @@ class ApiError(Exception):
         """Seconds the server wants the client to wait."""
 
 
-async def load_configuration(kubeconfig: str | None) -> client.Configuration:
+async def load_configuration(kubeconfig: str | None, context: str | None = None) -> client.Configuration:
     """Server and credentials: of ``kubeconfig`` if given, else the pod's own, else $KUBECONFIG or ``~/.kube/config``.
+
+    ``context``: of a kubeconfig; None for its current one.
 
     Raises:
         kubernetes.aio.config.ConfigException: there is none, or it cannot be used.
     """
     configuration = client.Configuration()
-    if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+    if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
         config.load_incluster_config(client_configuration=configuration)
     else:
-        await config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+        await config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
     return configuration
+
+
+def context_namespace(kubeconfig: str | None, context: str | None = None) -> str:
+    """The namespace that commands work in where none is named: that of the context, or of the pod.
+
+    Raises:
+        kubernetes.aio.config.ConfigException: there is no such context, or no kubeconfig that can be read.
+    """
+    if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        return _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default"
+    contexts, current = config.list_kube_config_contexts(kubeconfig)
+    if context is not None:
+        current = next((each for each in contexts if each["name"] == context), None)
+    return str((current or {}).get("context", {}).get("namespace") or "default")
 
 
 async def credentials(configuration: client.Configuration) -> dict[str, str]:
@@ -142,6 +160,39 @@ class Api:
         """The response as it came. Raises `ApiError`."""
         total = aiohttp.ClientTimeout(total=timeout)
         return await self._request("GET", path, params or {}, kind, total, headers={"Accept": accept})
+
+    async def stream(self, path: str, params: Mapping[str, str], *, kind: str) -> AsyncIterator[bytes]:
+        """The response bit by bit as it comes, however long that takes. Raises `ApiError`."""
+        endless = aiohttp.ClientTimeout(total=None, sock_connect=READ_TIMEOUT)
+        url, headers = self._configuration.host + path, await credentials(self._configuration)
+        try:
+            async with self._pool.pool_manager.get(url, params=params, headers=headers, timeout=endless) as response:
+                count_request("get", kind, response.status)
+                if response.status >= 400:
+                    raise _refused(response, await response.read())
+                async for chunk in response.content.iter_any():
+                    yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unreachable(error) from error
+
+    async def websocket(
+        self, path: str, params: Mapping[str, str], protocol: str, *, kind: str
+    ) -> aiohttp.ClientWebSocketResponse:
+        """An open WebSocket that speaks ``protocol``. Raises `ApiError`."""
+        try:
+            url, headers = self._configuration.host + path, await credentials(self._configuration)
+            connected = await asyncio.wait_for(
+                self._pool.pool_manager.ws_connect(url, params=params, headers=headers, protocols=(protocol,)),
+                READ_TIMEOUT,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            count_request("connect", kind, error.status)
+            raise ApiError(error.status, "", f"the API server responded with {error.status} to {path}") from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            count_request("connect", kind, 0)
+            raise _unreachable(error) from error
+        count_request("connect", kind, 101)
+        return connected
 
     async def check(self, path: str, params: Mapping[str, str], *, kind: str, timeout: float) -> None:
         """Whether a GET is accepted. Its response is not read: that of a watch has no end. Raises `ApiError`."""

@@ -1,0 +1,1 @@
+"""What `doctor` finds, and the bundle that it writes."""

@@ -1,0 +1,27 @@
+"""``kubectl-llm``, which kubectl runs as ``kubectl llm``. Exit codes are kubectl's: 1 for every mistake."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from blade_operator.kubectl.arguments import make_parser, split_words
+from blade_operator.kubectl.running import run_command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in ``argv`` (default: of the process); returns the exit code."""
+    own, words = split_words(list(sys.argv[1:] if argv is None else argv))
+    if own[:1] == ["__complete"]:
+        from blade_operator.kubectl.completion import print_candidates
+
+        return print_candidates(own[1:] + ["--"][: bool(words)])
+    try:
+        options = make_parser().parse_args(own)
+    except SystemExit as end:
+        return 1 if end.code else 0
+    return run_command(options, words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What commands print: tables and trees for people, YAML and JSON for programs.
+
+Names, messages and logs come from whoever may write to a cluster. What is printed of them never controls the terminal:
+every control character is shown as its code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from blade_operator.cli.manifests import dump
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 but for tab and line feed, DEL, C1, what changes the direction of text or ends a line, and halves of pairs."""
+_ESCAPES = {"\x1b": "\\e", "\r": "\\r", "\x07": "\\a", "\x08": "\\b"}
+STYLES = {"ok": "green", "bad": "red", "warn": "yellow", "dim": "dim"}
+
+
+def safe(text: object) -> str:
+    """``text`` without anything that a terminal obeys: control characters become their codes, such as ``\\e``."""
+    return _CONTROL.sub(lambda match: _ESCAPES.get(match[0], _code(match[0])), str(text))
+
+
+def one_line(text: object) -> str:
+    """`safe`, with line feeds and tabs as blanks."""
+    return safe(" ".join(str(text).replace("\r\n", "\n").split()))
+
+
+def styled(text: object, style: str = "") -> Text:
+    """A line of ``text``, safe, for rich, which reads no markup in it."""
+    return Text(one_line(text), style=style)
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """A console for standard output, as wide as the terminal is. What is piped gets neither colours nor line breaks."""
+    made = Console(file=file or sys.stdout, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal and "COLUMNS" not in made._environ:
+        made.width = 10_000
+    return made
+
+
+def make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
+    """A table as kubectl prints one: no lines, two blanks between columns; ``numbers`` are right-aligned."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return table
+
+
+def print_data(value: Any, form: str) -> None:
+    """Print ``value`` as ``json`` or ``yaml``: their own escapes keep control characters away from the terminal."""
+    if form == "json":
+        print(json.dumps(value, indent=2))
+    else:
+        print(safe(dump(value)), end="")
+
+
+def warn(text: object) -> None:
+    """Print a note to standard error."""
+    print(one_line(text), file=sys.stderr, flush=True)
+
+
+def _code(character: str) -> str:
+    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"

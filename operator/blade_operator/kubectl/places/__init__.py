@@ -1,0 +1,1 @@
+"""Where commands look and act."""

@@ -1,0 +1,151 @@
+"""Removes secrets from what is shown or packed up: contents of Secrets, values whose names say that they are secret,
+credentials in URLs, headers and flags, and strings that have the form of a known token."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from blade_operator.model.objects import Object
+
+REDACTED: Final = "<redacted>"
+_WORDS: Final = (
+    *("password", "passwd", "passphrase", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "secretkey"),
+    *("credential", "credentials", "auth", "authorization", "bearer", "cookie", "signature", "sig", "sas"),
+)
+_PAIRS: Final = frozenset({"api", "access", "private", "secret", "signing", "encryption", "account", "ssh", "hmac"})
+"""What makes a ``key`` a secret one."""
+_PLACES: Final = frozenset({"file", "path", "dir", "folder", "name", "url", "ref", "claim"})
+"""Endings of the names of what only says where a secret is."""
+_SPLIT: Final = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,80}"
+_HEADER: Final = r"(?i)\b((?:proxy-)?authorization\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?)(?:[A-Za-z]+ +)?[^\s\"',;\\]+"
+_PATTERNS: Final = (
+    (re.compile(_HEADER), r"\1" + REDACTED),
+    (re.compile(r"(?i)\b((?:bearer|basic) +)[A-Za-z0-9._~+/=-]{6,}"), r"\1" + REDACTED),
+    (re.compile(r"(?im)^(.*\b(?:set-)?cookie: ).*$"), r"\1" + REDACTED),
+    # user:password@ in URLs
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/?#@\"'<>]+@"), r"\1" + REDACTED + "@"),
+    # tokens of a known form: hubs, OpenAI, GitHub, GitLab, Slack, AWS, JWT
+    (re.compile(r"\b(?:hf|sk|pk|ghp|gho|ghs|ghu|glpat|xox[abprs])[_-][A-Za-z0-9_-]{16,}"), REDACTED),
+    (re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}"), REDACTED),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), REDACTED),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REDACTED),
+)
+_QUERY: Final = re.compile(rf"([?&])({_NAME})(=)([^\s&#\"'<>]+)")
+"""A parameter of a URL."""
+_QUOTED: Final = re.compile(rf"(?<![\w.-])({_NAME})([\"']?\s{{0,8}}[:=]\s{{0,8}})(?=[\"'])")
+"""Before a value in quotes: ``"name": `` and ``name=``."""
+_IN_QUOTES: Final = re.compile(r"([\"'])((?:\\.|(?!\1).)+)\1", re.DOTALL)
+_PLAIN: Final = re.compile(rf"(?<![\w.-])(-{{0,2}}{_NAME})(\\?[\"']?\s?[:=]\s?\\?[\"']?|\s{{1,8}})")
+"""Before a value without: ``name=``, ``name: `` and ``--name ``."""
+_WORD: Final = re.compile(r"()([^\s\"',;&}\])\\:=][^\s\"',;&}\])\\]*)")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, flag or field of that name has a secret for a value: by the words in it."""
+    words = [word.lower() for word in _SPLIT.split(name) if word]
+    if not words or words[-1] in _PLACES:
+        return False
+    if any(word in _WORDS for word in words):
+        return True
+    return any(one in _PAIRS and other in ("key", "keys") for one, other in itertools.pairwise(words))
+
+
+def redact_text(text: str) -> str:
+    """``text`` without what looks like a credential."""
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    text = _QUERY.sub(_parameter, text)
+    text = _hide_values(text, _QUOTED, _IN_QUOTES)
+    return _hide_values(text, _PLAIN, _WORD)
+
+
+def redact_words(words: Sequence[str]) -> list[str]:
+    """The words of a command line: the value of a flag whose name is a secret's goes, in its word or the next."""
+    result, hide = list[str](), False
+    for word in words:
+        if hide and not word.startswith("--"):
+            result.append(REDACTED)
+            hide = False
+            continue
+        name, sign, value = word.partition("=")
+        hide = False
+        if name.startswith("-") and is_secret_name(name):
+            result.append(f"{name}={REDACTED}" if sign and value else word)
+            hide = not sign
+        else:
+            result.append(redact_text(word))
+    return result
+
+
+def redact_object(obj: Any) -> Any:
+    """A copy of a Kubernetes object, or a list of them, without secrets; its shape stays."""
+    if isinstance(obj, dict) and obj.get("kind") == "Secret":
+        return _secret(obj)
+    return _redact(obj, "")
+
+
+def _redact(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _field(str(key), each, value) for key, each in value.items() if not _copies_spec(str(key))}
+    if isinstance(value, list):
+        if name in ("command", "args") and all(isinstance(each, str) for each in value):
+            return redact_words(value)
+        return [redact_object(each) for each in value]
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def _field(key: str, value: Any, holder: Object) -> Any:
+    if _is_variable(key, holder) or is_secret_name(key):
+        if isinstance(value, str) and value:
+            return REDACTED
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return [REDACTED] * len(value)
+    return _redact(value, key)
+
+
+def _is_variable(key: str, holder: Object) -> bool:
+    """Whether this is the value of an environment variable whose name is a secret's."""
+    return key == "value" and isinstance(holder.get("name"), str) and is_secret_name(holder["name"])
+
+
+def _copies_spec(key: str) -> bool:
+    return key == "kubectl.kubernetes.io/last-applied-configuration" or key == "managedFields"
+
+
+def _secret(obj: Object) -> Object:
+    body = {key: value for key, value in obj.items() if key not in ("data", "stringData")}
+    hidden = {
+        field: {key: f"{REDACTED} ({len(str(value))} characters)" for key, value in obj[field].items()}
+        for field in ("data", "stringData")
+        if isinstance(obj.get(field), dict)
+    }
+    metadata = dict(body.get("metadata") or {})
+    if "annotations" in metadata:
+        metadata["annotations"] = dict.fromkeys(metadata["annotations"] or {}, REDACTED)
+    return {**_redact({**body, "metadata": metadata}, ""), **hidden}
+
+
+def _parameter(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2]}={REDACTED}" if is_secret_name(match[2]) else match[0]
+
+
+def _hide_values(text: str, head: re.Pattern[str], value: re.Pattern[str]) -> str:
+    """``text`` without the second group of each ``value`` that comes right after a ``head`` with a secret's name.
+
+    Where the name is another, the search goes on right behind it: ``see: token=abc``.
+    """
+    parts, done, position = list[str](), 0, 0
+    while match := head.search(text, position):
+        spoken = match[2].isspace() and not match[1].startswith("--")
+        found = None if spoken or not is_secret_name(match[1]) else value.match(text, match.end())
+        if found is None or found[2].startswith(REDACTED):
+            position = match.end(1)
+            continue
+        parts += [text[done : found.start(2)], REDACTED]
+        done = position = found.end(2)
+    return "".join([*parts, text[done:]])
