@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from blade_operator.cli import fit
 from blade_operator.cli.arguments import Commands, add_rollout
 from blade_operator.command_line import Parser, count, positive
 
@@ -112,6 +113,9 @@ COMMANDS: Final = {
     "command": Command("print the command lines of pods", "command", _command),
     "adapters": Command("list LoRA adapters, where they are and their state", "adapters", _adapters),
     "check": Command("check a node of the cluster, before anything is served", "check", _check),
+    "fit": Command(
+        "say whether a model fits a GPU or a memory limit", "blade_operator.cli.fit", fit.add_flags, False
+    ),
     "doctor": Command("find what is wrong, and pack up what shows it", "doctor", _doctor),
     "completion": Command("print the completion of a shell", "blade_operator.kubectl.completion", _completion, False),
 }  # fmt: skip
