@@ -95,16 +95,16 @@ function OutputFormat({ values, setValue }: { values: Record<string, string>; se
   const problem = typed.trim() ? problemOf(() => formatFields(values)) : null;
   return (
     <>
-      <label class="field">
-        <span>The output is</span>
-        <select value={format} onChange={(event) => setValue("format", event.currentTarget.value === "text" ? "" : event.currentTarget.value)}>
+      <div class="field">
+        <label for={`${id}-format`}>The output is</label>
+        <select id={`${id}-format`} value={format} onChange={(event) => setValue("format", event.currentTarget.value === "text" ? "" : event.currentTarget.value)}>
           {Object.entries(FORMATS).map(([key, { name }]) => (
             <option key={key} value={key}>
               {name}
             </option>
           ))}
         </select>
-      </label>
+      </div>
       {FORMATS[format as Format].field && (
         <label class="field">
           <span>{FORMATS[format as Format].name}</span>
