@@ -1,7 +1,7 @@
 /** The conversations of this browser, and the one that is shown. */
 
 import { createStore } from "../../state/store";
-import { load, remove, save } from "./storage";
+import { idOf, load, parse, remove, save } from "./storage";
 import { newConversation, newId } from "./tree";
 import type { Conversation, Pane } from "./types";
 
@@ -55,6 +55,15 @@ function flush(): void {
   waiting.clear();
 }
 addEventListener("pagehide", flush);
+
+/** Another tab stored or deleted one. What this tab has not stored yet is newer. */
+addEventListener("storage", ({ key, newValue }) => {
+  const id = key === null ? null : idOf(key);
+  if (id === null || waiting.has(id) || id === currentId.get()) return;
+  const stored = newValue === null ? null : parse(newValue);
+  const rest = conversations.get().filter((one) => one.id !== id);
+  conversations.set(stored ? [...rest, stored].sort((a, b) => b.updated - a.updated) : rest);
+});
 
 /** Begin another, with the models of the one shown. */
 export function begin(): void {

@@ -22,15 +22,23 @@ export function load(storage: Storage): Conversation[] {
   const found: Conversation[] = [];
   for (let index = 0; index < storage.length; index++) {
     const name = storage.key(index);
-    if (!name?.startsWith(PREFIX)) continue;
-    try {
-      const conversation = readConversation(JSON.parse(storage.getItem(name) ?? ""));
-      if (conversation) found.push(conversation);
-    } catch {
-      // of another version, or broken: it is not shown, and not deleted
-    }
+    if (name === null || idOf(name) === null) continue;
+    const conversation = parse(storage.getItem(name));
+    if (conversation) found.push(conversation);
   }
   return found.sort((a, b) => b.updated - a.updated);
+}
+
+/** The conversation that an entry's name stands for; null for other entries. */
+export const idOf = (name: string): string | null => (name.startsWith(PREFIX) ? name.slice(PREFIX.length) : null);
+
+/** A stored conversation; null for one of another version, or broken: it is not shown, and not deleted. */
+export function parse(text: string | null): Conversation | null {
+  try {
+    return readConversation(JSON.parse(text ?? ""));
+  } catch {
+    return null;
+  }
 }
 
 /** Store one; returns the ids of those that had to leave for it, or null when it does not fit alone. */
