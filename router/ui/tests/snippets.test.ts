@@ -32,13 +32,13 @@ test("Python gives the client what was sent", () => {
 });
 
 test("YAML quotes what would be read as something else", () => {
-  expect(toYaml({ a: "yes", b: "1.5", c: "hf://o/m", d: [], e: [{ f: null, g: "x y" }, "z"], h: { i: { j: true } }, k: "a: b", l: "" })).toBe(
-    ['a: "yes"', 'b: "1.5"', "c: hf://o/m", "d: []", "e:", "  - f: null", "    g: x y", "  - z", "h:", "  i:", "    j: true", 'k: "a: b"', 'l: ""'].join("\n"),
+  expect(toYaml({ a: "yes", b: "1.5", c: "hf://o/m", d: [], e: [{ f: null, g: "x y" }, "z"], h: { i: { j: true } }, k: "a: b", l: "", m: "64Mi", n1: "1e3" })).toBe(
+    ['a: "yes"', 'b: "1.5"', "c: hf://o/m", "d: []", "e:", "  - f: null", "    g: x y", "  - z", "h:", "  i:", "    j: true", 'k: "a: b"', 'l: ""', "m: 64Mi", 'n1: "1e3"'].join("\n"),
   );
 });
 
 test("the manifest is the service's own, where the operator said it", () => {
-  const object = { apiVersion: "v", kind: "LLMService", metadata: { name: "svc", namespace: "ns", generation: 3 }, spec: { replicas: 2 }, status: {} };
+  const object = { apiVersion: "v", kind: "LLMService", metadata: { name: "svc", namespace: "ns", generation: 3 }, spec: { replicas: 2, image: "" }, status: {} };
   expect(asManifest("m", null, object)).toBe("apiVersion: v\nkind: LLMService\nmetadata:\n  name: svc\n  namespace: ns\nspec:\n  replicas: 2\n");
   expect(asManifest("polite", "Demo.1", null)).toContain("name: demo-1");
 });

@@ -21,8 +21,8 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
     if (!chosen) return;
     try {
       const found = imported(await chosen.text());
-      add(found);
-      announce(`${found.length} conversations imported`);
+      const added = add(found);
+      notice.set(`${added} of ${found.length} conversations imported${added < found.length ? "; the others were here already" : ""}.`);
     } catch (error) {
       notice.set((error as Error).message);
     }

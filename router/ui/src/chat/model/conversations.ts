@@ -82,12 +82,15 @@ export function discard(id: string): void {
   if (currentId.get() === id) begin();
 }
 
-/** Put imported ones beside those that are there; one whose id is taken gets another. */
-export function add(imported: Conversation[]): void {
-  const list = imported.map((one) => (find(one.id) ? { ...one, id: newId() } : one));
+/** Put imported ones beside those that are there, if they differ; one that has gone on since gets another id. Returns how many. */
+export function add(imported: Conversation[]): number {
+  const list = imported
+    .filter((one) => find(one.id)?.updated !== one.updated)
+    .map((one) => (find(one.id) ? { ...one, id: newId() } : one));
   conversations.set([...conversations.get(), ...list].sort((a, b) => b.updated - a.updated));
   for (const one of list) waiting.add(one.id);
   flush();
   const last = list[0];
   if (last) currentId.set(last.id);
+  return list.length;
 }

@@ -65,7 +65,7 @@ const pythonString = (text: string) => JSON.stringify(text);
 export function asManifest(model: string, parent: string | null, object: LLMService | null): string {
   if (object) {
     const { name, namespace } = object.metadata;
-    return `${toYaml({ apiVersion: object.apiVersion, kind: object.kind, metadata: { name, namespace }, spec: object.spec })}\n`;
+    return `${toYaml({ apiVersion: object.apiVersion, kind: object.kind, metadata: { name, namespace }, spec: filled(object.spec) })}\n`;
   }
   const served = parent ?? model;
   const name = served.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 50) || "model";
@@ -80,4 +80,10 @@ export function asManifest(model: string, parent: string | null, object: LLMServ
     },
   });
   return `# This router runs without an operator, so the model's origin is not known here: fill in its uri.\n${manifest}\n`;
+}
+
+/** Without what says nothing: empty texts, which are the defaults of images and the like. */
+function filled(value: unknown): unknown {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
+  return Object.fromEntries(Object.entries(value).filter(([, item]) => item !== "" && item !== null).map(([key, item]) => [key, filled(item)]));
 }
