@@ -41,6 +41,20 @@ export function Chat() {
     document.addEventListener("keydown", key);
     return () => document.removeEventListener("keydown", key);
   }, [id]);
+  useEffect(() => {
+    // A window that became narrow shows the messages first
+    const closing: [string, (open: boolean) => void][] = [
+      [`(width < ${MIDDLE}px)`, setSidebar],
+      ["(width < 1100px)", setSettings],
+    ];
+    const stops = closing.map(([query, set]) => {
+      const media = matchMedia(query);
+      const changed = () => media.matches && set(false);
+      media.addEventListener("change", changed);
+      return () => media.removeEventListener("change", changed);
+    });
+    return () => stops.forEach((stop) => stop());
+  }, []);
   const busy = useStore(running, () => isRunning(id, conversation?.panes.length ?? 0));
   if (!conversation) return <p class="page-title">The conversation is gone.</p>;
 
