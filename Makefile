@@ -16,6 +16,9 @@ STANDBY ?=
 # A machine without an NVIDIA GPU saves gigabytes with TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 SOURCES := engine router operator monitoring examples tests benchmarks e2e charts docs
+UI := router/ui
+UI_BUILD := router/blade_router/ui/static
+UI_SOURCES = $(shell find $(UI) -type f -not -path "*/node_modules/*" 2>/dev/null)
 # Programs of a Kubernetes for `make e2e` (docs/e2e.md)
 KUBE_ASSETS ?=
 
@@ -30,7 +33,7 @@ IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install compiled test-compiled clients run test test-clients test-models e2e e2e-deps monitoring-deps soak lint docs format generate demo-model lora-example families \
-	bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
+	ui ui-check bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +64,24 @@ else
 	@$(BIN)/blade_operator local up --port $(PORT) --model $(MODEL) --replicas 2 \
 		$(if $(IDLE_TO_ZERO),--idle_to_zero $(IDLE_TO_ZERO)) $(if $(STANDBY),--standby $(STANDBY)) --ask "What does len do?"
 endif
+
+ui: $(UI_BUILD)/index.html ## build the web UI into the router's package, where its sources changed (needs node and npm)
+
+$(UI)/node_modules/.package-lock.json: $(UI)/package-lock.json
+	cd $(UI) && npm ci --silent
+	@touch $@
+
+$(UI_BUILD)/index.html: $(UI)/node_modules/.package-lock.json $(UI_SOURCES)
+	cd $(UI) && npm run --silent check && npm run --silent build
+	@touch $@
+
+ui-check: ## the web UI's types, its tests, and that the committed build is that of the sources; nothing where npm is missing
+	@if ! command -v npm > /dev/null; then echo "npm is not installed: the web UI's build was not compared"; exit 0; fi; \
+		set -e; $(MAKE) --no-print-directory $(UI)/node_modules/.package-lock.json; \
+		build=$$(mktemp -d); trap 'rm -rf $$build' EXIT; cd $(UI); \
+		npm run --silent check; npm test --silent; UI_OUTPUT=$$build npm run --silent build -- --logLevel warn; \
+		diff -r $$build ../blade_router/ui/static > /dev/null || \
+		{ echo "$(UI_BUILD) is not what $(UI) builds: run make ui and commit what it writes"; exit 1; }
 
 test: install ## all fast tests; the router interpreted
 	$(TEST_ENV) $(BIN)/pytest -q $(IN_PARALLEL) -m "not soak and not gpu and not clients"
@@ -97,6 +118,7 @@ lint: install ## ruff, mypy, import contracts, generated files, links of the doc
 	$(BIN)/python -m blade_operator.spec.crd.generate --check
 	$(BIN)/python -m monitoring.generate --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@$(MAKE) --no-print-directory ui-check
 
 docs: install ## the documentation as a site, in build/site; every link in it is checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
