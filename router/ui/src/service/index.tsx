@@ -1,0 +1,3 @@
+export function Service() {
+  return <h2 class="page-title">Service</h2>;
+}

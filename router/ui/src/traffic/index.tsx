@@ -1,0 +1,3 @@
+export function Traffic() {
+  return <h2 class="page-title">Traffic</h2>;
+}
