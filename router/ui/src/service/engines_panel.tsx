@@ -46,7 +46,7 @@ export function Engines() {
                   >
                     <button type="button" class="sort" onClick={() => sortBy(column, isNumber)}>
                       {name}
-                      <span aria-hidden="true">{order.column === column ? (order.descending ? "↓" : "↑") : ""}</span>
+                      {order.column === column && <span aria-hidden="true">{order.descending ? "↓" : "↑"}</span>}
                     </button>
                   </th>
                 ))}

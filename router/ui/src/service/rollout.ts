@@ -92,7 +92,7 @@ function canaryView(spec: Record<string, any>, status: Record<string, any>, cond
     weight,
     since: parseTime(canary.since),
     steps: steps(settings, canary.phase, weight),
-    rule: `${settings.interval ?? "5m"} and ${settings.minRequests ?? 200} requests a step at least`,
+    rule: `${settings.interval ?? "5m"} and ${settings.minRequests ?? 200} requests at least`,
     verdict: verdict?.message ?? conditions.find((each) => each.type === "Progressing")?.message ?? "",
     aborted,
   };

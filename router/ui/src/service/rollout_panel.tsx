@@ -84,7 +84,9 @@ function Canary({ canary }: { canary: CanaryView }) {
           </li>
         ))}
       </ol>
-      <p class={canary.aborted ? "panel-text verdict bad" : "panel-text muted"}>{canary.aborted ? `Aborted: ${canary.verdict}` : `${canary.verdict ? `${canary.verdict}; ` : ""}${canary.rule}`}</p>
+      {canary.aborted && <p class="panel-text verdict bad">Aborted: {canary.verdict}</p>}
+      {!canary.aborted && canary.phase !== "Running" && canary.verdict && <p class="panel-text">{canary.verdict}</p>}
+      {!canary.aborted && <p class="panel-text muted">A step takes {canary.rule}.</p>}
     </div>
   );
 }
