@@ -108,10 +108,9 @@ def big(now: float) -> Scenario:
 
 
 def bare(now: float) -> Scenario:
-    """A router that runs alone: no operator, no keys, two engines with little load."""
-    load = Load(
-        ("http://127.0.0.1:8081", "http://127.0.0.1:8082"), streams=2, duration=4.0, keys=("",), models=("qwen3-8b",)
-    )
+    """A router that runs alone: no operator, no keys, two engines on CPUs with little load."""
+    engines = ("http://127.0.0.1:8081", "http://127.0.0.1:8082")
+    load = Load(engines, streams=2, duration=4.0, keys=("",), models=("qwen3-8b",), plain=True)
     return Scenario(now, load, None)
 
 
