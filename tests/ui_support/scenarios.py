@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ui_support import services
-from ui_support.traffic import HISTORY, Load, Traffic
+from ui_support.traffic import Load, Traffic
 
 Object = dict[str, Any]
 
@@ -33,8 +33,7 @@ class Scenario:
             "replicas": 1 if service is None else 2,
             "keyed": keyed, "scope": "own" if own else "all", "key": key, "models": _models(service),
         }  # fmt: skip
-        for second in range(-HISTORY, 1):
-            self.traffic.tick(now + second)
+        self.traffic.begin(now)
 
     def snapshot(self) -> Object:
         """The whole State."""

@@ -11,6 +11,7 @@ Object = dict[str, Any]
 
 KEPT = 200
 """Requests that a router remembers for the page."""
+MANY = 500
 HISTORY = 300
 """Points that it remembers, one a second."""
 _KV_TOKENS = 393216
@@ -57,6 +58,16 @@ class Traffic:
     rows: dict[str, Object] = field(default_factory=dict)
     running: dict[str, tuple[float, Object]] = field(default_factory=dict)
     """Requests in flight by id: when they end, and the row."""
+
+    def begin(self, now: float) -> None:
+        """Five minutes until ``now``; of many streams only the last of them, whose points are repeated before."""
+        seconds = HISTORY if self.load.streams < MANY else HISTORY // 5
+        for second in range(1 - seconds, 1):
+            self.tick(now + second)
+        settled = list(self.points)[seconds // 3 :]
+        while len(self.points) < HISTORY:
+            copied = settled[-1 - len(self.points) % len(settled)]
+            self.points.appendleft({**copied, "time": self.points[0]["time"] - 1})
 
     def tick(self, now: float) -> set[str]:
         """One second until ``now``. Returns the ids of rows that are new or have changed."""
