@@ -35,7 +35,7 @@ export function Engines() {
   return (
     <Panel title="Engines" note={`${all.ready} of ${endpoints.length} ready`}>
       {endpoints.length ? (
-        <div class={endpoints.length > MANY ? "table-scroll many" : "table-scroll"} tabIndex={0} role="region" aria-label="Engines">
+        <div class={endpoints.length > MANY ? "table-scroll many" : "table-scroll"} tabIndex={0} role="region" aria-label="Table of engines">
           <table class="data engines cards">
             <thead>
               <tr>
