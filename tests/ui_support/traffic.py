@@ -171,7 +171,7 @@ class Traffic:
         share = [1 / (index + 1) for index in range(len(keys))]
         total = sum(share)
         return {
-            "time": now, "rate": float(started), "inFlight": streams, "queue": int(draw.expovariate(0.4)),
+            "time": now, "rate": float(started), "inFlight": streams, "queue": 0 if self.load.plain else int(draw.expovariate(0.4)),
             "errors": float(draw.random() < 0.12 + 0.4 * (self.load.failing is not None)),
             "ttft": [round(value * slow * draw.uniform(0.92, 1.08), 4) for value in (0.18, 0.42, 0.97)],
             "tpot": [round(value * slow * draw.uniform(0.95, 1.05), 5) for value in (0.024, 0.031, 0.048)],

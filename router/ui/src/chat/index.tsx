@@ -70,6 +70,7 @@ export function Chat() {
     <div class={`chat${sidebar ? " with-sidebar" : ""}${settings ? " with-settings" : ""}`}>
       {sidebar && <Sidebar onClose={() => innerWidth < MIDDLE && setSidebar(false)} />}
       <div class="chat-main">
+        <h2 class="offscreen">{conversation.title || "New chat"}</h2>
         <Toolbar
           conversation={conversation}
           sidebar={sidebar}

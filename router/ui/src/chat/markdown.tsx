@@ -17,15 +17,15 @@ const marked = new Marked({
     html: ({ text }) => (/^<br\s*\/?>\s*$/i.test(text) ? "<br>" : escape(text)),
     image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
     heading({ tokens, depth }) {
-      const level = Math.min(6, depth + 2); // the page has its own h1 and h2
-      return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
+      // One level below the page's own, whichever a model begins with: the order of levels has no gap
+      return `<h3 class="depth-${depth}">${this.parser.parseInline(tokens)}</h3>`;
     },
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
   },
 });
 
 const TAGS = [
-  "p", "br", "hr", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "a", "h3", "h4", "h5", "h6",
+  "p", "br", "hr", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "a", "h3",
   "table", "thead", "tbody", "tr", "th", "td",
 ]; // prettier-ignore
 
@@ -37,7 +37,7 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
 
 export function toHtml(raw: string): string {
   const html = marked.parse(raw, { async: false });
-  return DOMPurify.sanitize(html, { ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ["href", "start", "align"], ALLOW_DATA_ATTR: false });
+  return DOMPurify.sanitize(html, { ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ["href", "start", "align", "class"], ALLOW_DATA_ATTR: false });
 }
 
 /** A model's text; while it grows only its last block is rendered anew. */

@@ -1,6 +1,7 @@
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
 import { Button, IconButton } from "../components/button";
+import { useOverlay } from "../components/overlay";
 import { FieldInput } from "./field_input";
 import { change } from "./model/conversations";
 import { FORMATS, type Format, GROUPS, problemOf } from "./model/fields";
@@ -10,6 +11,7 @@ import type { Conversation, Settings } from "./model/types";
 /** What all requests of a conversation are sent with. Only what was changed is sent. */
 export function SettingsPanel({ conversation, onClose }: { conversation: Conversation; onClose: () => void }) {
   const { settings, system } = conversation;
+  const panel = useOverlay<HTMLElement>("(width < 1100px)", onClose);
   const set = (to: (settings: Settings) => Settings) =>
     change(conversation.id, (one) => ({ ...one, settings: to(one.settings) }), false);
   const setValue = (name: string, value: string) =>
@@ -20,13 +22,13 @@ export function SettingsPanel({ conversation, onClose }: { conversation: Convers
   const counted = (names: string[]) => names.filter((name) => settings.values[name] !== undefined).length;
   const all = Object.keys(settings.values).length + (settings.tools ? 1 : 0);
   return (
-    <aside class="settings" aria-label="Settings of this conversation">
+    <aside ref={panel} class="settings" aria-label="Settings of this conversation">
       <header>
         <h2>Settings</h2>
         <Button kind="quiet" disabled={!all} onClick={() => set((one) => ({ ...one, values: {}, tools: "" }))}>
           Reset
         </Button>
-        <IconButton label="Close the settings" icon="close" onClick={onClose} />
+        <IconButton data-focus label="Close the settings" icon="close" onClick={onClose} />
       </header>
       <div class="settings-body">
         <label class="field">
@@ -95,16 +97,16 @@ function OutputFormat({ values, setValue }: { values: Record<string, string>; se
   const problem = typed.trim() ? problemOf(() => formatFields(values)) : null;
   return (
     <>
-      <label class="field">
-        <span>The output is</span>
-        <select value={format} onChange={(event) => setValue("format", event.currentTarget.value === "text" ? "" : event.currentTarget.value)}>
+      <div class="field">
+        <label for={`${id}-format`}>The output is</label>
+        <select id={`${id}-format`} value={format} onChange={(event) => setValue("format", event.currentTarget.value === "text" ? "" : event.currentTarget.value)}>
           {Object.entries(FORMATS).map(([key, { name }]) => (
             <option key={key} value={key}>
               {name}
             </option>
           ))}
         </select>
-      </label>
+      </div>
       {FORMATS[format as Format].field && (
         <label class="field">
           <span>{FORMATS[format as Format].name}</span>

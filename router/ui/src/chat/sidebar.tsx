@@ -2,6 +2,7 @@ import { useRef, useState } from "preact/hooks";
 import { announce } from "../components/announce";
 import { Button, IconButton } from "../components/button";
 import { Dialog } from "../components/dialog";
+import { useOverlay } from "../components/overlay";
 import { useStore } from "../state/store";
 import { add, begin, change, conversations, currentId, discard, isEmpty, notice } from "./model/conversations";
 import { stop } from "./model/generation";
@@ -15,6 +16,7 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
   const [renaming, rename] = useState<Conversation | null>(null);
   const [deleting, remove] = useState<Conversation | null>(null);
   const file = useRef<HTMLInputElement>(null);
+  const panel = useOverlay<HTMLElement>("(width < 900px)", onClose);
   const read = async (chosen: File | undefined) => {
     if (!chosen) return;
     try {
@@ -26,9 +28,9 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
     }
   };
   return (
-    <nav class="sidebar" aria-label="Conversations">
+    <nav ref={panel} class="sidebar" aria-label="Conversations">
       <div class="sidebar-head">
-        <Button icon="plus" class="new-chat" onClick={() => { begin(); onClose(); }}>
+        <Button data-focus icon="plus" class="new-chat" onClick={() => { begin(); onClose(); }}>
           New chat
         </Button>
         <IconButton class="narrow-only" label="Close the conversations" icon="close" onClick={onClose} />

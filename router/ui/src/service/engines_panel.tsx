@@ -1,7 +1,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { Meter } from "../components/meter";
 import { Panel } from "../components/panel";
-import { bytes, count, DASH, number, percent } from "../state/format";
+import { bytes, count, DASH, number, percent, short } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import type { Endpoint } from "../state/types";
@@ -65,7 +65,7 @@ export function Engines() {
                     <Waiting requests={all.waiting} />
                   </td>
                   <td class="num" data-label="KV cache">
-                    {all.kvTokens === null ? DASH : `${count(all.kvTokens)} tokens`}
+                    {all.kvTokens === null ? DASH : `${short(all.kvTokens)} tokens`}
                   </td>
                   <td colSpan={3} class="wide-only" />
                   <td class="num" data-label="Tokens/s">
@@ -94,7 +94,7 @@ function load({ running, maxRunning }: Loaded): string {
 function Waiting({ requests }: { requests: number | null }) {
   if (!requests) return null;
   return (
-    <span class="waiting">
+    <span class="waits">
       {" "}
       +{count(requests)}
       <span class="offscreen"> waiting</span>

@@ -21,7 +21,7 @@ export function Details({ request, now, onClose }: { request: Request; now: numb
           <ul class="legend">
             {bars(request, now).map((bar) => (
               <li key={bar.phase}>
-                <span class={`swatch ${bar.phase}`} aria-hidden="true" />
+                <span class={`swatch phase-${bar.phase}`} aria-hidden="true" />
                 <span class="legend-label">{PHASES[bar.phase]}</span>
                 <span class="legend-value">
                   {duration(bar.to - bar.from)}
@@ -88,7 +88,7 @@ interface PairProps {
 
 function Pair({ name, copy, wide, children }: PairProps) {
   return (
-    <div class={wide ? "wide" : undefined}>
+    <div class={wide ? "own-line" : undefined}>
       <dt>{name}</dt>
       <dd>
         <span class="breaks">{children}</span>

@@ -52,7 +52,7 @@ function Legend() {
     <ul class="legend phases">
       {(Object.keys(PHASES) as Phase[]).map((phase) => (
         <li key={phase}>
-          <span class={`swatch ${phase}`} aria-hidden="true" />
+          <span class={`swatch phase-${phase}`} aria-hidden="true" />
           <span class="legend-label">{PHASES[phase]}</span>
         </li>
       ))}

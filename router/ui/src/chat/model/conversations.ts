@@ -2,7 +2,7 @@
 
 import { createStore } from "../../state/store";
 import { load, remove, save } from "./storage";
-import { newConversation } from "./tree";
+import { newConversation, newId } from "./tree";
 import type { Conversation, Pane } from "./types";
 
 const first = newConversation([""]);
@@ -73,7 +73,9 @@ export function discard(id: string): void {
   if (currentId.get() === id) begin();
 }
 
-export function add(list: Conversation[]): void {
+/** Put imported ones beside those that are there; one whose id is taken gets another. */
+export function add(imported: Conversation[]): void {
+  const list = imported.map((one) => (find(one.id) ? { ...one, id: newId() } : one));
   conversations.set([...conversations.get(), ...list].sort((a, b) => b.updated - a.updated));
   for (const one of list) waiting.add(one.id);
   flush();

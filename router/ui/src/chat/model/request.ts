@@ -40,7 +40,7 @@ export function messages(system: string, turns: Turn[]): Fields[] {
     else if (turn.toolCalls?.length) {
       const calls = turn.toolCalls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } }));
       list.push({ role: "assistant", content: turn.content || null, tool_calls: calls });
-    } else list.push({ role: "assistant", content: turn.content });
+    } else if (turn.content || !turn.failure) list.push({ role: "assistant", content: turn.content });
   }
   return list;
 }

@@ -1,7 +1,7 @@
 /** Conversations in the browser's storage, one entry each, bounded: the oldest leave when there is no room. */
 
 import { GROUPS } from "./fields";
-import { newConversation, newId } from "./tree";
+import { newConversation } from "./tree";
 import type { Conversation, Pane, Turn } from "./types";
 
 const PREFIX = "blade.chat.";
@@ -70,7 +70,7 @@ export function exported(conversations: Conversation[]): string {
   return JSON.stringify({ kind: "bladellm.conversations", version: 1, conversations }, null, 1);
 }
 
-/** Conversations of an exported file, with ids of their own. Throws an Error that says what is wrong. */
+/** Conversations of an exported file. Throws an Error that says what is wrong. */
 export function imported(text: string): Conversation[] {
   let file: unknown;
   try {
@@ -83,7 +83,7 @@ export function imported(text: string): Conversation[] {
   return list.map((item: unknown, index) => {
     const conversation = readConversation(item);
     if (!conversation) throw new Error(`Conversation ${index + 1} of the file is not complete.`);
-    return { ...conversation, id: newId() };
+    return conversation;
   });
 }
 
