@@ -55,6 +55,9 @@ describe("YAML", () => {
       spec: { replicas: 2, memory: "0.9", on: "yes", uri: "hf://Qwen/Qwen3-8B", note: "a: b", empty: {}, none: [], tail: "it # is" },
       list: [{ name: "sql", pods: ["a", "b"] }, 3, "-x", ""],
       text: "two\nlines",
+      wait: "500ms",
+      revision: ["4ca6cbb5", "12345e67", "0x1f", "1:30"],
+      since: "2026-11-29T08:00:12Z",
       nothing: null,
     };
     expect(toYaml(value)).toBe(
@@ -78,6 +81,13 @@ describe("YAML", () => {
         '- "-x"',
         '- ""',
         'text: "two\\nlines"',
+        "wait: 500ms",
+        "revision:",
+        "- 4ca6cbb5",
+        '- "12345e67"',
+        '- "0x1f"',
+        '- "1:30"',
+        'since: "2026-11-29T08:00:12Z"',
         "nothing: null",
         "",
       ].join("\n"),
