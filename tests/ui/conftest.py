@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from ui_support.chromium import MILLISECONDS, chromium
 from ui_support.demo import Demo, demo
+from ui_support.serving import Simulate, simulated
 from ui_support.watched import Open, Watched, watch
 
 SECONDS = 600
@@ -39,7 +41,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 
 @pytest.fixture
-def context(browser: Browser) -> Iterator[Open]:
+def simulate() -> Iterator[Simulate]:
+    """Starts simulated routers, by `simulated`; they live longer than the pages of ``context``."""
+    with ExitStack() as servers:
+        yield lambda scenario, **options: servers.enter_context(simulated(scenario, **options))
+
+
+@pytest.fixture
+def context(browser: Browser, simulate: object) -> Iterator[Open]:
     """Makes contexts, by `watch`; at the end nothing may have gone wrong in any of them."""
     made: list[Watched] = []
 

@@ -58,7 +58,7 @@ def demo(folder: Path) -> Iterator[Demo]:
 
 @contextlib.contextmanager
 def lone_router(folder: Path, *flags: str) -> Iterator[Program]:
-    """A router of its own with these flags, healthy."""
+    """A router of its own with these flags, which finds its engines healthy."""
     program = router(folder, *flags)
     try:
         program.wait_healthy(SECONDS)
