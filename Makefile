@@ -16,6 +16,9 @@ STANDBY ?=
 # A machine without an NVIDIA GPU saves gigabytes with TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 SOURCES := engine router operator examples tests benchmarks e2e charts docs
+UI := router/ui
+UI_BUILD := router/blade_router/ui/static
+UI_SOURCES = $(shell find $(UI) -type f -not -path "*/node_modules/*" 2>/dev/null)
 # Programs of a Kubernetes for `make e2e` (docs/e2e.md)
 KUBE_ASSETS ?=
 
@@ -32,7 +35,7 @@ IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install compiled test-compiled clients run test test-clients test-page page-deps test-models e2e e2e-deps soak lint format generate demo-model lora-example families \
-	bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
+	ui ui-check bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +66,19 @@ else
 	@$(BIN)/blade_operator local up --port $(PORT) --model $(MODEL) --replicas 2 \
 		$(if $(IDLE_TO_ZERO),--idle_to_zero $(IDLE_TO_ZERO)) $(if $(STANDBY),--standby $(STANDBY)) --ask "What does len do?"
 endif
+
+ui: $(UI_BUILD)/index.html ## build the web UI into the router's package, where its sources changed (needs node and npm)
+
+$(UI_BUILD)/index.html: $(UI_SOURCES)
+	cd $(UI) && npm ci --silent && npm run --silent check && npm run --silent build
+	@touch $@
+
+ui-check: ## the web UI's types, its tests, and that the committed build is that of the sources; nothing where npm is missing
+	@if ! command -v npm > /dev/null; then echo "npm is not installed: the web UI's build was not compared"; exit 0; fi; \
+		set -e; build=$$(mktemp -d); trap 'rm -rf $$build' EXIT; cd $(UI); \
+		npm ci --silent; npm run --silent check; npm test --silent; UI_OUTPUT=$$build npm run --silent build -- --logLevel warn; \
+		diff -r $$build ../blade_router/ui/static > /dev/null || \
+		{ echo "$(UI_BUILD) is not what $(UI) builds: run make ui and commit what it writes"; exit 1; }
 
 test: install ## all fast tests; the router interpreted
 	$(TEST_ENV) $(BIN)/pytest -q $(IN_PARALLEL) -m "not soak and not gpu and not clients and not page"
@@ -101,6 +117,7 @@ lint: install ## ruff, mypy, import contracts, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m blade_operator.spec.crd.generate --check
+	@$(MAKE) --no-print-directory ui-check
 
 format: install ## let ruff write the code's form
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -120,10 +120,11 @@ def with_failure(held: Object, now: float) -> Object:
          "lastLog": LAST_LINE},
     ]  # fmt: skip
     summary = f"pod {failing['name']}: the engine ran out of GPU memory"
+    set_condition(llm, "Ready", "True", "Ready", "3 of 4 engines ready")
     set_condition(llm, "WorkersReady", "True", "SomeReady", "3 of 4 engines ready")
     set_condition(llm, "Degraded", "True", "CrashLoopBackOff", f"{summary}: {LAST_LINE}")
-    set_condition(llm, "AdaptersReady", "False", "NotLoaded", "support is on 3 of 4 engines")
-    set_condition(llm, "Progressing", "True", "EnginesStarting", "3 of 4 engines ready; one restarts")
+    set_condition(llm, "AdaptersReady", "False", "Loading", "support is on 3 of 4 engines")
+    set_condition(llm, "Progressing", "True", "Starting", "3 of 4 engines ready; one restarts")
     status["adapters"][1] |= {
         "loaded": 3,
         "pods": status["adapters"][1]["pods"][:3],
@@ -149,13 +150,13 @@ def _object(now: float, engines: int, name: str) -> Object:
         ),
         _condition("WorkersReady", "AllReady", f"{engines} of {engines} engines ready", began),
         _condition("RouterReady", "AllReady", "2 of 2 routers ready", began),
-        _condition("AdaptersReady", "AllLoaded", "2 of 2 adapters on all engines", began),
+        _condition("AdaptersReady", "Loaded", "2 adapters are on all engines that are to have them", began),
         _condition("Scaling", "Deciding", "as it should be", began),
         _condition("SpeculationEffective", "Effective", "0.7 of the draft tokens were accepted", began),
-        _condition("Progressing", "Complete", "every engine runs revision 4ca6cbb5", began, "False"),
+        _condition("Progressing", "Complete", "revision 4ca6cbb5 runs everywhere", began, "False"),
         _condition("Degraded", "AsExpected", "nothing fails", began, "False"),
         _condition("Reconciling", "Complete", "", began, "False"),
-        _condition("Stalled", "Complete", "", began, "False"),
+        _condition("Stalled", "AsExpected", "", began, "False"),
     ]
     pods = [engine_name(index, name=name) for index in range(min(engines, 16))]
     return {

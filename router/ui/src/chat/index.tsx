@@ -1,0 +1,3 @@
+export function Chat() {
+  return <h2 class="page-title">Chat</h2>;
+}

@@ -1,0 +1,58 @@
+import { NoData } from "../components/no_data";
+import { useStore } from "../state/store";
+import { liveState } from "../state/stream";
+import { Adapters } from "./adapters";
+import { Alone } from "./alone";
+import { Checks } from "./checks";
+import { Conditions } from "./conditions_panel";
+import { Engines } from "./engines_panel";
+import { Events } from "./events";
+import { Failures } from "./failures";
+import { Facts } from "./facts";
+import { Memory } from "./memory_panel";
+import { Pods } from "./pods";
+import { Rollout } from "./rollout_panel";
+import { Scaling } from "./scaling_panel";
+import { ServiceHead } from "./head";
+
+/** The service at work: what the operator and this router know of it. Each part renders when what it shows changes. */
+export function Service() {
+  const known = useStore(liveState, (state) => state !== null);
+  const managed = useStore(liveState, (state) => state?.service != null);
+  if (!known) return <NoData title="Service" />;
+  if (!managed)
+    return (
+      <div class="service">
+        <Alone />
+        <Engines />
+      </div>
+    );
+  return (
+    <div class="service">
+      <ServiceHead />
+      <Failures />
+      <div class="service-columns">
+        <div class="stack">
+          <Conditions />
+        </div>
+        <div class="stack">
+          <Rollout />
+          <Scaling />
+          <Memory />
+          <Facts />
+        </div>
+      </div>
+      <Engines />
+      <Pods />
+      <div class="service-columns">
+        <div class="stack">
+          <Checks />
+        </div>
+        <div class="stack">
+          <Adapters />
+          <Events />
+        </div>
+      </div>
+    </div>
+  );
+}

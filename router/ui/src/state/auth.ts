@@ -1,0 +1,25 @@
+import { createStore } from "./store";
+
+const NAME = "blade.key";
+
+/** The API key of this browser tab: gone when it closes. */
+export const apiKey = createStore<string>(sessionStorage.getItem(NAME) ?? "");
+/** The service wants a key, or another one. */
+export const keyWanted = createStore(false);
+
+export function setApiKey(key: string): void {
+  if (key) sessionStorage.setItem(NAME, key);
+  else sessionStorage.removeItem(NAME);
+  keyWanted.set(false);
+  apiKey.set(key);
+}
+
+/** `fetch` with the key; a 401 makes the page ask for one. */
+export async function fetchWithKey(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  const key = apiKey.get();
+  if (key) headers.set("authorization", `Bearer ${key}`);
+  const response = await fetch(path, { ...init, headers });
+  if (response.status === 401 && key === apiKey.get()) keyWanted.set(true);
+  return response;
+}

@@ -1,0 +1,44 @@
+import { useEffect, useState } from "preact/hooks";
+
+/** A value that components follow. */
+export interface Store<T> {
+  get(): T;
+  set(value: T): void;
+  subscribe(listener: () => void): () => void;
+}
+
+export function createStore<T>(value: T): Store<T> {
+  const listeners = new Set<() => void>();
+  return {
+    get: () => value,
+    set(next) {
+      if (Object.is(next, value)) return;
+      value = next;
+      for (const listener of [...listeners]) listener();
+    },
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+  };
+}
+
+/** The store's value, or what `select` takes from it: the component renders again only when that changes. */
+export function useStore<T>(store: Store<T>): T;
+export function useStore<T, U>(store: Store<T>, select: (value: T) => U): U;
+export function useStore<T, U>(store: Store<T>, select: (value: T) => U = (value) => value as unknown as U): U {
+  const selected = select(store.get());
+  const [, render] = useState({});
+  useEffect(() => {
+    let shown = selected;
+    const changed = () => {
+      const next = select(store.get());
+      if (Object.is(next, shown)) return;
+      shown = next;
+      render({});
+    };
+    changed();
+    return store.subscribe(changed);
+  }, [store]);
+  return selected;
+}

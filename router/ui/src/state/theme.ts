@@ -1,0 +1,32 @@
+import { createStore } from "./store";
+
+export type Theme = "system" | "light" | "dark";
+
+const NAME = "blade.theme";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+export const theme = createStore<Theme>((localStorage.getItem(NAME) as Theme | null) ?? "system");
+/** What is shown: canvases draw anew when it changes. */
+export const shownTheme = createStore<"light" | "dark">("light");
+
+function apply(): void {
+  const chosen = theme.get();
+  const shown = chosen === "system" ? (dark.matches ? "dark" : "light") : chosen;
+  document.documentElement.dataset.theme = shown;
+  shownTheme.set(shown);
+}
+
+export function setTheme(value: Theme): void {
+  if (value === "system") localStorage.removeItem(NAME);
+  else localStorage.setItem(NAME, value);
+  theme.set(value);
+  apply();
+}
+
+/** A colour of `styles/tokens.css`, for a canvas. */
+export function color(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+dark.addEventListener("change", apply);
+apply();

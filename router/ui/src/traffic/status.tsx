@@ -1,0 +1,8 @@
+import type { Request } from "../state/types";
+import { inFlight, isError } from "./filter";
+
+export function StatusBadge({ request }: { request: Request }) {
+  if (inFlight(request)) return <span class="badge info">{request.firstToken === null ? "waiting" : "streaming"}</span>;
+  if (isError(request)) return <span class="badge bad">{request.status ?? "error"}</span>;
+  return <span class="badge ok">{request.status ?? "done"}</span>;
+}
