@@ -12,3 +12,5 @@ KV_INDEX_BYTES: Final = 96 << 20
 """Default of ``--kv_index_bytes``; taken with the policy kv-aware only."""
 ROUTER_PROCESS_BYTES: Final = 256 << 20
 """The most memory one router process takes besides bodies, with a prefix index of the default size."""
+SERVICE_REPORT_BYTES: Final = 256 << 10
+"""The most bytes of an operator's report of a service to a router."""

@@ -41,6 +41,15 @@ class SpeculationCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The draft model or head computed what are no numbers; decoding goes on without drafts."""
 
 
+class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory of one GPU, in bytes."""
+
+    name: str
+    used: int
+    """By all processes on it."""
+    total: int
+
+
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """Response of ``GET /internal/state``."""
 
@@ -83,6 +92,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """None: the engine serves no adapters."""
     speculation: SpeculationCounts | None = None
     """None: decoding is not speculative."""
+    gpus: tuple[GpuMemory, ...] = ()
+    """Those of the process that schedules; none on CPU."""
 
 
 class KVBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import NoReturn, Self
 
 import msgspec
@@ -16,14 +15,12 @@ from blade_router.admin.lending import ReplicaLending
 from blade_router.admin.replica_sync import ReplicaSync
 from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.admission.controller import AdmissionController
-from blade_router.admission.key_sources import Keys, SecretKeys, WatchedKeys
 from blade_router.admission.keys import ANONYMOUS, ANONYMOUS_OF_ANY_PRIORITY, Keyring
 from blade_router.admission.request_queues import RequestQueues
 from blade_router.arguments import Options
 from blade_router.config.internal_token import has_token, token_file
 from blade_router.config.parsing import ConfigError
-from blade_router.config.replicas import FileReplicas
-from blade_router.config.sources import RETRY_SECONDS, Configuration, Source, WatchedFile
+from blade_router.config.sources import RETRY_SECONDS
 from blade_router.config.token_header import shared as shared_token
 from blade_router.endpoints import shared_quarantine
 from blade_router.endpoints.endpoint_set import ADAPTER_SECONDS, EndpointSet
@@ -38,7 +35,6 @@ from blade_router.http.cors import Cors
 from blade_router.http.errors import Refused
 from blade_router.http.head import RawRequest
 from blade_router.http.server import Server
-from blade_router.kubernetes import ConfigMapSource, EndpointSliceSource, ServiceReplicas
 from blade_router.observability.access_log import AccessLog
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.server_load import ServerLoad
@@ -52,8 +48,10 @@ from blade_router.proxy.model_list import ModelList
 from blade_router.proxy.proxy import Proxy
 from blade_router.proxy.shadow import Shadows
 from blade_router.resume import Resumer
+from blade_router.source_factories import make_keys, make_replica_source, make_sources
 from blade_router.statistics.revisions import Comparison
 from blade_router.statistics.shadow import ShadowCounts
+from blade_router.ui.factory import make_web_ui
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
 
 logger = logging.getLogger("blade_router.router")
@@ -179,6 +177,15 @@ class Router:
             self.admission.borrow = self.request_queues.borrow = self._lending.borrow
         if isinstance(options.peers, tuple):
             self._set_replicas(options.peers)
+        self._ui = make_web_ui(
+            options,
+            self.proxy,
+            self.metrics,
+            self.admission,
+            self.workers,
+            replicas=lambda: self._replicas,
+            is_draining=lambda: self._server is not None and self._server.draining,
+        )
         from blade_router.admin.admin import make_admin  # FastAPI: 20 MB that the parent of workers does without
 
         self._admin = make_admin(
@@ -191,6 +198,7 @@ class Router:
             quotas=self._lending.reply if self._lending is not None else None,
             as_key=self.admission.dry_run,
             sync=self._sync if has_peers else None,
+            service_report=self._ui.report.take if self._ui is not None else None,
         )
         self.engine_watchers = EngineWatchers(cleared=self.prefixes.removed, token=token)
         self._health = HealthChecker(options.health_interval, on_up=self.engine_watchers.wake)
@@ -212,6 +220,8 @@ class Router:
             if self._tracer is not None:
                 self._tracer.begin(request)
             return self.proxy(request, client)
+        if self._ui is not None and (serve := self._ui.handler(request)) is not None:
+            return serve(request, client)
         if request.path in PUBLIC_PAGES:
             return asgi.serve(self._admin, request, client)
         return client.refuse(_not_public(request))
@@ -292,6 +302,8 @@ class Router:
                 group.create_task(_restarted("the router replicas", lambda: replicas.watch(self._set_replicas)))
             if self._lending is not None and (exchange := self._lending.exchange) is not None:
                 group.create_task(_restarted("the shares of limits", exchange.follow))
+            if self._ui is not None:
+                group.create_task(_restarted("the web UI's samples", self._ui.follow))
             if self._sync is not None:
                 group.create_task(_restarted("the sync of replicas", self._sync.follow))
             if self._shared_health is not None:
@@ -388,62 +400,3 @@ async def _restarted(what: str, follow: Callable[[], Awaitable[object]]) -> NoRe
         except Exception:  # whatever it is, a router must not cease to watch
             logger.exception("watching %s failed; it is restarted", what)
         await asyncio.sleep(RETRY_SECONDS)
-
-
-def make_sources(options: Options) -> Configuration:
-    """The sources of configuration the command line names.
-
-    Raises:
-        ConfigError: the API is to be watched, and this pod has no ServiceAccount.
-    """
-    cluster = options.cluster
-
-    def source_of(service: Path | str) -> Source:
-        if isinstance(service, Path):
-            return WatchedFile(service)
-        if cluster is None:
-            raise ConfigError(f"service {service}: there is no cluster to find it in")
-        return EndpointSliceSource(cluster, service, wakes)
-
-    config = WatchedFile(options.config) if options.config else None
-    config_map = ConfigMapSource(cluster, options.config_map) if cluster and options.config_map else None
-
-    def wakes() -> bool:
-        return any(source is not None and source.config.hold.wakes for source in (config_map, config))
-
-    return Configuration(
-        options.endpoints,
-        config=config,
-        config_map=config_map,
-        service=source_of(options.service) if options.service is not None else None,
-        services={each.stem if isinstance(each, Path) else each: source_of(each) for each in options.services},
-        policy=options.policy,
-    )
-
-
-def make_replica_source(options: Options) -> FileReplicas | ServiceReplicas | None:
-    """The source of the replicas that share limits; None: the command line said which or how many there are."""
-    if isinstance(options.peers, Path):
-        return FileReplicas(options.peers)
-    if isinstance(options.peers, str) and options.cluster is not None:
-        return ServiceReplicas(options.cluster, options.peers, options.admin_port)
-    return None
-
-
-def make_keys(options: Options) -> Keys | None:
-    """The sources of API keys the command line names; None: no key is required.
-
-    Raises:
-        ConfigError: the file is missing or not valid, and there is no Secret that would say the same: a person must
-            see that now.
-    """
-    path = WatchedKeys(options.keys) if options.keys is not None else None
-    secret = SecretKeys(options.cluster, options.keys_secret) if options.cluster and options.keys_secret else None
-    if path is not None:
-        try:
-            path.load()
-        except ConfigError as error:
-            if secret is None:
-                raise
-            logger.error("%s; waiting for the Secret's keys", error)
-    return Keys(path, secret) if path is not None or secret is not None else None

@@ -16,6 +16,7 @@ from blade_protocol import paths
 from blade_router.admin.debug import AsKey, add_debug_route
 from blade_router.admin.quotas import add_quotas_route
 from blade_router.admin.replica_sync import ReplicaSync, add_sync_route
+from blade_router.admin.service_report import add_service_route
 from blade_router.admin.sibling_workers import SiblingWorkers
 from blade_router.admin.signals import add_signals_route
 from blade_router.http.errors import error_body
@@ -86,6 +87,7 @@ def make_admin(
     quotas: Callable[[bytes], Awaitable[bytes]] | None = None,
     as_key: AsKey | None = None,
     sync: ReplicaSync | None = None,
+    service_report: Callable[[bytes], None] | None = None,
 ) -> FastAPI:
     """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
     # No redirects: they would go wherever the client's Host says.
@@ -180,5 +182,7 @@ def make_admin(
         add_quotas_route(app, quotas)
     if sync is not None:
         add_sync_route(app, sync)
+    if service_report is not None:
+        add_service_route(app, service_report)
     add_debug_route(app, proxy, open_to_all=debug_routes, as_key=as_key)
     return app

@@ -18,7 +18,8 @@ from blade_router.config.internal_token import may_see_routes, token_file
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.errors import Refused
-from blade_router.proxy.proxy import Proxy, choosable
+from blade_router.policies.load import choosable
+from blade_router.proxy.proxy import Proxy
 from blade_router.request.request import ClientRequest, read_fields
 
 

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 
@@ -80,6 +81,20 @@ class SiblingWorkers:
         line = command + b" " + message.replace(b"\n", b" ") + b"\n"
         return await _query(str(self._worker.folder / "0.sock"), line)
 
+    async def query_each(self, command: Callable[[str], bytes]) -> list[tuple[str, bytes]]:
+        """The response of each of the others that responds in time, with the name of its place; ``command`` returns the
+        line for a place."""
+        places = [path.name for path in self._others()]
+        responses = await asyncio.gather(*(self.query(place, command(place)) for place in places))
+        return [(place, response) for place, response in zip(places, responses, strict=True) if response]
+
+    async def query(self, place: str, command: bytes) -> bytes:
+        """The response of the worker at that place; empty when there was none in time."""
+        return await _query(str(self._worker.folder / place), command)
+
+    def _others(self) -> list[Path]:
+        return [path for path in sorted(self._worker.folder.glob("*.sock")) if path != self._worker.socket]
+
     def _own(self) -> WorkerStatus:
         return WorkerStatus(self._worker.index, os.getpid(), self._in_flight())
 
@@ -99,9 +114,7 @@ class SiblingWorkers:
             await writer.drain()
 
     async def _query_all(self, command: bytes) -> list[bytes]:
-        own = self._worker.socket
-        others = [path for path in sorted(self._worker.folder.glob("*.sock")) if path != own]
-        responses = await asyncio.gather(*(_query(str(path), command) for path in others))
+        responses = await asyncio.gather(*(_query(str(path), command) for path in self._others()))
         return [response for response in responses if response]
 
 

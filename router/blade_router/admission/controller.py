@@ -203,6 +203,7 @@ class AdmissionController:
                 bool(fields.stream),
             )
             if queued_request.waits:
+                request.queued_at = time.perf_counter()
                 await queue.wait(queued_request, client)
         except BaseException:
             admission.cancel()
@@ -225,6 +226,8 @@ class AdmissionController:
         return target.service
 
     async def wait_for_endpoint(self, request: ClientRequest, client: Client, admission: Admission) -> bool:
+        if not request.queued_at:
+            request.queued_at = time.perf_counter()
         return self._wait_for_endpoint is not None and await self._wait_for_endpoint(request, client, admission)
 
     def _prepare(self, request: ClientRequest, key: Key, target: Target, *, counted: bool = True) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 
@@ -43,6 +44,8 @@ class TierConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrent: int | None = None
+    web_ui: Literal["own", "all"] | None = None
+    """Whose requests its holder sees in the web UI: those of the key, which is the default, or everybody's."""
 
 
 class KeyConfig(TierConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +82,8 @@ class Key:
     limits: Limits = field(default_factory=Limits)
     expires: float | None = None
     """Seconds since 1970."""
+    sees_all: bool = False
+    """Its holder sees everybody's requests in the web UI."""
 
     @cached_property
     def cache_salt(self) -> str:
@@ -198,6 +203,7 @@ def _key(config: KeyConfig, tiers: Mapping[str, TierConfig], where: str) -> Key:
             concurrent=settings["concurrent"] or 0,
         ),
         expires=None if config.expires is None else config.expires.timestamp(),
+        sees_all=settings["web_ui"] == "all",
     )
 
 

@@ -254,6 +254,14 @@ def _add_observability(group: argparse._ArgumentGroup) -> None:
         help="send a span for each sampled request to this OpenTelemetry collector",
     )
 
+    group.add_argument(
+        "--ui",
+        action=argparse.BooleanOptionalAction,
+        default=DEFAULTS.ui,
+        help="serve the web UI at /ui/: whoever has no API key sees it all where no key is required, else a key's "
+        "holder what concerns the key",
+    )
+
 
 def _add_resilience(group: argparse._ArgumentGroup) -> None:
     group.add_argument(

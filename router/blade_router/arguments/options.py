@@ -81,6 +81,10 @@ class Options:
     access_log: str | None = None
     """A file; ``-`` for standard output."""
     otlp_endpoint: str | None = None
+    ui: bool = True
+    """Serve the web UI."""
+    ui_files: Path | None = None
+    """The folder with its files; None: those that came with the router."""
     worker: int = 0
     workers: int = 1
     """Which one this process is of how many that share their sockets."""

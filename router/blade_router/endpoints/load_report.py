@@ -3,6 +3,8 @@
 import time
 from collections.abc import Mapping
 
+from blade_protocol.state import EngineState
+
 
 class LoadReport:
     """Load, models and adapters of one engine, as it reported them. Written by the methods below only.
@@ -20,6 +22,7 @@ class LoadReport:
         "reported_at",
         "revision",
         "running",
+        "state",
         "waiting",
     )
 
@@ -40,6 +43,8 @@ class LoadReport:
         self.adapter_seconds: Mapping[str, float] = {}
         """Of those whose weights it would have to read first, what that takes."""
         self.revision = ""
+        self.state: EngineState | None = None
+        """All that a BladeLLM engine reported; None: it is another one, or has not reported yet."""
         self.reported_at = 0.0
         """Time of the last report, also of one that said nothing had changed (``time.monotonic``); 0: never."""
 
@@ -55,6 +60,7 @@ class LoadReport:
         adapters: frozenset[str] | None = None,
         adapter_seconds: Mapping[str, float] | None = None,
         revision: str | None = None,
+        state: EngineState | None = None,
         partial: bool = False,
     ) -> None:
         """Take over a report of now; what it leaves out keeps its last value.
@@ -80,6 +86,8 @@ class LoadReport:
             self.adapter_seconds = adapter_seconds
         if revision is not None:
             self.revision = revision
+        if state is not None:
+            self.state = state
         if not partial:
             self.reported_at = time.monotonic()
 

@@ -96,6 +96,7 @@ class BladeEngine:
             adapters=adapters,
             adapter_seconds=_cold(state),
             revision=state.revision,
+            state=state,
         )
         if state.draining:
             endpoint.health.mark_draining()

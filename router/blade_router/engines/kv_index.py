@@ -23,6 +23,7 @@ from blade_router.endpoints.endpoint import Endpoint
 from blade_router.engines.block_locations import BlockLocations
 from blade_router.policies.prefix_cache.interface import Chain, PrefixCacheIndex, PrefixInsertion
 from blade_router.request.prompt_text import MAX_BLOCKS
+from blade_router.request.request import ClientRequest
 from blade_router.request.usage import Usage
 
 DEFAULT_BYTES: Final = KV_INDEX_BYTES
@@ -293,3 +294,12 @@ def _remove_pending(cache: _EngineCache, fresh: Chain) -> None:
             pending[block] = count - 1
         else:
             pending.pop(block, None)
+
+
+def index_to_teach(index: KvIndex, endpoint: Endpoint, request: ClientRequest) -> KvIndex | None:
+    """``index``, where it wants to learn the block hashes of a request's prompt from the endpoint's response."""
+    if request.goes_on:
+        return None  # the blocks are those of a conversation that is not in the request
+    if endpoint.config.engine != "blade" or not index.wanted(request.prompt.chain):
+        return None
+    return index

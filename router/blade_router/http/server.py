@@ -97,6 +97,11 @@ class Server:
         )
         self._deadline_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def draining(self) -> bool:
+        """It is about to stop."""
+        return self._draining
+
     async def start(self, listeners: Sequence[socket.socket]) -> None:
         """Accept from these sockets."""
         for listener in listeners:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from blade_router.endpoints.endpoint import Endpoint
+from blade_router.policies.base import Policy
 from blade_router.request.output_size import samples, token_limit
 from blade_router.request.request import ClientRequest
 
@@ -13,6 +14,11 @@ REPORT_MAX_AGE = 15.0
 DEFAULT_OUTPUT_TOKENS = 256
 """Estimated output tokens of a request without a limit."""
 MIN_WEIGHT = 0.01
+
+
+def choosable(policy: Policy, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
+    """Those a policy chooses from: they need not let the request wait, as long as there are some of that kind."""
+    return candidates if policy.sticky else with_room(candidates)
 
 
 def estimated_requests(endpoint: Endpoint, now: float, interval: float) -> float:

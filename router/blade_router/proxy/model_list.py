@@ -30,6 +30,12 @@ MAX_QUERIED = 8
 """Endpoints of a service that are queried, as adapters may differ."""
 MOST_BYTES = 4 << 20
 
+
+def is_models(path: str) -> bool:
+    """The path lists the models, or names one of them."""
+    return path == paths.MODELS or path.startswith(f"{paths.MODELS}/")
+
+
 Card = dict[str, Any]
 """One model, as OpenAI describes it."""
 

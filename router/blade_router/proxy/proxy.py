@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from blade_protocol import headers as names
-from blade_protocol import paths
 from blade_router.admission import Admission, AdmissionControl, AdmitAll
 from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.endpoint import Endpoint
@@ -19,6 +18,7 @@ from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.endpoints.quarantine import Quarantine, Trial, is_engine_dead, is_loss
 from blade_router.endpoints.retry_budget import RetryBudget
 from blade_router.engines import KvIndex
+from blade_router.engines.kv_index import index_to_teach
 from blade_router.http.client import Client
 from blade_router.http.errors import ClientGone, Headers, Refused, header_of
 from blade_router.http.head import RawRequest
@@ -26,9 +26,11 @@ from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import UpstreamError
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import Observe, Outcome
+from blade_router.observability.recent_requests import RecentRequests
 from blade_router.policies import Choice, Policy
-from blade_router.policies.load import with_room
+from blade_router.policies.load import choosable
 from blade_router.proxy.error_events import error_event, wants_stream
+from blade_router.proxy.model_list import is_models
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected, request_ids
 from blade_router.proxy.response_holder import has_holder, holders, is_about_responses, tag_lines
@@ -53,16 +55,6 @@ _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
 _KV_BLOCKS = names.KV_BLOCKS.encode()
 _REQUEST_BLOCKS = _KV_BLOCKS + b": 1\r\n"
-
-
-def is_models(path: str) -> bool:
-    """The path lists the models, or names one of them."""
-    return path == paths.MODELS or path.startswith(f"{paths.MODELS}/")
-
-
-def choosable(policy: Policy, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
-    """Those a policy chooses from: they need not let the request wait, as long as there are some of that kind."""
-    return candidates if policy.sticky else with_room(candidates)
 
 
 class Proxy:
@@ -112,6 +104,8 @@ class Proxy:
         self._shows_routes = shows_routes
         self.observers: Sequence[Observe] = ()
         """Notified of each request that has ended."""
+        self.recent: RecentRequests | None = None
+        """Gets every request, where there is a web UI that shows them."""
         self._metrics = metrics
         self.quarantine = Quarantine() if quarantine is None else quarantine
         self._budget = RetryBudget(lambda: metrics.live)
@@ -128,10 +122,13 @@ class Proxy:
         status = CLIENT_GONE
         request: ClientRequest | None = None
         refused: Awaitable[None] | None = None
-        key = ""
+        key = code = ""
+        recent = self.recent
         try:
             request = await read_request(raw)
             client.request_id = request.id
+            if recent is not None:
+                recent.begin(request, started, raw.span)
             if wants_stream(request):
                 client.expect_stream(request_ids(request), partial(error_event, request.path))
             raw.body = b""  # beside what it is rewritten to it would take the same memory again
@@ -143,7 +140,7 @@ class Proxy:
                     await client.finish(listing)
                     return
             admission = await self.admission_control.admit(request, client)
-            key = admission.key_name
+            request.key = key = admission.key_name
             try:
                 status = await self._serve(request, client, admission)
             except Refused as refusal:
@@ -155,7 +152,8 @@ class Proxy:
             pass
         except Refused as refusal:
             status = refusal.status
-            metrics.refused[refusal.code] += 1
+            code = refusal.code
+            metrics.refused[code] += 1
             refused = client.refuse(refusal)
         except Exception:
             status = 500
@@ -168,6 +166,8 @@ class Proxy:
                 fields, answered = request.fields, request.first_byte_at
                 number = samples(fields)
                 metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage, number)
+                if recent is not None:
+                    recent.end(request, started, ended, status, code)
             if self.observers:
                 outcome = Outcome(raw, client, request, key, status, started, ended)
                 for observe in self.observers:
@@ -197,7 +197,7 @@ class Proxy:
             endpoint = choice.endpoint
             request.added_headers = added = self._headers(request, choice, retries)
             added += admission.headers
-            index = self._index_for(endpoint, request) if self.kv_index is not None else None
+            index = index_to_teach(kv, endpoint, request) if (kv := self.kv_index) is not None else None
             extra = self._token.lines() + NO_COMMENTS if endpoint.config.engine == "blade" else b""
             if about_responses and endpoint.config.engine == "blade":
                 extra += tag_lines(endpoint, admission.key_name)
@@ -241,10 +241,12 @@ class Proxy:
                         answered = True
                     elif response.status in RETRIABLE and response.complete:
                         retries.rejected(endpoint, response, added)
+                        request.note_attempt(endpoint.name, request.chosen_at, retries.reason)
                         count_rejection(compared, response)
                         engine_lost = is_engine_dead(response.status, response.body)
                     elif refuses_token(endpoint, response):
                         retries.refused_token(endpoint)
+                        request.note_attempt(endpoint.name, request.chosen_at, retries.reason)
                     else:
                         retries.succeeded(endpoint, response.status)
                         attempt.end_probe()
@@ -255,6 +257,7 @@ class Proxy:
                         count_response(compared, response, lost, request)
                 except UpstreamError as error:
                     retries.failed(endpoint, error)
+                    request.note_attempt(endpoint.name, request.chosen_at, error.reason)
                     count_failure(compared, error)
                     engine_lost = is_loss(error)
                     logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
@@ -353,15 +356,6 @@ class Proxy:
             return True
         return retries.retry_lost_connections()
 
-    def _index_for(self, endpoint: Endpoint, request: ClientRequest) -> KvIndex | None:
-        """The KV index, where it wants to learn this prompt's block hashes from the endpoint's response."""
-        index = self.kv_index
-        if request.goes_on:
-            return None  # the blocks are those of a conversation that is not in the request
-        if index is None or endpoint.config.engine != "blade" or not index.wanted(request.prompt.chain):
-            return None
-        return index
-
     async def _relay(
         self,
         response: BufferedResponse,
@@ -399,6 +393,7 @@ class Proxy:
         state = read_resume_state(request, response.headers, endpoint)
         relayed = 0
         while True:
+            request.note_attempt(endpoint.name, time.perf_counter(), lost.reason)
             logger.warning("the response of %s broke off after it had begun: %s", endpoint.name, str(lost))
             if events is not None and not events.split and events.over:
                 endpoint.health.record_failure(str(lost), lost)
@@ -441,6 +436,7 @@ class Proxy:
             words += f" retry={retries.reason}"
         endpoint = choice.endpoint
         request.endpoint = endpoint.name
+        request.chosen_at = time.perf_counter()
         request.route, request.route_words = choice, words
         ids = request_ids(request)
         if self._shows_routes(request):

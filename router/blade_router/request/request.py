@@ -7,7 +7,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Collection
-from typing import Protocol
+from typing import Final, Protocol
 
 from blade_protocol import anthropic
 from blade_protocol import headers as names
@@ -52,6 +52,9 @@ ROUTER_PREFIX = names.CLIENT_FORBIDDEN_PREFIX.encode()
 _REPLACED = HOP_BY_HOP | {b"host", b"content-length", b"expect", REQUEST_ID}
 _SPECIAL = _REPLACED | {b"content-type", b"content-encoding"}
 
+MAX_EARLIER_ATTEMPTS: Final = 16
+"""Those of one request that are kept."""
+
 _JSON = re.compile(rb"application/(?:[\w.-]+\+)?json\b", re.IGNORECASE)
 _WITH_BODY = frozenset(path for path, methods in ANY_ROUTE.items() if "POST" in methods)
 
@@ -64,6 +67,21 @@ class Route(Protocol):
 
     @property
     def reason(self) -> str: ...
+
+
+class EarlierAttempt:
+    """An attempt of a request of which there were several."""
+
+    __slots__ = ("at", "endpoint", "outcome")
+
+    def __init__(self, endpoint: str, at: float, outcome: str) -> None:
+        self.endpoint = endpoint
+        """Its name."""
+        self.at = at
+        """When the endpoint was chosen; of a stream that it had begun, when that broke off or was resumed
+        (``time.perf_counter``)."""
+        self.outcome = outcome
+        """What was wrong, in a word; ``resumed`` where it took over another one's stream."""
 
 
 class ClientRequest:
@@ -84,6 +102,10 @@ class ClientRequest:
             "answer",
             "attempts",
             "begun_usage",
+            "chosen_at",
+            "earlier_attempts",
+            "key",
+            "queued_at",
         ),
         *(
             "body",
@@ -140,6 +162,14 @@ class ClientRequest:
         """What the first event of its stream says of that, where it does."""
         self.usage: Usage | None = None
         """Tokens its response says it used; known when it has ended."""
+        self.key = ""
+        """The name of its API key, once it is admitted."""
+        self.queued_at = 0.0
+        """When it began to wait for its turn, or for an engine (``time.perf_counter``); 0: it did not."""
+        self.chosen_at = 0.0
+        """When its last endpoint was chosen (``time.perf_counter``)."""
+        self.earlier_attempts: list[EarlierAttempt] | None = None
+        """Those before the last; of a stream that was resumed all."""
         self.attempts = 0
         """Endpoints that were tried."""
         self.added_headers: Headers = []
@@ -187,6 +217,13 @@ class ClientRequest:
     def route_reason(self) -> str:
         """Why its endpoint was chosen, in full; empty before."""
         return self.route.reason + self.route_words if self.route is not None else ""
+
+    def note_attempt(self, endpoint: str, at: float, outcome: str) -> None:
+        """Note an attempt that was not the only one."""
+        if self.earlier_attempts is None:
+            self.earlier_attempts = []
+        if len(self.earlier_attempts) < MAX_EARLIER_ATTEMPTS:
+            self.earlier_attempts.append(EarlierAttempt(endpoint, at, outcome))
 
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""

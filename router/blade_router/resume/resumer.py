@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
 from urllib.parse import urlsplit
 
 import msgspec
@@ -106,6 +107,7 @@ class Resumer:
                     self._metrics.resumes["resumed"] += 1
                     logger.info("endpoint %s resumes a stream of %s", endpoint.name, lost.name)
                     events.resumed()
+                    state.request.note_attempt(endpoint.name, perf_counter(), "resumed")
                     if state.response_id:
                         self._endpoints.moved_responses.note(state.response_id, endpoint.response_tag)
                     return endpoint, await relay(response)

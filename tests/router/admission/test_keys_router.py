@@ -12,7 +12,8 @@ from router_support.serving import question, serving
 
 from blade_protocol import headers as names
 from blade_router.arguments import Options
-from blade_router.router import Router, make_keys
+from blade_router.router import Router
+from blade_router.source_factories import make_keys
 
 
 async def test_what_is_behind_keys_and_what_is_not(keys_file: Path, engine: MockEngine) -> None:

@@ -21,7 +21,7 @@ class PrefixChoice(Choice):
         tokens: tokens the request may take, prompt and output, where the policy counts that.
     """
 
-    __slots__ = ("_chain", "_index", "_insertion", "_matched", "_tokens", "_uncached")
+    __slots__ = ("_blocks_total", "_chain", "_index", "_insertion", "_matched", "_tokens", "_uncached")
 
     # Created for each request: positional arguments and no call of the parent's constructor save a microsecond.
 
@@ -43,6 +43,7 @@ class PrefixChoice(Choice):
         self._tokens = tokens
         self._uncached = uncached
         self._insertion: PrefixInsertion | None = None
+        self._blocks_total = 0
 
     def sent(self) -> None:
         endpoint = self.endpoint
@@ -63,6 +64,10 @@ class PrefixChoice(Choice):
         self._uncached = 0
         if self._insertion is not None:
             self._insertion.ended(usage)
+            self._insertion = None
+        # Whoever keeps a record of the request keeps its choice, and that no prompt's hashes.
+        self._blocks_total = len(self._chain)
+        self._chain = ()
 
 
 class TimedChoice(PrefixChoice):
@@ -120,6 +125,7 @@ class TimedChoice(PrefixChoice):
         self._tokens = 0
         self._uncached = uncached
         self._insertion = None
+        self._blocks_total = 0
         self._policy = policy
         self._in_flight = endpoint.in_flight
         self._blocks = blocks
@@ -142,8 +148,9 @@ class TimedChoice(PrefixChoice):
 
     def describe(self) -> str:
         home = " home" if self._home else ""
+        blocks = self._blocks_total or len(self._chain)
         return (
-            f"{self._policy} prefix={self._matched}/{len(self._chain)} in_flight={self._in_flight} "
+            f"{self._policy} prefix={self._matched}/{blocks} in_flight={self._in_flight} "
             f"ms={self._cost * 1e3:.1f}{home}"
         )
 

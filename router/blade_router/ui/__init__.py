@@ -1,0 +1,1 @@
+"""The web UI: its static files, and the event stream that they show."""
