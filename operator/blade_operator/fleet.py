@@ -34,6 +34,9 @@ TIMEOUT = 1.0
 DEMAND_SECONDS = 60.0
 """Seconds for which a router is waited for that holds no request."""
 OK = 200
+NOT_FOUND = 404
+METHOD_NOT_ALLOWED = 405
+"""The responses of a router without a web UI."""
 UNAUTHORIZED = 401
 """The response of an engine that expects another token. A 403 is somebody else's, such as a service mesh's."""
 BUSY = 503
@@ -140,6 +143,16 @@ class Fleet:
         except msgspec.DecodeError as error:
             raise ValueError(f"these are no signals: {error}") from error
         return any(service.held_requests for service in signals.services)
+
+    async def report_service(self, router: Router, report: bytes) -> bool:
+        """Tell ``router`` how its service is, as JSON. False when it did not take it, and may another time."""
+        url = f"http://{router.peer.authority}{paths.INTERNAL_SERVICE}"
+        kind = {"content-type": "application/json"}
+        try:
+            response = await self._client.post(url, content=report, headers={**kind, **self._headers(router.pod)})
+        except httpx.HTTPError:
+            return False
+        return response.is_success or response.status_code in (NOT_FOUND, METHOD_NOT_ALLOWED)
 
     async def drain(self, pod: Object, draining: bool = True, *, standby: bool = False) -> bool:
         """Drain the engine in ``pod``: it accepts no new request; or take it back in. ``standby``: it also gives its KV

@@ -198,7 +198,7 @@ class Router:
             quotas=self._lending.reply if self._lending is not None else None,
             as_key=self.admission.dry_run,
             sync=self._sync if has_peers else None,
-            service_report=self._ui.report.take if self._ui is not None else None,
+            service_report=self._ui.take_report if self._ui is not None else None,
         )
         self.engine_watchers = EngineWatchers(cleared=self.prefixes.removed, token=token)
         self._health = HealthChecker(options.health_interval, on_up=self.engine_watchers.wake)

@@ -217,6 +217,7 @@ SPECS: Spec = _object(
             )
         ),
         accessLog=_mostly(st.booleans(), _junk),
+        ui=_mostly(st.builds(dict, enabled=_mostly(st.booleans(), _junk)), _junk),
         resources=_resources,
         podTemplate=_template,
     ),

@@ -170,6 +170,7 @@ CASES: dict[str, dict[str, Any]] = {
             "prefixIndexBytes": "64Mi",
             "cors": {"allowOrigins": ["https://chat.example.com"]},
             "accessLog": True,
+            "ui": {"enabled": False},
         },
     },
     "adapters": {

@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -23,8 +23,9 @@ from blade_operator.controller.adapter_attempts import AdapterAttempts
 from blade_operator.controller.attempts import Attempts, Write
 from blade_operator.controller.decision_loop import DecisionLoop
 from blade_operator.controller.demand_watch import DemandWatch
+from blade_operator.controller.service_reports import ServiceReports
 from blade_operator.controller.work_queue import Priority, WorkQueue
-from blade_operator.fleet import Fleet, started_routers
+from blade_operator.fleet import Fleet, Router, started_routers
 from blade_operator.model.objects import Key, Object, Ref
 from blade_operator.model.observed import Observed, has_canary, needs_signals
 from blade_operator.model.plan import Action, DrainPod, LoadAdapter, Plan, Prune, UnloadAdapter
@@ -87,6 +88,7 @@ class Controller:
         self._demand = DemandWatch(
             lambda router: fleet.wait_for_demand(router), lambda key: self._queue.add(key, Priority.SCALING)
         )
+        self._reports = ServiceReports(lambda router, report: fleet.report_service(router, report))
         self._started_at: dict[Key, float] = {}
         """When each reconcile that is still running began."""
 
@@ -174,12 +176,21 @@ class Controller:
                 routers = started_routers(observed.pods)
                 self._decisions.watch(key, plan.scale_target, routers if plan.scale_target is not None else ())
                 await self._execute(key, observed, plan)
+        if pods:  # another installation tells its own
+            await self._report(key, observed, plan, routers)
         self._demand.watch(key, routers if plan.wakes_on_demand else ())
         busy = any(state.running or state.waiting for state in report.engines.values())
         resync = BUSY_RESYNC if busy else IDLE_RESYNC
         sooner = (plan.requeue_after, self._attempts[key].retry_after)
         resync = min([resync, *(seconds for seconds in sooner if seconds is not None)])
         return resync if _has_work(plan) else max(resync, len(self._services) / MAX_RESYNC_RATE)
+
+    async def _report(self, key: Key, observed: Observed, plan: Plan, routers: Sequence[Router]) -> None:
+        """Tell the routers how the service is now."""
+        service, now = observed.service, datetime.now(UTC)
+        self._reports.record(key, service["metadata"]["name"], service["kind"], plan.events, now)
+        status = plan.status if plan.status is not None else service.get("status") or {}
+        await self._reports.send(key, service, status, observed.pods, routers, now)
 
     @contextmanager
     def _timed(self, key: Key) -> Iterator[None]:
@@ -198,6 +209,7 @@ class Controller:
         self._attempts.pop(key, None)
         self._adapter_attempts.pop(key, None)
         self._decisions.forget(key)
+        self._reports.forget(key)
         metrics.SERVICES.set(len(self._services))
 
     async def _execute(self, key: Key, observed: Observed, plan: Plan) -> None:

@@ -228,6 +228,8 @@ def _flags(service: LLMService) -> list[str]:
         flags += ["--body_budget_bytes", str(budget)]
     if router.access_log:
         flags += ["--access_log", "-"]
+    if not router.ui.enabled:
+        flags.append("--no-ui")
     return flags
 
 

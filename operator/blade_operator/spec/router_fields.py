@@ -128,17 +128,16 @@ class Retry(Record):
         default=None,
         ge=1,
         le=64,
-        description="Engines that may work on one request (`--max_tries`); the router's default, 3, when unset.",
+        description="Engines that may work on one request (`--max_tries`; 3 when unset).",
     )
     first_byte_timeout: Duration | None = Field(
         default=None,
-        description="How long an engine may take until the first byte of its answer, which is all of one that does not "
-        "stream (`--first_byte_timeout`); the router's default, 10m, when unset. `0s`: no limit.",
+        description="Time until the first byte of an answer, which is all of one that does not stream "
+        "(`--first_byte_timeout`; 10m when unset). `0s`: no limit.",
     )
     stall_timeout: Duration | None = Field(
         default=None,
-        description="How long an engine may write nothing in an answer that has begun (`--stall_timeout`); the "
-        "router's default, 5m, when unset. `0s`: no limit.",
+        description="Longest silence in an answer that has begun (`--stall_timeout`; 5m when unset). `0s`: no limit.",
     )
 
 
@@ -192,6 +191,12 @@ class RoutedModel(Record):
         return self
 
 
+class Ui(Record):
+    """The web UI."""
+
+    enabled: bool = Field(default=True, description="Whether routers serve it at `/ui/`.")
+
+
 class Router(Record):
     """The proxy in front of the engines."""
 
@@ -205,13 +210,12 @@ class Router(Record):
         default=1,
         ge=1,
         le=64,
-        description="Processes in each router pod (`--workers`); they share limits and what they know of engines. One "
-        "is enough for most services.",
+        description="Processes in each router pod (`--workers`), which share limits and what they know of engines.",
     )
     policy: Policy = Field(
         default="auto",
-        description="How an engine is chosen. `auto` weighs what each would have to compute of the prompt with what it "
-        "has in hand, and suits most.",
+        description="How an engine is chosen. `auto` weighs what each would have to compute of the prompt with its "
+        "load.",
     )
     auth: Auth | None = Field(default=None, description="Who may ask; everybody who reaches the router when unset.")
     allow_client_priority: bool = Field(
@@ -235,7 +239,7 @@ class Router(Record):
     retry: Retry | None = Field(default=None, description="When a request goes to another engine.")
     slow_start: Duration | None = Field(
         default=None,
-        description="How long a new engine gets fewer requests than its share, growing (`--slow_start`).",
+        description="How long a new engine gets less than its share, growing (`--slow_start`).",
     )
     stream_comment_interval: Duration | None = Field(
         default=None,
@@ -249,11 +253,12 @@ class Router(Record):
     access_log: bool = Field(
         default=False, description="One line of JSON for each request in the routers' output; never any prompt."
     )
+    ui: Ui = Field(default_factory=Ui, description="The web UI.")
     image: Image = Field(default="", description="Router image; the operator release's own when empty.")
     resources: Resources | None = Field(
         default=None,
         description="CPU and memory of the router container. When unset: requests of 100m and, for each process, "
-        "256Mi; a memory limit of 512Mi for each process. What the limit leaves above 256Mi for each process, a router "
-        "may keep of request bodies (`--body_budget_bytes`).",
+        "256Mi; a memory limit of 512Mi for each. What it leaves above 256Mi for each is for request bodies "
+        "(`--body_budget_bytes`).",
     )
     pod_template: PodTemplate | None = Field(default=None, description="Laid over the router pods.")

@@ -87,7 +87,7 @@ def make_admin(
     quotas: Callable[[bytes], Awaitable[bytes]] | None = None,
     as_key: AsKey | None = None,
     sync: ReplicaSync | None = None,
-    service_report: Callable[[bytes], None] | None = None,
+    service_report: Callable[[bytes], Awaitable[None]] | None = None,
 ) -> FastAPI:
     """Create the ASGI application for every page of the router's own. The caller keeps ``models`` up to date."""
     # No redirects: they would go wherever the client's Host says.

@@ -1,6 +1,6 @@
 """``POST /internal/service``: the operator says how the service is, for the web UI."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -11,7 +11,7 @@ from blade_router.admin.access import require_token
 from blade_router.config.internal_token import token_file
 
 
-def add_service_route(app: FastAPI, take: Callable[[bytes], None]) -> None:
+def add_service_route(app: FastAPI, take: Callable[[bytes], Awaitable[None]]) -> None:
     """Add the route, for those with the internal token. ``take`` raises ValueError for what is no report."""
     secret = token_file()
 
@@ -22,7 +22,7 @@ def add_service_route(app: FastAPI, take: Callable[[bytes], None]) -> None:
         if len(body) > SERVICE_REPORT_BYTES:
             raise HTTPException(413, f"a report has at most {SERVICE_REPORT_BYTES} bytes")
         try:
-            take(body)
+            await take(body)
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
         return Response(status_code=204)

@@ -62,6 +62,11 @@ class SiblingWorkers:
     def index(self) -> int:
         return self._worker.index
 
+    @property
+    def place(self) -> str:
+        """The name of its socket."""
+        return self._worker.socket.name
+
     async def metrics(self) -> bytes:
         """The merged metrics of all workers."""
         return merge_metrics([self._render(), *await self._query_all(b"metrics\n")])

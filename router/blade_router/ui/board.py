@@ -28,7 +28,7 @@ class Board:
         self.new_rows: list[RequestRow] = []
         self.in_flight: Counter[str] = Counter()
         """Requests on endpoints, of all processes."""
-        self.tokens: Counter[str] = Counter()
+        self.tokens: dict[str, float] = {}
         """Completion tokens of keys, of all samples."""
         self._known: dict[str, Known] = {}
         self._open: dict[str, dict[str, float]] = {}
@@ -97,7 +97,7 @@ class Board:
         for second in sorted(seconds):
             sample = seconds[second]
             for key, (_, _, tokens) in sample.keys.items():
-                self.tokens[key] += tokens
+                self.tokens[key] = self.tokens.get(key, 0.0) + tokens
             found = self.samples.get(second)
             if found is not None:
                 self.samples[second] = merge(found, sample)

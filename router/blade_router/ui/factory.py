@@ -51,7 +51,7 @@ def make_web_ui(
     )
     siblings = SiblingParts(workers, own, report, time.time) if workers is not None else None
     stream = Stream(about, metrics.endpoints, admission, own, rates, report, siblings)
-    return WebUi(StaticFiles(options.ui_files or FOLDER), stream, report, sampler, rates, metrics.endpoints)
+    return WebUi(StaticFiles(options.ui_files or FOLDER), stream, report, sampler, rates, metrics.endpoints, siblings)
 
 
 def _version() -> str:

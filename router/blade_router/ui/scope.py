@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 import msgspec
 
@@ -101,7 +102,7 @@ class Scope:
         board = tick.board
         if not self.sees_all and self.key is not None:
             return key_points(samples, self.key.name, self._rows(board.rows.values()))
-        top = frozenset(key for key, _ in board.tokens.most_common(MOST_KEYS))
+        top = frozenset(nlargest(MOST_KEYS, board.tokens, key=lambda key: board.tokens[key]))
         last = samples[-1].time if samples else 0
         return [whole_point(each, top, tick.acceptance if each.time == last else None) for each in samples]
 

@@ -161,7 +161,7 @@ class Stream:
         own = self._own.since(board.known(OWN), now, at)
         parts: list[tuple[str, Part]] = [(OWN, own)]
         if self._siblings is not None:
-            parts += await self._siblings.query(board, self._report)
+            parts += await self._siblings.query(board)
         board.update(parts)
         report = self._report
         return Tick(

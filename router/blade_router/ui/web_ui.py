@@ -12,6 +12,7 @@ from blade_router.http.head import RawRequest
 from blade_router.ui.engine_rates import EngineRates
 from blade_router.ui.sampler import Sampler
 from blade_router.ui.service_report import ServiceReport
+from blade_router.ui.siblings import SiblingParts
 from blade_router.ui.static_files import GUARDS, StaticFiles
 from blade_router.ui.stream import Stream
 
@@ -34,9 +35,11 @@ class WebUi:
         sampler: Sampler,
         rates: EngineRates,
         endpoints: EndpointSet,
+        siblings: SiblingParts | None = None,
     ) -> None:
         self.stream = stream
         self.report = report
+        self._siblings = siblings
         self._files = files
         self._sampler = sampler
         self._rates = rates
@@ -53,6 +56,16 @@ class WebUi:
         if request.method not in _METHODS:
             return self._refuse_method
         return self._serve_stream if path == _STREAM else self._serve_file
+
+    async def take_report(self, body: bytes) -> None:
+        """Take over the operator's report of the service, for all processes.
+
+        Raises:
+            ValueError: it is none.
+        """
+        self.report.take(body)
+        if self._siblings is not None:
+            await self._siblings.announce()
 
     async def follow(self) -> None:
         """Take samples and keep viewers informed, until cancelled."""

@@ -82,6 +82,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "router.prefixIndexBytes": ({}, "64Mi"),
     "router.cors": ({}, {"allowOrigins": ["*"]}),
     "router.accessLog": ({}, True),
+    "router.ui": ({}, {"enabled": False}),
     "router.image": ({}, "router:7"),
     "router.resources": ({}, RESOURCES),
     "router.podTemplate": ({}, LABELLED),
