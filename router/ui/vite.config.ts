@@ -20,5 +20,13 @@ export default defineConfig({
       },
     },
   },
+  // `npx vite preview` shows the build under the policy that the router sends
+  preview: {
+    headers: {
+      "content-security-policy":
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; " +
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    },
+  },
   server: { proxy: { "/v1": router, "/ui/stream": router } },
 });

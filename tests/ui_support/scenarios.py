@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ui_support import services
-from ui_support.traffic import HISTORY, Load, Traffic
+from ui_support.traffic import Load, Traffic
 
 Object = dict[str, Any]
 
@@ -33,8 +33,7 @@ class Scenario:
             "replicas": 1 if service is None else 2,
             "keyed": keyed, "scope": "own" if own else "all", "key": key, "models": _models(service),
         }  # fmt: skip
-        for second in range(-HISTORY, 1):
-            self.traffic.tick(now + second)
+        self.traffic.begin(now)
 
     def snapshot(self) -> Object:
         """The whole State."""
@@ -108,10 +107,9 @@ def big(now: float) -> Scenario:
 
 
 def bare(now: float) -> Scenario:
-    """A router that runs alone: no operator, no keys, two engines with little load."""
-    load = Load(
-        ("http://127.0.0.1:8081", "http://127.0.0.1:8082"), streams=2, duration=4.0, keys=("",), models=("qwen3-8b",)
-    )
+    """A router that runs alone: no operator, no keys, two engines on CPUs with little load."""
+    engines = ("http://127.0.0.1:8081", "http://127.0.0.1:8082")
+    load = Load(engines, streams=2, duration=4.0, keys=("",), models=("qwen3-8b",), plain=True)
     return Scenario(now, load, None)
 
 

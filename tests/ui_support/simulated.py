@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,20 @@ def application(scenario: str, static: Path = STATIC, *, key: str = "", interval
         key: the only API key; empty for none.
         interval: seconds between two updates, each of which is one simulated second.
     """
-    make = SCENARIOS[scenario]
+    held = SCENARIOS[scenario](time.time())
+    viewers: set[asyncio.Queue[bytes]] = set()
+
+    async def follow(_: web.Application) -> AsyncIterator[None]:
+        async def tick() -> None:
+            while True:
+                await asyncio.sleep(interval)
+                event = _event("update", held.update())
+                for viewer in viewers:
+                    viewer.put_nowait(event)
+
+        ticking = asyncio.create_task(tick())
+        yield
+        ticking.cancel()
 
     def allowed(request: web.Request) -> bool:
         return not key or request.headers.get("authorization", "") == f"Bearer {key}"
@@ -46,21 +60,23 @@ def application(scenario: str, static: Path = STATIC, *, key: str = "", interval
     async def stream(request: web.Request) -> web.StreamResponse:
         if not allowed(request):
             return _unauthorized()
-        held = make(time.time())
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-store"})
         await response.prepare(request)
+        events: asyncio.Queue[bytes] = asyncio.Queue()
+        events.put_nowait(_event("snapshot", held.snapshot()))
+        viewers.add(events)
         try:
-            await response.write(_event("snapshot", held.snapshot()))
             while True:
-                await asyncio.sleep(interval)
-                await response.write(_event("update", held.update()))
-        except (ConnectionError, asyncio.CancelledError):
+                await response.write(await events.get())
+        except ConnectionError:
             return response
+        finally:
+            viewers.discard(events)
 
     async def models(request: web.Request) -> web.StreamResponse:
         if not allowed(request):
             return _unauthorized()
-        known = make(time.time()).snapshot()["router"]["models"]
+        known = held.snapshot()["router"]["models"]
         data = [{"id": model["id"], "object": "model", "created": 0, "owned_by": "bladellm"} for model in known]
         return web.json_response({"object": "list", "data": data})
 
@@ -68,6 +84,7 @@ def application(scenario: str, static: Path = STATIC, *, key: str = "", interval
         raise web.HTTPFound("/ui/")
 
     routes = web.Application()
+    routes.cleanup_ctx.append(follow)
     routes.router.add_get("/", root)
     routes.router.add_get("/ui/stream", stream)
     routes.router.add_get("/ui/{path:.*}", file)
@@ -106,7 +123,7 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between two updates")
     options = parser.parse_args()
     routes = application(options.scenario, options.static, key=options.key, interval=options.interval)
-    web.run_app(routes, host="127.0.0.1", port=options.port)
+    web.run_app(routes, host="127.0.0.1", port=options.port, shutdown_timeout=1)
 
 
 if __name__ == "__main__":

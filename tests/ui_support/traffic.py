@@ -11,6 +11,7 @@ Object = dict[str, Any]
 
 KEPT = 200
 """Requests that a router remembers for the page."""
+MANY = 500
 HISTORY = 300
 """Points that it remembers, one a second."""
 _KV_TOKENS = 393216
@@ -30,6 +31,8 @@ class Load:
         failing: index of the engine that is not reachable.
         revisions: revision of each engine.
         weights: share of each engine, of 100.
+        models: models that are asked for, as often as they are named.
+        plain: engines on CPUs that say little: no revision, GPU, adapter or speculative decoding.
     """
 
     engines: tuple[str, ...]
@@ -40,6 +43,7 @@ class Load:
     failing: int | None = None
     revisions: tuple[str | None, ...] = ()
     weights: tuple[int, ...] = ()
+    plain: bool = False
     models: tuple[str, ...] = ("qwen3-8b", "qwen3-8b", "qwen3-8b", "sql", "support")
 
 
@@ -54,6 +58,16 @@ class Traffic:
     rows: dict[str, Object] = field(default_factory=dict)
     running: dict[str, tuple[float, Object]] = field(default_factory=dict)
     """Requests in flight by id: when they end, and the row."""
+
+    def begin(self, now: float) -> None:
+        """Five minutes until ``now``; of many streams only the last of them, whose points are repeated before."""
+        seconds = HISTORY if self.load.streams < MANY else HISTORY // 5
+        for second in range(1 - seconds, 1):
+            self.tick(now + second)
+        settled = list(self.points)[seconds // 3 :]
+        while len(self.points) < HISTORY:
+            copied = settled[-1 - len(self.points) % len(settled)]
+            self.points.appendleft({**copied, "time": self.points[0]["time"] - 1})
 
     def tick(self, now: float) -> set[str]:
         """One second until ``now``. Returns the ids of rows that are new or have changed."""
@@ -158,7 +172,8 @@ class Traffic:
             "errors": float(draw.random() < 0.12 + 0.4 * (self.load.failing is not None)),
             "ttft": [round(value * slow * draw.uniform(0.92, 1.08), 4) for value in (0.18, 0.42, 0.97)],
             "tpot": [round(value * slow * draw.uniform(0.95, 1.05), 5) for value in (0.024, 0.031, 0.048)],
-            "prefixHit": round(min(1.0, draw.gauss(0.58, 0.03)), 4), "acceptance": round(draw.gauss(0.7, 0.02), 4),
+            "prefixHit": round(min(1.0, draw.gauss(0.58, 0.03)), 4),
+            "acceptance": None if self.load.plain else round(draw.gauss(0.7, 0.02), 4),
             "tokens": {key or "": round(streams * 36 * part / total * draw.uniform(0.9, 1.1), 1)
                        for key, part in zip(keys, share, strict=True)},
         }  # fmt: skip
@@ -167,7 +182,7 @@ class Traffic:
         failing = index == self.load.failing
         known = not failing
         used = min(0.98, 0.12 + running * 0.022)
-        return {
+        endpoint = {
             "name": name, "address": f"10.0.{index // 200}.{7 + index % 200}:8081",
             "state": "ejected" if failing else "ready",
             "why": "connection refused, 5 failures in a row; next probe in 8 s" if failing else None,
@@ -182,6 +197,10 @@ class Traffic:
             "tokensPerSecond": round(running * 36.4, 1) if known else None,
             "gpus": [_gpu(used)] if known else [],
         }  # fmt: skip
+        if self.load.plain:
+            address = name.removeprefix("http://")
+            endpoint |= {"address": address, "revision": None, "adapters": [], "acceptance": None, "gpus": []}
+        return endpoint
 
 
 def _gpu(used: float) -> Object:

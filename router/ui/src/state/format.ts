@@ -2,14 +2,18 @@
 
 export const DASH = "–";
 
-/** Seconds in the unit that fits: 840 µs, 38 ms, 1.24 s, 3 min 20 s, 2 h 5 min, 4 d. */
-export function duration(seconds: number | null | undefined): string {
+/** Seconds in the unit that fits, always with three digits: 840 µs, 38.0 ms, 1.24 s; then 3 min 20 s, 2 h 5 min, 4 d. */
+export const duration = (seconds: number | null | undefined): string => timeSpan(seconds, threeDigits);
+/** The same without zeros at the end: 40 ms, 1 s. */
+export const plainDuration = (seconds: number | null | undefined): string => timeSpan(seconds, digits);
+
+function timeSpan(seconds: number | null | undefined, written: (value: number) => string): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return DASH;
-  if (seconds < 0) return `-${duration(-seconds)}`;
+  if (seconds < 0) return `-${timeSpan(-seconds, written)}`;
   if (seconds === 0) return "0 ms";
-  if (seconds < 0.001) return `${digits(seconds * 1e6)} µs`;
-  if (seconds < 0.9995) return `${digits(seconds * 1000)} ms`;
-  if (seconds < 99.95) return `${digits(seconds)} s`;
+  if (seconds < 0.001) return `${written(seconds * 1e6)} µs`;
+  if (seconds < 0.9995) return `${written(seconds * 1000)} ms`;
+  if (seconds < 99.95) return `${written(seconds)} s`;
   const whole = Math.round(seconds);
   if (whole < 3600) return units(whole, 60, "min", 1, "s");
   if (whole < 86400) return units(whole, 3600, "h", 60, "min");
@@ -69,16 +73,18 @@ export function bytes(value: number | null | undefined): string {
   return `${digits(value)} ${names[index]}`;
 }
 
-const clockFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const clockFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const dayFormat = new Intl.DateTimeFormat(undefined, {
   month: "short",
   day: "numeric",
   hour: "2-digit",
   minute: "2-digit",
   second: "2-digit",
-  hour12: false,
+  hourCycle: "h23",
 });
 
+/** Hours and minutes, of unix seconds. */
+export const minute = (time: number): string => clockFormat.format(time * 1000).slice(0, 5);
 /** Time of day, of unix seconds. */
 export const clock = (time: number): string => clockFormat.format(time * 1000);
 /** Day and time of day, of unix seconds. */
@@ -90,9 +96,13 @@ export function parseTime(text: string | null | undefined): number | null {
   return Number.isNaN(value) ? null : value / 1000;
 }
 
-function digits(value: number): string {
+function threeDigits(value: number): string {
   const size = Math.abs(value);
-  const text = value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
+  return value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
+}
+
+function digits(value: number): string {
+  const text = threeDigits(value);
   return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 

@@ -5,6 +5,7 @@ import { Panel } from "../components/panel";
 import { liveState } from "../state/stream";
 import type { Request, State } from "../state/types";
 import { Details } from "./details";
+import { commonPrefix } from "./names";
 import { type Filter, filterRequests, NO_FILTER } from "./filter";
 import { Filters } from "./filters";
 import { Plots } from "./plots";
@@ -36,7 +37,7 @@ export function Traffic() {
       <Panel title="Requests" note={`${shown.length} of the last ${state.requests.length}`} actions={<Legend />}>
         <Filters requests={state.requests} filter={filter} onChange={setFilter} />
         {shown.length ? (
-          <Requests requests={shown} now={state.time} onOpen={(id) => setOpened(state.requests.find((request) => request.id === id) ?? null)} />
+          <Requests requests={shown} now={state.time} prefix={commonPrefix(state.endpoints.map((endpoint) => endpoint.name))} onOpen={(id) => setOpened(state.requests.find((request) => request.id === id) ?? null)} />
         ) : (
           <p class="panel-empty">{state.requests.length ? "None of the last requests is like that." : "No request yet."}</p>
         )}

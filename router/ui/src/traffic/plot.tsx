@@ -1,7 +1,7 @@
 import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { clock, DASH } from "../state/format";
+import { clock, DASH, minute } from "../state/format";
 import { color, shownTheme } from "../state/theme";
 import { type Column, summarize, tableRows } from "./series";
 
@@ -150,7 +150,7 @@ function options(
   const made: uPlot.Options = {
     width,
     height: HEIGHT,
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, sync: { key: "traffic" }, points: { size: 6 } },
     scales: {
@@ -158,7 +158,7 @@ function options(
       y: { range: (_, __, highest) => [0, most ?? Math.max(least, (highest ?? 0) * 1.08)] },
     },
     axes: [
-      { ...line, size: 24, space: 70, values: (_, times) => times.map((time) => clock(time)) },
+      { ...line, size: 24, space: 54, incrs: [60, 120, 300], values: (_, times) => times.map((time) => minute(time)) },
       { ...line, size: 58, space: 32, gap: 6, values: (_, values) => values.map((value) => axis(value)) },
     ],
     series: [{}, ...lines.map((each) => series(each, isStacked))],

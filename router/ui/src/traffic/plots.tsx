@@ -1,5 +1,5 @@
 import { useMemo } from "preact/hooks";
-import { duration, number, percent, short } from "../state/format";
+import { duration, number, percent, plainDuration, short } from "../state/format";
 import type { Point } from "../state/types";
 import { type Line, Plot } from "./plot";
 import { columns, keysOf, OTHER, type Pick, stacked } from "./series";
@@ -23,15 +23,14 @@ const SHARES: Line[] = [
 ];
 const KEY_COLORS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8", "--c9", "--c10"];
 
-/** The first renders only: `points` is another list once a second. */
 export function Plots({ points }: { points: Point[] }) {
   return (
     <div class="plots">
       <Simple points={points} title="Requests" lines={RATE} picks={RATE_PICKS} format={number} axis={short} least={1} />
       <Simple points={points} title="In flight and queue" lines={LOAD} picks={LOAD_PICKS} format={number} axis={short} least={4} />
       <Tokens points={points} />
-      <Simple points={points} title="Time to the first token" lines={QUANTILES} picks={TTFT_PICKS} format={duration} axis={duration} least={0.01} />
-      <Simple points={points} title="Time per output token" lines={QUANTILES} picks={TPOT_PICKS} format={duration} axis={duration} least={0.001} />
+      <Simple points={points} title="Time to the first token" lines={QUANTILES} picks={TTFT_PICKS} format={duration} axis={plainDuration} least={0.01} />
+      <Simple points={points} title="Time per output token" lines={QUANTILES} picks={TPOT_PICKS} format={duration} axis={plainDuration} least={0.001} />
       <Simple points={points} title="Cache hits and speculation" lines={SHARES} picks={SHARE_PICKS} format={percent} axis={percent} most={1} />
     </div>
   );

@@ -1,5 +1,5 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { clock, count, DASH, duration } from "../state/format";
+import { clock, count, DASH, duration, plainDuration } from "../state/format";
 import type { Request } from "../state/types";
 import { WaterfallBar } from "./bar";
 import { isError } from "./filter";
@@ -18,11 +18,13 @@ interface Props {
   /** Newest first. */
   requests: Request[];
   now: number;
+  /** What all engines' names begin with, which is left out. */
+  prefix: string;
   onOpen: (id: string) => void;
 }
 
 /** The last requests: only rows in sight exist, each keeps its place under the reader while new ones come. */
-export function Requests({ requests, now, onOpen }: Props) {
+export function Requests({ requests, now, prefix, onOpen }: Props) {
   const height = useNarrow() ? ROW_NARROW : ROW;
   const scroller = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
@@ -76,8 +78,8 @@ export function Requests({ requests, now, onOpen }: Props) {
           </span>
           <span role="columnheader" class="r-bar scale">
             <span>0</span>
-            <span>{duration(scale / 2)}</span>
-            <span>{duration(scale)}</span>
+            <span>{plainDuration(scale / 2)}</span>
+            <span>{plainDuration(scale)}</span>
           </span>
         </div>
       </div>
@@ -112,7 +114,7 @@ export function Requests({ requests, now, onOpen }: Props) {
                   {clock(request.started)}
                 </button>
               </span>
-              <Cells request={request} now={now} scale={scale} />
+              <Cells request={request} now={now} scale={scale} prefix={prefix} />
             </div>
           ))}
         </div>
@@ -121,7 +123,7 @@ export function Requests({ requests, now, onOpen }: Props) {
   );
 }
 
-function Cells({ request, now, scale }: { request: Request; now: number; scale: number }) {
+function Cells({ request, now, scale, prefix }: { request: Request; now: number; scale: number; prefix: string }) {
   return (
     <>
       <span role="cell" class="r-status">
@@ -134,7 +136,7 @@ function Cells({ request, now, scale }: { request: Request; now: number; scale: 
         {request.model}
       </span>
       <span role="cell" class="r-engine" title={[request.endpoint, request.reason].filter(Boolean).join("\n")}>
-        <span class="mono">{request.endpoint ?? DASH}</span>
+        <span class="mono">{request.endpoint?.slice(request.endpoint.startsWith(prefix) ? prefix.length : 0) ?? DASH}</span>
         {request.reason && <span class="r-why">{shortReason(request.reason)}</span>}
       </span>
       <span role="cell" class="r-num r-tokens" title="prompt → completion">

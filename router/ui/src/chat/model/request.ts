@@ -1,0 +1,105 @@
+/** From a conversation to the body of `POST /v1/chat/completions`. */
+
+import { FieldError, type Format, json, samplingFields } from "./fields";
+import { pathTo } from "./tree";
+import type { Fields, Pane, Sent, Settings, Turn } from "./types";
+
+/** Alternatives for each token in the token view. */
+export const TOP_LOGPROBS = 5;
+
+/** All fields but the messages. Throws FieldError when something typed cannot be sent. */
+export function requestFields(model: string, settings: Settings): Fields {
+  const tools = parseTools(settings.tools);
+  return {
+    ...(model && { model }),
+    ...samplingFields(settings.values),
+    ...formatFields(settings.values),
+    ...(tools.length > 0 && { tools, ...toolFields(settings.values) }),
+    ...(settings.tokens && { logprobs: true, top_logprobs: TOP_LOGPROBS }),
+    stream: true,
+    stream_options: { include_usage: true, continuous_usage_stats: true },
+  };
+}
+
+/** The whole body: messages first, as one reads it. */
+export function body(sent: Sent, turns: Turn[]): Fields {
+  const { model, ...rest } = sent.fields;
+  return { ...(model !== undefined && { model }), messages: messages(sent.system, turns), ...rest };
+}
+
+/** What an assistant's turn was asked with, exactly; null for one that was imported without it. */
+export function bodyOf(pane: Pane, turn: Turn): Fields | null {
+  return turn.sent ? body(turn.sent, pathTo(pane, turn.parent)) : null;
+}
+
+export function messages(system: string, turns: Turn[]): Fields[] {
+  const list: Fields[] = system.trim() ? [{ role: "system", content: system }] : [];
+  for (const turn of turns) {
+    if (turn.role === "tool") list.push({ role: "tool", tool_call_id: turn.toolCallId, content: turn.content });
+    else if (turn.role === "user") list.push({ role: "user", content: turn.content });
+    else if (turn.toolCalls?.length) {
+      const calls = turn.toolCalls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } }));
+      list.push({ role: "assistant", content: turn.content || null, tool_calls: calls });
+    } else list.push({ role: "assistant", content: turn.content });
+  }
+  return list;
+}
+
+/** The tools typed: an array of OpenAI's tools, or of bare functions. Throws FieldError. */
+export function parseTools(typed: string): Fields[] {
+  if (!typed.trim()) return [];
+  const parsed = json("tools", "Tools", typed);
+  const list = Array.isArray(parsed) ? parsed : [parsed];
+  return list.map((item: unknown) => {
+    const tool = item as { type?: unknown; name?: unknown; function?: { name?: unknown } } | null;
+    if (typeof tool === "object" && tool !== null) {
+      if (typeof tool.name === "string") return { type: "function", function: tool };
+      if (tool.type !== undefined) {
+        if (tool.type === "function" && typeof tool.function?.name !== "string") {
+          throw new FieldError("tools", 'Tools: a function has a "name"');
+        }
+        return tool as Fields;
+      }
+    }
+    throw new FieldError("tools", 'Tools: an array of {"type": "function", "function": {"name": …, "parameters": …}}');
+  });
+}
+
+/** `tool_choice` of the settings: auto, none, required or the name of a function. */
+function toolFields(values: Record<string, string>): Fields {
+  const choice = values.tool_choice ?? "";
+  const fields: Fields = {};
+  if (choice) {
+    const mode = ["auto", "none", "required"].includes(choice);
+    fields.tool_choice = mode ? choice : { type: "function", function: { name: choice } };
+  }
+  if (values.parallel_tool_calls === "false") fields.parallel_tool_calls = false;
+  return fields;
+}
+
+export const formatOf = (values: Record<string, string>): Format => (values.format as Format | undefined) ?? "text";
+
+/** What holds the output to a form. Throws FieldError. */
+export function formatFields(values: Record<string, string>): Fields {
+  const format = formatOf(values);
+  const typed = values[`format.${format}`] ?? "";
+  if (format === "text") return {};
+  if (format === "json_object") return { response_format: { type: "json_object" } };
+  const name = `format.${format}`;
+  if (!typed.trim()) throw new FieldError(name, "Output format: nothing is typed for it");
+  switch (format) {
+    case "json_schema": {
+      const schema = json(name, "JSON Schema", typed);
+      if (typeof schema !== "object" || schema === null || Array.isArray(schema)) {
+        throw new FieldError(name, "JSON Schema: an object");
+      }
+      return { response_format: { type: "json_schema", json_schema: { name: "output", schema, strict: true } } };
+    }
+    case "regex":
+      return { guided_regex: typed };
+    case "choice":
+      return { guided_choice: typed.split("\n").filter((line) => line !== "") };
+    case "grammar":
+      return { guided_grammar: typed };
+  }
+}
