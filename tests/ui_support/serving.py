@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 from benchmarks.fleet import free_port
+
 from ui_support.simulated import STATIC, application
 
 SECONDS = 60.0
