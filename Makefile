@@ -24,6 +24,8 @@ KUBE_ASSETS ?=
 
 E2E_PACKAGES := etcd-server runc containernetworking-plugins iptables conntrack socat iproute2 procps util-linux \
 	openssl busybox-static buildah debootstrap ca-certificates
+# A browser for the web UI, and letters for it
+PAGE_PACKAGES := chromium fonts-dejavu-core
 
 # One torch thread per process in tests: two cores serve several processes at once. Their bytecode is kept, also where
 # the environment says otherwise: hundreds of servers and routers start.
@@ -32,7 +34,7 @@ TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTH
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiled test-compiled clients run test test-clients test-models e2e e2e-deps monitoring-deps soak lint docs format generate demo-model lora-example families \
+.PHONY: help install compiled test-compiled clients run test test-clients test-page page-deps test-models e2e e2e-deps monitoring-deps soak lint docs format generate demo-model lora-example families \
 	ui ui-check bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -84,21 +86,29 @@ ui-check: ## the web UI's types, its tests, and that the committed build is that
 		{ echo "$(UI_BUILD) is not what $(UI) builds: run make ui and commit what it writes"; exit 1; }
 
 test: install ## all fast tests; the router interpreted
-	$(TEST_ENV) $(BIN)/pytest -q $(IN_PARALLEL) -m "not soak and not gpu and not clients"
+	$(TEST_ENV) $(BIN)/pytest -q $(IN_PARALLEL) -m "not soak and not gpu and not clients and not page"
 
 test-clients: install clients ## every client library against the product as `make run` starts it; docs/clients.md is its table
 	$(TEST_ENV) $(BIN)/pytest -q -m clients
 
+test-page: install ## the web UI in Chromium, on the product as `make run` starts it and on simulated services
+	@PYTHONPATH=tests $(BIN)/python -m ui_support.accessibility
+	$(TEST_ENV) $(BIN)/pytest -q -m page
+
+page-deps: ## Debian packages that `make test-page` needs; nothing is done where they are installed
+	@dpkg --status $(PAGE_PACKAGES) > /dev/null 2>&1 || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PACKAGES); }
+
 test-compiled: compiled ## the router's fast tests on its compiled modules
 	$(TEST_ENV) BLADE_ROUTER_COMPILED=1 $(BIN)/pytest -q $(IN_PARALLEL) \
-		-m "not soak and not gpu and not clients and not interpreted" tests/router tests/security tests/system
+		-m "not soak and not gpu and not clients and not page and not interpreted" tests/router tests/security tests/system
 
 e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)
 	KUBE_ASSETS=$(KUBE_ASSETS) TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e $(E2E_ARGS)
 
 e2e-deps: ## Debian packages that `make e2e` needs for its own node
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(E2E_PACKAGES)
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(E2E_PACKAGES) $(PAGE_PACKAGES)
 
 test-models: install ## each family of models against transformers; writes the table of docs/models.md
 	$(TEST_ENV) PYTHONPATH=tests $(BIN)/python -m engine_support.family_table

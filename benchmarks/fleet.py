@@ -63,13 +63,14 @@ class Program:
         """An engine's internal port, or a router's admin port."""
         return f"http://127.0.0.1:{self.port + 1000}"
 
-    def wait_healthy(self, seconds: float = 60.0) -> None:
+    def wait_healthy(self, seconds: float = 60.0, path: str = "/health") -> None:
+        """Until ``path`` is there."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"{self.name} exited with {self.process.returncode}:\n{self.log.read_text()}")
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.url}/health", timeout=2).status_code == 200:
+                if httpx.get(f"{self.url}{path}", timeout=2).status_code == 200:
                     return
             time.sleep(0.05)
         raise AssertionError(f"{self.name} is not healthy after {seconds} s:\n{self.log.read_text()}")

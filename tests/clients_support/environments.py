@@ -69,7 +69,7 @@ def install_python(group: str) -> None:
         subprocess.run([*pip, "--requirement", lock], check=True)
 
     folder = _python_folder(group)
-    _once(folder, fill)
+    fill_once(folder, fill)
     if BORROWS in (REQUIREMENTS / f"{group}.txt").read_text(
         encoding="utf-8"
     ):  # from this clone, not from an earlier one
@@ -92,7 +92,7 @@ def install_npm(group: str) -> None:
         verb = "ci" if (folder / "package-lock.json").exists() else "install"
         subprocess.run(["npm", verb, "--silent", "--no-audit", "--no-fund"], cwd=folder, check=True)
 
-    _once(cached, fill)
+    fill_once(cached, fill)
     link = source / "node_modules"
     link.unlink(missing_ok=True)
     link.symlink_to(cached / "node_modules")
@@ -100,11 +100,11 @@ def install_npm(group: str) -> None:
 
 def _python_folder(group: str) -> Path:
     lock = REQUIREMENTS / f"{group}.lock.txt"
-    return _cached(group, lock.read_bytes(), f"{sys.base_prefix} {sys.version}".encode())
+    return cached_folder(group, lock.read_bytes(), f"{sys.base_prefix} {sys.version}".encode())
 
 
 def _npm_folder(group: str) -> Path:
-    return _cached(group, *(path.read_bytes() for path in _npm_files(group)))
+    return cached_folder(group, *(path.read_bytes() for path in _npm_files(group)))
 
 
 def _npm_files(group: str) -> list[Path]:
@@ -112,7 +112,8 @@ def _npm_files(group: str) -> list[Path]:
     return [path for name in names if (path := CLIENTS / group / name).exists()]
 
 
-def _cached(group: str, *made_of: bytes) -> Path:
+def cached_folder(group: str, *made_of: bytes) -> Path:
+    """Where a group made of this is or will be installed."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "bladellm" / "clients" / f"{group}-{hashlib.sha256(b''.join(made_of)).hexdigest()[:12]}"
 
@@ -123,7 +124,7 @@ def _complete(folder: Path) -> Path:
     return folder
 
 
-def _once(folder: Path, fill: Callable[[Path], None]) -> None:
+def fill_once(folder: Path, fill: Callable[[Path], None]) -> None:
     """Fill it, unless it is; what an attempt that failed left in it is gone."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f".{folder.name}.lock").open("w") as lock:
