@@ -198,7 +198,7 @@ class Controller:
         try:
             await self._reports.send(key, service, status, observed.pods, routers, now)
         except Exception:  # whatever objects look like, nothing else depends on what a page shows
-            _log.exception("%s: its routers could not be told how it is", key)
+            _log.exception("%s: its routers got no report of it", key)
 
     @contextmanager
     def _timed(self, key: Key) -> Iterator[None]:

@@ -38,7 +38,7 @@ class _Service:
 
 
 class ServiceReports:
-    """What each router has been told."""
+    """The report that each router has."""
 
     def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send

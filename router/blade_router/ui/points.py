@@ -6,13 +6,13 @@ from blade_router.ui.sampler import KeyCounts, Sample
 from blade_router.ui.state import Percentiles, Point, RequestRow
 
 MOST_KEYS = 10
-"""Keys whose tokens are told apart; those of others are summed."""
+"""Keys whose tokens are counted by themselves; those of others are summed."""
 OTHER = "other"
 _NOTHING: KeyCounts = (0.0, 0.0, 0.0)
 
 
 def whole_point(sample: Sample, top: frozenset[str], acceptance: float | None) -> Point:
-    """The point of everybody; ``top``: the keys whose tokens are told apart."""
+    """The point of everybody; ``top``: the keys whose tokens are counted by themselves."""
     tokens: dict[str, float] = {}
     for key, (_, _, count) in sample.keys.items():
         if count:

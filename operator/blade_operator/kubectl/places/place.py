@@ -109,7 +109,7 @@ def open_place(options: argparse.Namespace) -> Place:
 
 
 def has_kubeconfig() -> bool:
-    """Whether kubectl would find a cluster without being told of one."""
+    """Whether kubectl would find a cluster by itself."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return True
     paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
