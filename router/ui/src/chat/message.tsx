@@ -40,7 +40,15 @@ function UserTurn({ turn, siblings, busy, onEdit, onBranch }: Props) {
   return (
     <article class="turn user" aria-label="You">
       {editing ? (
-        <Edit text={turn.content} busy={busy} onCancel={() => setEditing(false)} onSend={(text) => { setEditing(false); onEdit(turn, text); }} />
+        <Edit
+          text={turn.content}
+          busy={busy}
+          onCancel={() => setEditing(false)}
+          onSend={(text) => {
+            setEditing(false);
+            onEdit(turn, text);
+          }}
+        />
       ) : (
         <div class="bubble">{turn.content}</div>
       )}
@@ -53,7 +61,17 @@ function UserTurn({ turn, siblings, busy, onEdit, onBranch }: Props) {
   );
 }
 
-function Edit({ text, busy, onCancel, onSend }: { text: string; busy: boolean; onCancel: () => void; onSend: (text: string) => void }) {
+function Edit({
+  text,
+  busy,
+  onCancel,
+  onSend,
+}: {
+  text: string;
+  busy: boolean;
+  onCancel: () => void;
+  onSend: (text: string) => void;
+}) {
   const [value, setValue] = useState(text);
   const area = useRef<HTMLTextAreaElement>(null);
   useEffect(() => area.current?.focus(), []);
@@ -100,7 +118,17 @@ function ToolTurn({ turn }: { turn: Turn }) {
   );
 }
 
-function AssistantTurn({ turn, siblings, last, busy, growing, onRegenerate, onCode, onBranch, onReturn }: Props & { growing: boolean }) {
+function AssistantTurn({
+  turn,
+  siblings,
+  last,
+  busy,
+  growing,
+  onRegenerate,
+  onCode,
+  onBranch,
+  onReturn,
+}: Props & { growing: boolean }) {
   const [plain, setPlain] = useState(false);
   const asTokens = !!turn.tokens?.length && !plain;
   const waits = growing && !turn.content && !turn.reasoning && !turn.toolCalls?.length;
@@ -122,7 +150,10 @@ function AssistantTurn({ turn, siblings, last, busy, growing, onRegenerate, onCo
       )}
       {asTokens && turn.tokens ? <Tokens tokens={turn.tokens} /> : turn.content && <Markdown text={turn.content} />}
       {turn.toolCalls && (
-        <ToolCalls calls={turn.toolCalls} onReturn={last && !growing && !busy ? (results) => onReturn(turn, results) : undefined} />
+        <ToolCalls
+          calls={turn.toolCalls}
+          onReturn={last && !growing && !busy ? (results) => onReturn(turn, results) : undefined}
+        />
       )}
       {turn.failure && <FailureBox failure={turn.failure} />}
       <div class="turn-actions">
@@ -133,7 +164,12 @@ function AssistantTurn({ turn, siblings, last, busy, growing, onRegenerate, onCo
             <IconButton label="Regenerate" icon="retry" disabled={busy} onClick={() => onRegenerate(turn)} />
             {turn.sent && <IconButton label="Show the request as code" icon="code" onClick={() => onCode(turn)} />}
             {!!turn.tokens?.length && (
-              <IconButton label="Show token probabilities" icon="tokens" aria-pressed={asTokens} onClick={() => setPlain(asTokens)} />
+              <IconButton
+                label="Show token probabilities"
+                icon="tokens"
+                aria-pressed={asTokens}
+                onClick={() => setPlain(asTokens)}
+              />
             )}
           </>
         )}
@@ -189,7 +225,10 @@ export function describe(stats: Stats): [string, string][] {
   const parts: [string, string][] = [];
   if (stats.ttft !== null) {
     const ms = stats.ttft * 1000;
-    parts.push([`TTFT ${ms < 1000 ? `${ms.toFixed(0)} ms` : `${stats.ttft.toFixed(2)} s`}`, "Time to first token, as this browser saw it"]);
+    parts.push([
+      `TTFT ${ms < 1000 ? `${ms.toFixed(0)} ms` : `${stats.ttft.toFixed(2)} s`}`,
+      "Time to first token, as this browser saw it",
+    ]);
   }
   if (speed !== null) parts.push([`${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`, "Tokens a second after the first"]);
   if (stats.tokens !== null) parts.push([`${stats.tokens} tokens`, "Completion tokens"]);

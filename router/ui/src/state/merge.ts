@@ -7,7 +7,10 @@ export const MAX_REQUESTS = 200;
 export function merge(state: State, update: Partial<State>): State {
   const merged: State = { ...state, ...update };
   if (update.traffic) {
-    merged.traffic = { interval: update.traffic.interval, points: mergePoints(state.traffic.points, update.traffic.points) };
+    merged.traffic = {
+      interval: update.traffic.interval,
+      points: mergePoints(state.traffic.points, update.traffic.points),
+    };
   }
   if (update.requests) merged.requests = mergeRequests(state.requests, update.requests);
   return merged;
