@@ -4,10 +4,11 @@ import { Button, IconButton } from "../components/button";
 import { CopyButton } from "../components/copy";
 import { Icon } from "../components/icons";
 import { useStore } from "../state/store";
+import { FailureBox } from "./failure";
 import { Markdown } from "./markdown";
 import { liveTurn } from "./model/generation";
-import { tokensPerSecond } from "./model/response";
-import type { Failure, Stats, Turn } from "./model/types";
+import type { Turn } from "./model/types";
+import { StatsLine } from "./stats";
 import { Tokens } from "./tokens";
 import { ToolCalls } from "./tool_calls";
 
@@ -194,74 +195,5 @@ function Branches({ turn, siblings, onBranch }: { turn: Turn; siblings: string[]
       </span>
       <IconButton label="Next branch" icon="right" disabled={at >= siblings.length - 1} onClick={() => to(1)} />
     </span>
-  );
-}
-
-const ENDS: Record<string, string> = {
-  length: "cut at the token limit",
-  stopped: "stopped",
-  content_filter: "withheld",
-  abort: "aborted",
-};
-
-function StatsLine({ turn }: { turn: Turn }) {
-  const parts = turn.stats ? describe(turn.stats) : [];
-  const end = turn.finish && ENDS[turn.finish];
-  if (!parts.length && !end) return null;
-  return (
-    <span class="stats">
-      {parts.map(([text, title]) => (
-        <span key={title} title={title}>
-          {text}
-        </span>
-      ))}
-      {end && <span class={turn.finish === "length" ? "badge warn" : "badge"}>{end}</span>}
-    </span>
-  );
-}
-
-export function describe(stats: Stats): [string, string][] {
-  const speed = tokensPerSecond(stats);
-  const parts: [string, string][] = [];
-  if (stats.ttft !== null) {
-    const ms = stats.ttft * 1000;
-    parts.push([
-      `TTFT ${ms < 1000 ? `${ms.toFixed(0)} ms` : `${stats.ttft.toFixed(2)} s`}`,
-      "Time to first token, as this browser saw it",
-    ]);
-  }
-  if (speed !== null) parts.push([`${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`, "Tokens a second after the first"]);
-  if (stats.tokens !== null) parts.push([`${stats.tokens} tokens`, "Completion tokens"]);
-  if (stats.promptTokens !== null) {
-    const cached = stats.cachedTokens ? `, ${stats.cachedTokens} cached` : "";
-    parts.push([`prompt ${stats.promptTokens}${cached}`, "Prompt tokens, and those found in the prefix cache"]);
-  }
-  return parts;
-}
-
-function FailureBox({ failure }: { failure: Failure }) {
-  return (
-    <div class="failure">
-      <strong>{failure.title}</strong>
-      <p>{failure.message}</p>
-      <dl>
-        {failure.status !== null && <Row name="Status" value={String(failure.status)} />}
-        {failure.code && <Row name="Code" value={failure.code} />}
-        {failure.param && <Row name="Field" value={failure.param} />}
-        {failure.requestId && <Row name="Request id" value={failure.requestId} copy />}
-      </dl>
-    </div>
-  );
-}
-
-function Row({ name, value, copy }: { name: string; value: string; copy?: boolean }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd class="mono">
-        {value}
-        {copy && <CopyButton text={value} label={`Copy the ${name.toLowerCase()}`} />}
-      </dd>
-    </div>
   );
 }

@@ -88,7 +88,10 @@ export function discard(id: string): void {
   if (currentId.get() === id) begin();
 }
 
-/** Put imported ones beside those that are there, if they differ; one that has gone on since gets another id. Returns how many. */
+/**
+ * Put imported ones beside those that are there, if they differ; one that has gone on since gets another id. Returns
+ * how many.
+ */
 export function add(imported: Conversation[]): number {
   const list = imported
     .filter((one) => find(one.id)?.updated !== one.updated)

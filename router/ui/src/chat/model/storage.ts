@@ -101,7 +101,9 @@ const isObject = (value: unknown): value is Record<string, unknown> =>
 const isText = (value: unknown): value is string => typeof value === "string";
 const isParent = (value: unknown) => value === null || isText(value);
 
-/** A conversation of somebody else's making: what the page relies on is looked at, and null returned where it is amiss. */
+/**
+ * A conversation of somebody else's making: what the page relies on is looked at, and null returned where it is amiss.
+ */
 export function readConversation(value: unknown): Conversation | null {
   if (!isObject(value) || !isText(value.id) || !Array.isArray(value.panes) || !value.panes.length) return null;
   const panes = value.panes.slice(0, 2);
