@@ -142,7 +142,11 @@ function Toolbar({ conversation, sidebar, settings, onSidebar, onSettings, onCod
     <div class="toolbar" role="group" aria-label="This conversation">
       <IconButton label="Conversations" icon="menu" aria-expanded={sidebar} onClick={onSidebar} />
       {panes.length === 1 && (
-        <ModelPicker model={panes[0]?.model ?? ""} label="Model" onChoose={(model) => changePane(id, 0, (one) => ({ ...one, model }), false)} />
+        <ModelPicker
+          model={panes[0]?.model ?? ""}
+          label="Model"
+          onChoose={(model) => changePane(id, 0, (one) => ({ ...one, model }), false)}
+        />
       )}
       <div class="toolbar-end">
         <Button
@@ -163,10 +167,22 @@ function Toolbar({ conversation, sidebar, settings, onSidebar, onSettings, onCod
         >
           <span class="wide-text">Tokens</span>
         </Button>
-        <Button kind="quiet" icon="code" disabled={!onCode} title="The last request as curl, Python and LLMService" onClick={() => onCode?.()}>
+        <Button
+          kind="quiet"
+          icon="code"
+          disabled={!onCode}
+          title="The last request as curl, Python and LLMService"
+          onClick={() => onCode?.()}
+        >
           <span class="wide-text">Code</span>
         </Button>
-        <Button kind="quiet" icon="sliders" aria-expanded={settings} title="System prompt, sampling, output format, tools" onClick={onSettings}>
+        <Button
+          kind="quiet"
+          icon="sliders"
+          aria-expanded={settings}
+          title="System prompt, sampling, output format, tools"
+          onClick={onSettings}
+        >
           <span class="wide-text">Settings</span>
         </Button>
       </div>

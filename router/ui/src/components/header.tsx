@@ -36,7 +36,13 @@ export function Header() {
       </nav>
       <div class="top-end">
         <ConnectionState />
-        {(keyed || hasKey || refused) && <IconButton label={hasKey ? "Change the API key" : "Give an API key"} icon="key" onClick={() => keyWanted.set(true)} />}
+        {(keyed || hasKey || refused) && (
+          <IconButton
+            label={hasKey ? "Change the API key" : "Give an API key"}
+            icon="key"
+            onClick={() => keyWanted.set(true)}
+          />
+        )}
         <IconButton
           label={`Theme: ${chosen}. Switch to ${NEXT[chosen]}`}
           icon={ICONS[chosen]}

@@ -45,11 +45,17 @@ function flush(): void {
   for (const id of waiting) {
     const conversation = find(id);
     if (!conversation || isEmpty(conversation)) continue;
-    const left = save(localStorage, conversation, conversations.get().filter((one) => !isEmpty(one)));
+    const left = save(
+      localStorage,
+      conversation,
+      conversations.get().filter((one) => !isEmpty(one)),
+    );
     if (left === null) notice.set("This conversation is too large for the browser's storage: export it to keep it.");
     else if (left.length) {
       conversations.set(conversations.get().filter((one) => !left.includes(one.id)));
-      notice.set(`The browser's storage is full: ${left.length === 1 ? "the oldest conversation was" : `the ${left.length} oldest conversations were`} deleted.`);
+      notice.set(
+        `The browser's storage is full: ${left.length === 1 ? "the oldest conversation was" : `the ${left.length} oldest conversations were`} deleted.`,
+      );
     }
   }
   waiting.clear();
@@ -82,7 +88,10 @@ export function discard(id: string): void {
   if (currentId.get() === id) begin();
 }
 
-/** Put imported ones beside those that are there, if they differ; one that has gone on since gets another id. Returns how many. */
+/**
+ * Put imported ones beside those that are there, if they differ; one that has gone on since gets another id. Returns
+ * how many.
+ */
 export function add(imported: Conversation[]): number {
   const list = imported
     .filter((one) => find(one.id)?.updated !== one.updated)

@@ -1,4 +1,6 @@
-/** Writes what JSON can hold as YAML 1.2, for manifests: block style, strings quoted where another reading is possible. */
+/**
+ * Writes what JSON can hold as YAML 1.2, for manifests: block style, strings quoted where another reading is possible.
+ */
 
 export function toYaml(value: unknown, indent = ""): string {
   if (Array.isArray(value)) {
