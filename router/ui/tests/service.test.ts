@@ -135,6 +135,12 @@ describe("rollout", () => {
     ]);
   });
 
+  it("does not say that no engine is updated to a viewer who is not told", () => {
+    const all = service("Running", 25);
+    expect(rolloutView(all).updated).toBe(0);
+    expect(rolloutView({ ...all, object: { ...all.object, spec: {} } }).updated).toBeNull();
+  });
+
   it("copes with a service that has no status yet", () => {
     const view = rolloutView({ object: { spec: {} }, pods: [] } as unknown as Service);
     expect(view).toMatchObject({ state: "complete", desired: 0, canary: null, revisions: [] });

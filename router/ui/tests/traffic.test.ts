@@ -83,11 +83,12 @@ describe("waterfall", () => {
 });
 
 describe("filter", () => {
+  const first = { endpoint: "e-1", at: 0, outcome: "connect" };
   const list = [
-    request("a", { key: null }),
+    request("a", { key: null, attempts: [first] }),
     request("b", { status: 503, error: "engine_unavailable", endpoint: "e-2" }),
     request("c", { status: null, end: null, model: "sql" }),
-    request("d", { attempts: [{ endpoint: "e-2", at: 0.1, outcome: "connect failed" }] }),
+    request("d", { started: 101, attempts: [first, { endpoint: "e-2", at: 0.1, outcome: "200" }] }),
   ];
   const ids = (change: Partial<typeof NO_FILTER>) => filterRequests(list, { ...NO_FILTER, ...change }).map((each) => each.id);
 
@@ -100,6 +101,11 @@ describe("filter", () => {
     expect(ids({ outcome: "ok" })).toEqual(["d", "a"]);
     expect(ids({ outcome: "error" })).toEqual(["b"]);
     expect(ids({ outcome: "retried", key: "team-a" })).toEqual(["d"]);
+  });
+
+  it("has the order of their start where they come in another", () => {
+    const late = [request("x", { started: 105 }), request("y", { started: 104 })];
+    expect(filterRequests(late, NO_FILTER).map((each) => each.id)).toEqual(["x", "y"]);
   });
 
   it("offers what there is, and what is chosen already", () => {
@@ -124,7 +130,7 @@ describe("reason", () => {
       "odd: 1",
     ]);
     expect(shortReason("auto prefix=12/17 in_flight=3 ms=24.0")).toBe("auto · 12 of 17");
-    expect(shortReason("auto")).toBe("auto");
+    expect(shortReason("auto prefix=0/0 in_flight=0 ms=0.7")).toBe("auto");
     expect(shortReason(null)).toBe("");
   });
 });

@@ -124,6 +124,7 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
         <Meter
           label="Running requests"
           share={endpoint.running === null ? null : endpoint.maxRunning ? endpoint.running / endpoint.maxRunning : 0}
+          unknown={endpoint.inFlight ? `${count(endpoint.inFlight)} in flight` : DASH}
           text={load(endpoint)}
           after={<Waiting requests={endpoint.waiting} />}
           high={0.9}

@@ -5,7 +5,7 @@ import { age, DASH } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import { BADGE, tone } from "./conditions";
-import { statusOf, useService } from "./use_service";
+import { isPublic, statusOf, useService } from "./use_service";
 import { YamlDialog } from "./yaml_dialog";
 
 const PHASES: Record<string, string> = { Ready: "ok", ScaledToZero: "ok", Sleeping: "ok", Degraded: "warn", Failed: "bad", Invalid: "bad" };
@@ -27,9 +27,11 @@ export function ServiceHead() {
         {behind && <span class="badge warn">spec {metadata.generation} is not in effect yet</span>}
         <span class="service-title-end">
           <Reported />
-          <Button icon="code" onClick={() => setYaml(true)}>
-            YAML
-          </Button>
+          {!isPublic(service) && (
+            <Button icon="code" onClick={() => setYaml(true)}>
+              YAML
+            </Button>
+          )}
         </span>
       </div>
       {ready && (
@@ -37,18 +39,23 @@ export function ServiceHead() {
           <span class={`dot-text ${BADGE[tone(ready)]}`}>{ready.reason}</span> {ready.message}
         </p>
       )}
+      {isPublic(service) && <p class="muted">With this key: phase, engines and conditions. Spec, pods and events are for those who see everything.</p>}
       <dl class="facts-line">
-        <div>
-          <dt>Model</dt>
-          <dd class="mono">{spec.model?.uri ?? DASH}</dd>
-        </div>
-        <div>
-          <dt>URL</dt>
-          <dd class="mono with-copy">
-            {status.url || DASH}
-            {status.url && <CopyButton text={status.url} label="Copy the URL" />}
-          </dd>
-        </div>
+        {spec.model?.uri && (
+          <div>
+            <dt>Model</dt>
+            <dd class="mono">{spec.model.uri}</dd>
+          </div>
+        )}
+        {status.url && (
+          <div>
+            <dt>URL</dt>
+            <dd class="mono with-copy">
+              {status.url}
+              <CopyButton text={status.url} label="Copy the URL" />
+            </dd>
+          </div>
+        )}
         <div>
           <dt>Engines ready</dt>
           <dd>
@@ -61,11 +68,14 @@ export function ServiceHead() {
   );
 }
 
+/** The operator reports what changes at once, and all of it every five minutes: older than two of them is old. */
+const OLD = 660;
+
 /** How old the operator's report is. */
 function Reported() {
   const seconds = useStore(liveState, (state) => (state?.service ? Math.max(0, Math.floor((state.time - state.service.reported) / 5) * 5) : 0));
   return (
-    <span class={seconds > 60 ? "reported old" : "reported"} title="When the operator last reported the service to this router">
+    <span class={seconds > OLD ? "reported old" : "reported"} title="When the operator last reported the service to this router">
       operator: {seconds < 5 ? "now" : age(seconds)}
     </span>
   );

@@ -14,11 +14,13 @@ import { Pods } from "./pods";
 import { Rollout } from "./rollout_panel";
 import { Scaling } from "./scaling_panel";
 import { ServiceHead } from "./head";
+import { isPublic } from "./use_service";
 
 /** The service at work: what the operator and this router know of it. Each part renders when what it shows changes. */
 export function Service() {
   const known = useStore(liveState, (state) => state !== null);
   const managed = useStore(liveState, (state) => state?.service != null);
+  const restricted = useStore(liveState, (state) => (state?.service ? isPublic(state.service) : false));
   if (!known) return <NoData title="Service" />;
   if (!managed)
     return (
@@ -37,22 +39,24 @@ export function Service() {
         </div>
         <div class="stack">
           <Rollout />
-          <Scaling />
+          {!restricted && <Scaling />}
           <Memory />
           <Facts />
         </div>
       </div>
       <Engines />
-      <Pods />
-      <div class="service-columns">
-        <div class="stack">
-          <Checks />
+      {!restricted && <Pods />}
+      {!restricted && (
+        <div class="service-columns">
+          <div class="stack">
+            <Checks />
+          </div>
+          <div class="stack">
+            <Adapters />
+            <Events />
+          </div>
         </div>
-        <div class="stack">
-          <Adapters />
-          <Events />
-        </div>
-      </div>
+      )}
     </div>
   );
 }

@@ -33,7 +33,8 @@ export interface RolloutView {
   /** Whether something changes, is held or has failed: otherwise the revision alone is worth a line. */
   state: "complete" | "running" | "held" | "failed";
   message: string;
-  updated: number;
+  /** Engines of the current revision; null where it is not told. */
+  updated: number | null;
   desired: number;
   revisions: RevisionRow[];
   canary: CanaryView | null;
@@ -46,7 +47,7 @@ export function rolloutView(service: Service): RolloutView {
   return {
     state: stateOf(progressing),
     message: progressing?.message ?? "",
-    updated: status.updatedReplicas ?? 0,
+    updated: status.updatedReplicas ?? (Object.keys(service.object.spec).length ? 0 : null),
     desired: status.desiredReplicas ?? status.replicas ?? 0,
     revisions: revisions(service),
     canary: canaryView(service.object.spec, status, conditions),

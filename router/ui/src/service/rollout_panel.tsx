@@ -22,7 +22,7 @@ export function Rollout() {
     <Panel title={view.canary ? "Canary" : "Rollout"} actions={<span class={`badge ${badge}`}>{word}</span>}>
       {view.canary && <Canary canary={view.canary} />}
       {!view.canary && view.message && <p class="panel-text">{view.message}</p>}
-      {view.state !== "complete" && view.desired > 0 && <Progress updated={view.updated} desired={view.desired} />}
+      {view.state !== "complete" && view.updated !== null && view.desired > 0 && <Progress updated={view.updated} desired={view.desired} />}
       {view.revisions.length > 0 && (
         <table class="data">
           <thead>

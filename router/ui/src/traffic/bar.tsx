@@ -1,5 +1,6 @@
 import { duration } from "../state/format";
 import type { Request } from "../state/types";
+import { retries } from "./filter";
 import { bars, clamp, PHASES } from "./waterfall";
 
 interface Props {
@@ -22,7 +23,7 @@ export function WaterfallBar({ request, now, scale }: Props) {
           style={{ left: `${share(bar.from).toFixed(2)}%`, width: `${Math.max(0, share(bar.to) - share(bar.from)).toFixed(2)}%` }}
         />
       ))}
-      {request.attempts.map((attempt, index) => (
+      {retries(request).map((attempt, index) => (
         <span key={index} class="attempt" style={{ left: `${share(attempt.at).toFixed(2)}%` }} />
       ))}
       {(shown.at(-1)?.to ?? 0) > scale && <span class="beyond">›</span>}
@@ -32,6 +33,6 @@ export function WaterfallBar({ request, now, scale }: Props) {
 
 function words(request: Request, now: number): string {
   const parts = bars(request, now).map((bar) => `${PHASES[bar.phase]} ${duration(bar.to - bar.from)}${bar.open ? " so far" : ""}`);
-  for (const attempt of request.attempts) parts.push(`${attempt.outcome} at ${duration(attempt.at)}`);
+  for (const attempt of retries(request)) parts.push(`${attempt.outcome} at ${duration(attempt.at)}`);
   return parts.join(", ") || "just started";
 }
