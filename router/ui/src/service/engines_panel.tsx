@@ -61,7 +61,7 @@ export function Engines() {
                   <th scope="row">All engines</th>
                   <td colSpan={2} class="wide-only" />
                   <td class="num" data-label="Load">
-                    {load(all)}
+                    {all.running === null && all.inFlight ? `${count(all.inFlight)} in flight` : load(all)}
                     <Waiting requests={all.waiting} />
                   </td>
                   <td class="num" data-label="KV cache">

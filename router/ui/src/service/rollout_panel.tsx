@@ -1,5 +1,5 @@
 import { Panel } from "../components/panel";
-import { duration } from "../state/format";
+import { DASH, duration } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import { type CanaryView, type RevisionRow, type RolloutView, rolloutView } from "./rollout";
@@ -34,14 +34,14 @@ export function Rollout() {
               </th>
             </tr>
           </thead>
-          <tbody>{view.revisions.map((row) => <Row key={row.name} row={row} />)}</tbody>
+          <tbody>{view.revisions.map((row) => <Row key={row.name} row={row} pods={service.pods.length > 0} />)}</tbody>
         </table>
       )}
     </Panel>
   );
 }
 
-function Row({ row }: { row: RevisionRow }) {
+function Row({ row, pods }: { row: RevisionRow; pods: boolean }) {
   return (
     <tr>
       <td class="mono">{row.name}</td>
@@ -49,7 +49,7 @@ function Row({ row }: { row: RevisionRow }) {
         {row.roles.length ? row.roles.map((role) => <span key={role} class={`badge ${role === "failed" ? "bad" : ""}`}>{role}</span>) : <span class="muted">leaving</span>}
       </td>
       <td class="num">
-        {row.ready} of {row.engines}
+        {pods ? `${row.ready} of ${row.engines}` : DASH}
       </td>
     </tr>
   );
