@@ -4,7 +4,12 @@ import { bodyOf, formatFields, messages, parseTools, requestFields } from "../sr
 import type { Settings } from "../src/chat/model/types";
 import { pane, turn } from "./support";
 
-const settings = (values: Record<string, string> = {}, more: Partial<Settings> = {}): Settings => ({ values, tools: "", tokens: false, ...more });
+const settings = (values: Record<string, string> = {}, more: Partial<Settings> = {}): Settings => ({
+  values,
+  tools: "",
+  tokens: false,
+  ...more,
+});
 
 test("only what was changed is sent", () => {
   expect(requestFields("m", settings())).toEqual({
@@ -12,8 +17,16 @@ test("only what was changed is sent", () => {
     stream: true,
     stream_options: { include_usage: true, continuous_usage_stats: true },
   });
-  const fields = requestFields("m", settings({ temperature: "0", stop: "a\n\nb", skip_special_tokens: "false", stop_token_ids: "1, 2" }));
-  expect(fields).toMatchObject({ temperature: 0, stop: ["a", "b"], skip_special_tokens: false, stop_token_ids: [1, 2] });
+  const fields = requestFields(
+    "m",
+    settings({ temperature: "0", stop: "a\n\nb", skip_special_tokens: "false", stop_token_ids: "1, 2" }),
+  );
+  expect(fields).toMatchObject({
+    temperature: 0,
+    stop: ["a", "b"],
+    skip_special_tokens: false,
+    stop_token_ids: [1, 2],
+  });
   expect(fields).not.toHaveProperty("top_p");
 });
 
@@ -49,9 +62,17 @@ test("tools, as OpenAI's or as bare functions", () => {
   const tool = { type: "function", function: { name: "f", parameters: {} } };
   expect(parseTools(JSON.stringify([tool]))).toEqual([tool]);
   expect(parseTools(JSON.stringify({ name: "f", parameters: {} }))).toEqual([tool]);
-  for (const wrong of ["[1]", "[{}]", '[{"type": "function"}]', "x"]) expect(() => parseTools(wrong)).toThrow(FieldError);
-  const fields = requestFields("m", settings({ tool_choice: "f", parallel_tool_calls: "false" }, { tools: JSON.stringify([tool]) }));
-  expect(fields).toMatchObject({ tools: [tool], tool_choice: { type: "function", function: { name: "f" } }, parallel_tool_calls: false });
+  for (const wrong of ["[1]", "[{}]", '[{"type": "function"}]', "x"])
+    expect(() => parseTools(wrong)).toThrow(FieldError);
+  const fields = requestFields(
+    "m",
+    settings({ tool_choice: "f", parallel_tool_calls: "false" }, { tools: JSON.stringify([tool]) }),
+  );
+  expect(fields).toMatchObject({
+    tools: [tool],
+    tool_choice: { type: "function", function: { name: "f" } },
+    parallel_tool_calls: false,
+  });
   expect(requestFields("m", settings({ tool_choice: "required" }))).not.toHaveProperty("tool_choice");
 });
 
@@ -67,7 +88,11 @@ test("messages: system, calls and their results; a turn that failed with nothing
   expect(messages("Be brief.", turns)).toEqual([
     { role: "system", content: "Be brief." },
     { role: "user", content: "text of u" },
-    { role: "assistant", content: null, tool_calls: [{ id: "c1", type: "function", function: { name: "f", arguments: "{}" } }] },
+    {
+      role: "assistant",
+      content: null,
+      tool_calls: [{ id: "c1", type: "function", function: { name: "f", arguments: "{}" } }],
+    },
     { role: "tool", tool_call_id: "c1", content: "42" },
   ]);
 });
@@ -75,6 +100,10 @@ test("messages: system, calls and their results; a turn that failed with nothing
 test("what a turn was asked with is what stood before it then", () => {
   const sent = { system: "", fields: { model: "m", stream: true } };
   const of = pane(turn("u", null), turn("a", "u", "assistant", { sent }), turn("u2", "a"));
-  expect(bodyOf(of, of.turns.a!)).toEqual({ model: "m", messages: [{ role: "user", content: "text of u" }], stream: true });
+  expect(bodyOf(of, of.turns.a!)).toEqual({
+    model: "m",
+    messages: [{ role: "user", content: "text of u" }],
+    stream: true,
+  });
   expect(bodyOf(of, of.turns.u!)).toBeNull();
 });

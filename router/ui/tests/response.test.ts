@@ -30,14 +30,36 @@ test("tokens that came at once have no speed", () => {
 test("outputs are kept apart, and probabilities with them", () => {
   const state = new ResponseState(2, 0);
   state.add(piece({ content: "x" }, 1, 1), 1);
-  state.add({ choices: [{ index: 0, delta: { content: "y" }, logprobs: { content: [{ token: "y", logprob: -0.123456, top_logprobs: [{ token: "z", logprob: -2 }] }] } }] }, 2);
+  state.add(
+    {
+      choices: [
+        {
+          index: 0,
+          delta: { content: "y" },
+          logprobs: { content: [{ token: "y", logprob: -0.123456, top_logprobs: [{ token: "z", logprob: -2 }] }] },
+        },
+      ],
+    },
+    2,
+  );
   expect(state.outputs.map((output) => output.content)).toEqual(["y", "x"]);
   expect(state.outputs[0]?.tokens).toEqual([{ text: "y", logprob: -0.1235, top: [["z", -2]] }]);
 });
 
 test("errors in words, with code and request id", async () => {
-  const body = JSON.stringify({ error: { message: "Too many.", type: "rate_limit_error", code: "rate_limited", param: null } });
-  const failure = await failureOf(new Response(body, { status: 429, headers: { "retry-after": "3", "x-request-id": "req-1" } }));
-  expect(failure).toEqual({ title: "Too many requests", message: "Too many. Try again in 3 s.", code: "rate_limited", param: null, status: 429, requestId: "req-1" });
+  const body = JSON.stringify({
+    error: { message: "Too many.", type: "rate_limit_error", code: "rate_limited", param: null },
+  });
+  const failure = await failureOf(
+    new Response(body, { status: 429, headers: { "retry-after": "3", "x-request-id": "req-1" } }),
+  );
+  expect(failure).toEqual({
+    title: "Too many requests",
+    message: "Too many. Try again in 3 s.",
+    code: "rate_limited",
+    param: null,
+    status: 429,
+    requestId: "req-1",
+  });
   expect((await failureOf(new Response("<html>", { status: 599 }))).title).toContain("599");
 });

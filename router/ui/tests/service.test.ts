@@ -6,7 +6,12 @@ import { parseChange } from "../src/service/scaling";
 import { toYaml } from "../src/service/yaml";
 import type { Condition, Endpoint, Service } from "../src/state/types";
 
-const condition = (type: string, status: Condition["status"], reason: string): Condition => ({ type, status, reason, message: "" });
+const condition = (type: string, status: Condition["status"], reason: string): Condition => ({
+  type,
+  status,
+  reason,
+  message: "",
+});
 
 describe("conditions", () => {
   it.each([
@@ -52,7 +57,16 @@ describe("YAML", () => {
   it("writes blocks, and quotes only what would be read as something else", () => {
     const value = {
       kind: "LLMService",
-      spec: { replicas: 2, memory: "0.9", on: "yes", uri: "hf://Qwen/Qwen3-8B", note: "a: b", empty: {}, none: [], tail: "it # is" },
+      spec: {
+        replicas: 2,
+        memory: "0.9",
+        on: "yes",
+        uri: "hf://Qwen/Qwen3-8B",
+        note: "a: b",
+        empty: {},
+        none: [],
+        tail: "it # is",
+      },
       list: [{ name: "sql", pods: ["a", "b"] }, 3, "-x", ""],
       text: "two\nlines",
       wait: "500ms",
@@ -195,7 +209,11 @@ describe("engines", () => {
   });
 
   it("adds up what is known", () => {
-    const all = totals([endpoint("a", { running: 3, waiting: 1 }), endpoint("b", { state: "draining" }), endpoint("c", { running: 4 })]);
+    const all = totals([
+      endpoint("a", { running: 3, waiting: 1 }),
+      endpoint("b", { state: "draining" }),
+      endpoint("c", { running: 4 }),
+    ]);
     expect(all).toMatchObject({ ready: 2, inFlight: 3, running: 7, waiting: 1, kvTokens: null });
     expect(memory(endpoint("a"))).toBeNull();
     const gpu = { name: "", memoryUsed: 1, memoryTotal: 4 };

@@ -5,11 +5,16 @@ import { toYaml } from "../src/chat/model/yaml";
 
 const BODY = {
   model: "m",
-  messages: [{ role: "user", content: "It's \"a\" $HOME `b` \\ 😀\nnext" }],
+  messages: [{ role: "user", content: 'It\'s "a" $HOME `b` \\ 😀\nnext' }],
   temperature: 0,
   top_k: 3,
   ignore_eos: true,
-  tools: [{ type: "function", function: { name: "f", parameters: { type: "object", properties: {}, additionalProperties: false } } }],
+  tools: [
+    {
+      type: "function",
+      function: { name: "f", parameters: { type: "object", properties: {}, additionalProperties: false } },
+    },
+  ],
   logit_bias: null,
   stream: true,
 };
@@ -23,8 +28,10 @@ test("a shell gives curl what was sent", () => {
 });
 
 test("Python gives the client what was sent", () => {
-  const program = asPython("http://h/v1", BODY, true, "m")
-    .replace("from openai import OpenAI", "import json\nclass OpenAI:\n    def __init__(self, **k): self.chat = self.completions = self\n    def create(self, extra_body, **k): print(json.dumps({**k, **extra_body})); return []");
+  const program = asPython("http://h/v1", BODY, true, "m").replace(
+    "from openai import OpenAI",
+    "import json\nclass OpenAI:\n    def __init__(self, **k): self.chat = self.completions = self\n    def create(self, extra_body, **k): print(json.dumps({**k, **extra_body})); return []",
+  );
   const printed = execFileSync("python3", ["-c", program], { encoding: "utf8", env: { ...process.env, API_KEY: "k" } });
   expect(JSON.parse(printed)).toEqual(BODY);
   expect(program).toContain('api_key=os.environ["API_KEY"]');
@@ -32,13 +39,50 @@ test("Python gives the client what was sent", () => {
 });
 
 test("YAML quotes what would be read as something else", () => {
-  expect(toYaml({ a: "yes", b: "1.5", c: "hf://o/m", d: [], e: [{ f: null, g: "x y" }, "z"], h: { i: { j: true } }, k: "a: b", l: "" })).toBe(
-    ['a: "yes"', 'b: "1.5"', "c: hf://o/m", "d: []", "e:", "  - f: null", "    g: x y", "  - z", "h:", "  i:", "    j: true", 'k: "a: b"', 'l: ""'].join("\n"),
+  expect(
+    toYaml({
+      a: "yes",
+      b: "1.5",
+      c: "hf://o/m",
+      d: [],
+      e: [{ f: null, g: "x y" }, "z"],
+      h: { i: { j: true } },
+      k: "a: b",
+      l: "",
+      m: "64Mi",
+      n1: "1e3",
+    }),
+  ).toBe(
+    [
+      'a: "yes"',
+      'b: "1.5"',
+      "c: hf://o/m",
+      "d: []",
+      "e:",
+      "  - f: null",
+      "    g: x y",
+      "  - z",
+      "h:",
+      "  i:",
+      "    j: true",
+      'k: "a: b"',
+      'l: ""',
+      "m: 64Mi",
+      'n1: "1e3"',
+    ].join("\n"),
   );
 });
 
 test("the manifest is the service's own, where the operator said it", () => {
-  const object = { apiVersion: "v", kind: "LLMService", metadata: { name: "svc", namespace: "ns", generation: 3 }, spec: { replicas: 2 }, status: {} };
-  expect(asManifest("m", null, object)).toBe("apiVersion: v\nkind: LLMService\nmetadata:\n  name: svc\n  namespace: ns\nspec:\n  replicas: 2\n");
+  const object = {
+    apiVersion: "v",
+    kind: "LLMService",
+    metadata: { name: "svc", namespace: "ns", generation: 3 },
+    spec: { replicas: 2, image: "" },
+    status: {},
+  };
+  expect(asManifest("m", null, object)).toBe(
+    "apiVersion: v\nkind: LLMService\nmetadata:\n  name: svc\n  namespace: ns\nspec:\n  replicas: 2\n",
+  );
   expect(asManifest("polite", "Demo.1", null)).toContain("name: demo-1");
 });

@@ -1,5 +1,13 @@
 import { expect, test } from "vitest";
-import { exported, imported, load, MAX_CONVERSATIONS, readConversation, save, type Storage } from "../src/chat/model/storage";
+import {
+  exported,
+  imported,
+  load,
+  MAX_CONVERSATIONS,
+  readConversation,
+  save,
+  type Storage,
+} from "../src/chat/model/storage";
 import { newConversation } from "../src/chat/model/tree";
 import type { Conversation } from "../src/chat/model/types";
 import { pane, turn } from "./support";
@@ -14,7 +22,9 @@ class Memory implements Storage {
   getItem = (name: string) => this.entries.get(name) ?? null;
   removeItem = (name: string) => void this.entries.delete(name);
   setItem(name: string, value: string) {
-    const others = [...this.entries].filter(([other]) => other !== name).reduce((sum, [, text]) => sum + text.length, 0);
+    const others = [...this.entries]
+      .filter(([other]) => other !== name)
+      .reduce((sum, [, text]) => sum + text.length, 0);
     if (others + value.length > this.room) throw new Error("QuotaExceededError");
     this.entries.set(name, value);
   }
@@ -39,7 +49,11 @@ test("what is stored is loaded, the last updated first", () => {
 
 test("the oldest leave when the browser's room is used up", () => {
   const storage = new Memory(3500);
-  const all = [conversation("a", 1, "x".repeat(1000)), conversation("b", 2, "x".repeat(1000)), conversation("c", 3, "x".repeat(1000))];
+  const all = [
+    conversation("a", 1, "x".repeat(1000)),
+    conversation("b", 2, "x".repeat(1000)),
+    conversation("c", 3, "x".repeat(1000)),
+  ];
   expect(save(storage, all[0]!, all)).toEqual([]);
   expect(save(storage, all[1]!, all)).toEqual([]);
   expect(save(storage, all[2]!, all)).toEqual(["a"]);
@@ -74,7 +88,9 @@ test("a file that would break the page is refused", () => {
   expect(of((one) => (one.panes[0].turns.u.parent = "a"))).toBeNull(); // a circle
   expect(of((one) => (one.panes[0].turns.a.parent = "gone"))).toBeNull();
   expect(of((one) => (one.panes[0].turns.a.content = 1))).toBeNull();
-  expect(of((one) => (one.settings.values = { temperature: "1", evil: "2", n: 3 }))?.settings.values).toEqual({ temperature: "1" });
+  expect(of((one) => (one.settings.values = { temperature: "1", evil: "2", n: 3 }))?.settings.values).toEqual({
+    temperature: "1",
+  });
 });
 
 test("a response that the page's end cut is marked", () => {

@@ -1,7 +1,12 @@
 import { addTurn } from "../src/chat/model/tree";
 import type { Pane, Turn } from "../src/chat/model/types";
 
-export const turn = (id: string, parent: string | null, role: Turn["role"] = "user", more: Partial<Turn> = {}): Turn => ({
+export const turn = (
+  id: string,
+  parent: string | null,
+  role: Turn["role"] = "user",
+  more: Partial<Turn> = {},
+): Turn => ({
   id,
   parent,
   role,

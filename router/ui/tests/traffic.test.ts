@@ -63,7 +63,10 @@ describe("waterfall", () => {
   });
 
   it("has no tokens where a request failed before one, and is never negative by a clock that is off", () => {
-    expect(bars(request("a", { firstToken: null, status: 503 }), 200).map((bar) => bar.phase)).toEqual(["queued", "first"]);
+    expect(bars(request("a", { firstToken: null, status: 503 }), 200).map((bar) => bar.phase)).toEqual([
+      "queued",
+      "first",
+    ]);
     expect(bars(request("a", { status: null, end: null, chosen: null, firstToken: null }), 90)).toEqual([
       { phase: "queued", from: 0, to: 0, open: true },
     ]);
@@ -90,7 +93,8 @@ describe("filter", () => {
     request("c", { status: null, end: null, model: "sql" }),
     request("d", { started: 101, attempts: [first, { endpoint: "e-2", at: 0.1, outcome: "200" }] }),
   ];
-  const ids = (change: Partial<typeof NO_FILTER>) => filterRequests(list, { ...NO_FILTER, ...change }).map((each) => each.id);
+  const ids = (change: Partial<typeof NO_FILTER>) =>
+    filterRequests(list, { ...NO_FILTER, ...change }).map((each) => each.id);
 
   it("shows the newest first, and of them what passes", () => {
     expect(ids({})).toEqual(["d", "c", "b", "a"]);
@@ -119,7 +123,9 @@ describe("filter", () => {
 
 describe("reason", () => {
   it("says in words why an engine was chosen", () => {
-    const { policy, facts } = explainReason("canary rev=5b6c auto prefix=12/17 in_flight=3 ms=24.0 retry=connect odd=1");
+    const { policy, facts } = explainReason(
+      "canary rev=5b6c auto prefix=12/17 in_flight=3 ms=24.0 retry=connect odd=1",
+    );
     expect(policy).toBe("canary auto");
     expect(facts.map((fact) => `${fact.name}: ${fact.value}`)).toEqual([
       "Revision: 5b6c",
@@ -160,7 +166,13 @@ describe("series", () => {
   });
 
   it("has a row for each ten seconds in the table, newest first", () => {
-    const rows = tableRows([[10, 11, 20], [1, 3, null]], 10);
+    const rows = tableRows(
+      [
+        [10, 11, 20],
+        [1, 3, null],
+      ],
+      10,
+    );
     expect(rows).toEqual([
       { time: 20, values: [null] },
       { time: 10, values: [2] },

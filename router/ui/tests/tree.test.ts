@@ -1,5 +1,13 @@
 import { expect, test } from "vitest";
-import { addTurn, newConversation, replaceTurn, showBranch, shownTurns, siblings, titleOf } from "../src/chat/model/tree";
+import {
+  addTurn,
+  newConversation,
+  replaceTurn,
+  showBranch,
+  shownTurns,
+  siblings,
+  titleOf,
+} from "../src/chat/model/tree";
 import type { Pane } from "../src/chat/model/types";
 import { pane, turn } from "./support";
 
@@ -15,7 +23,13 @@ test("an edited turn is a branch beside the one it was", () => {
 });
 
 test("a branch is shown to its newest end", () => {
-  const of = pane(turn("u", null), turn("a", "u", "assistant"), turn("b", "u", "assistant"), turn("c", "b"), turn("d", "b"));
+  const of = pane(
+    turn("u", null),
+    turn("a", "u", "assistant"),
+    turn("b", "u", "assistant"),
+    turn("c", "b"),
+    turn("d", "b"),
+  );
   expect(shown(showBranch({ ...of, leaf: "a" }, "b"))).toEqual(["u", "b", "d"]);
 });
 

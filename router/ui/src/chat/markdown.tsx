@@ -25,9 +25,27 @@ const marked = new Marked({
 });
 
 const TAGS = [
-  "p", "br", "hr", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "a", "h3",
-  "table", "thead", "tbody", "tr", "th", "td",
-]; // prettier-ignore
+  "p",
+  "br",
+  "hr",
+  "strong",
+  "em",
+  "del",
+  "code",
+  "pre",
+  "blockquote",
+  "ul",
+  "ol",
+  "li",
+  "a",
+  "h3",
+  "table",
+  "thead",
+  "tbody",
+  "tr",
+  "th",
+  "td",
+];
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName !== "A") return;
@@ -37,7 +55,11 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
 
 export function toHtml(raw: string): string {
   const html = marked.parse(raw, { async: false });
-  return DOMPurify.sanitize(html, { ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ["href", "start", "align", "class"], ALLOW_DATA_ATTR: false });
+  return DOMPurify.sanitize(html, {
+    ALLOWED_TAGS: TAGS,
+    ALLOWED_ATTR: ["href", "start", "align", "class"],
+    ALLOW_DATA_ATTR: false,
+  });
 }
 
 /** A model's text; while it grows only its last block is rendered anew. */
@@ -46,9 +68,9 @@ export function Markdown({ text }: { text: string }) {
   blocks.current ??= new Blocks();
   return (
     <div class="markdown">
-      {blocks.current.of(text).map((block, at) =>
-        block.code ? <Code key={at} {...block.code} /> : <Html key={at} raw={block.raw} />,
-      )}
+      {blocks.current
+        .of(text)
+        .map((block, at) => (block.code ? <Code key={at} {...block.code} /> : <Html key={at} raw={block.raw} />))}
     </div>
   );
 }
@@ -82,6 +104,8 @@ function addCopyButton(pre: HTMLPreElement): void {
   button.type = "button";
   button.className = "button quiet nested-copy";
   button.textContent = "Copy";
-  button.addEventListener("click", async () => announce((await copyText(text)) ? "Copied" : "The browser did not allow copying"));
+  button.addEventListener("click", async () =>
+    announce((await copyText(text)) ? "Copied" : "The browser did not allow copying"),
+  );
   pre.before(button);
 }

@@ -60,7 +60,12 @@ export function SettingsPanel({ conversation, onClose }: { conversation: Convers
       <Section key={name} name={name} changed={counted(fields.map((field) => field.name))} open={name === "Sampling"}>
         <div class="settings-grid">
           {fields.map((field) => (
-            <FieldInput key={field.name} field={field} value={settings.values[field.name] ?? ""} onChange={(value) => setValue(field.name, value)} />
+            <FieldInput
+              key={field.name}
+              field={field}
+              value={settings.values[field.name] ?? ""}
+              onChange={(value) => setValue(field.name, value)}
+            />
           ))}
         </div>
       </Section>
@@ -68,7 +73,17 @@ export function SettingsPanel({ conversation, onClose }: { conversation: Convers
   }
 }
 
-function Section({ name, changed, open, children }: { name: string; changed: number; open?: boolean; children: ComponentChildren }) {
+function Section({
+  name,
+  changed,
+  open,
+  children,
+}: {
+  name: string;
+  changed: number;
+  open?: boolean;
+  children: ComponentChildren;
+}) {
   return (
     <details class="section" open={open}>
       <summary>
@@ -99,7 +114,13 @@ function OutputFormat({ values, setValue }: { values: Record<string, string>; se
     <>
       <div class="field">
         <label for={`${id}-format`}>The output is</label>
-        <select id={`${id}-format`} value={format} onChange={(event) => setValue("format", event.currentTarget.value === "text" ? "" : event.currentTarget.value)}>
+        <select
+          id={`${id}-format`}
+          value={format}
+          onChange={(event) =>
+            setValue("format", event.currentTarget.value === "text" ? "" : event.currentTarget.value)
+          }
+        >
           {Object.entries(FORMATS).map(([key, { name }]) => (
             <option key={key} value={key}>
               {name}
@@ -140,10 +161,20 @@ const EXAMPLE_TOOL = [
   },
 ];
 
-function Tools({ settings, setValue, setTools }: { settings: Settings; setValue: SetValue; setTools: (tools: string) => void }) {
+function Tools({
+  settings,
+  setValue,
+  setTools,
+}: {
+  settings: Settings;
+  setValue: SetValue;
+  setTools: (tools: string) => void;
+}) {
   const id = useId();
   const problem = problemOf(() => parseTools(settings.tools));
-  const names = problem ? [] : parseTools(settings.tools).flatMap((tool) => (tool.function as { name?: string } | undefined)?.name ?? []);
+  const names = problem
+    ? []
+    : parseTools(settings.tools).flatMap((tool) => (tool.function as { name?: string } | undefined)?.name ?? []);
   return (
     <>
       <label class="field">
@@ -162,11 +193,17 @@ function Tools({ settings, setValue, setTools }: { settings: Settings; setValue:
       <span id={`${id}-problem`} class="field-error">
         {problem}
       </span>
-      {!settings.tools.trim() && <Button onClick={() => setTools(JSON.stringify(EXAMPLE_TOOL, null, 2))}>Insert an example</Button>}
+      {!settings.tools.trim() && (
+        <Button onClick={() => setTools(JSON.stringify(EXAMPLE_TOOL, null, 2))}>Insert an example</Button>
+      )}
       <div class="settings-grid">
         <div class="setting">
           <label for={`${id}-choice`}>Tool choice</label>
-          <select id={`${id}-choice`} value={settings.values.tool_choice ?? ""} onChange={(event) => setValue("tool_choice", event.currentTarget.value)}>
+          <select
+            id={`${id}-choice`}
+            value={settings.values.tool_choice ?? ""}
+            onChange={(event) => setValue("tool_choice", event.currentTarget.value)}
+          >
             <option value="">auto (default)</option>
             <option>none</option>
             <option>required</option>

@@ -21,8 +21,10 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
     if (!chosen) return;
     try {
       const found = imported(await chosen.text());
-      add(found);
-      announce(`${found.length} conversations imported`);
+      const added = add(found);
+      notice.set(
+        `${added} of ${found.length} conversations imported${added < found.length ? "; the others were here already" : ""}.`,
+      );
     } catch (error) {
       notice.set((error as Error).message);
     }
@@ -30,7 +32,15 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
   return (
     <nav ref={panel} class="sidebar" aria-label="Conversations">
       <div class="sidebar-head">
-        <Button data-focus icon="plus" class="new-chat" onClick={() => { begin(); onClose(); }}>
+        <Button
+          data-focus
+          icon="plus"
+          class="new-chat"
+          onClick={() => {
+            begin();
+            onClose();
+          }}
+        >
           New chat
         </Button>
         <IconButton class="narrow-only" label="Close the conversations" icon="close" onClick={onClose} />
@@ -44,7 +54,10 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
                 class="open"
                 aria-current={one.id === current ? "true" : undefined}
                 title={one.title}
-                onClick={() => { currentId.set(one.id); onClose(); }}
+                onClick={() => {
+                  currentId.set(one.id);
+                  onClose();
+                }}
               >
                 {one.title || "Untitled"}
               </button>
@@ -129,7 +142,13 @@ function Rename({ conversation, onClose }: { conversation: Conversation; onClose
       >
         <label class="field">
           <span>Title</span>
-          <input type="text" autofocus maxLength={200} value={title} onInput={(event) => setTitle(event.currentTarget.value)} />
+          <input
+            type="text"
+            autofocus
+            maxLength={200}
+            value={title}
+            onInput={(event) => setTitle(event.currentTarget.value)}
+          />
         </label>
       </form>
     </Dialog>
@@ -145,4 +164,8 @@ function download(list: Conversation[]): void {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-const slug = (title: string) => title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "") || "conversation";
+const slug = (title: string) =>
+  title
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/^-|-$/g, "") || "conversation";

@@ -21,11 +21,17 @@ export function Conditions() {
       <ul class="conditions">
         {root && (
           <Item judged={root}>
-            <ul>{needed.map((each) => <Item key={each.condition.type} judged={each} />)}</ul>
+            <ul>
+              {needed.map((each) => (
+                <Item key={each.condition.type} judged={each} />
+              ))}
+            </ul>
           </Item>
         )}
         {!root && needed.map((each) => <Item key={each.condition.type} judged={each} />)}
-        {besides.map((each) => <Item key={each.condition.type} judged={each} />)}
+        {besides.map((each) => (
+          <Item key={each.condition.type} judged={each} />
+        ))}
       </ul>
     </Panel>
   );

@@ -8,7 +8,14 @@ import { BADGE, tone } from "./conditions";
 import { isPublic, statusOf, useService } from "./use_service";
 import { YamlDialog } from "./yaml_dialog";
 
-const PHASES: Record<string, string> = { Ready: "ok", ScaledToZero: "ok", Sleeping: "ok", Degraded: "warn", Failed: "bad", Invalid: "bad" };
+const PHASES: Record<string, string> = {
+  Ready: "ok",
+  ScaledToZero: "ok",
+  Sleeping: "ok",
+  Degraded: "warn",
+  Failed: "bad",
+  Invalid: "bad",
+};
 
 /** Name, phase and URL of the service, and what Ready says. */
 export function ServiceHead() {
@@ -18,7 +25,10 @@ export function ServiceHead() {
   const { metadata, spec } = service.object;
   const status = statusOf(service);
   const ready = status.conditions?.find((each: { type: string }) => each.type === "Ready");
-  const behind = status.observedGeneration !== undefined && metadata.generation !== undefined && status.observedGeneration < metadata.generation;
+  const behind =
+    status.observedGeneration !== undefined &&
+    metadata.generation !== undefined &&
+    status.observedGeneration < metadata.generation;
   return (
     <div class="service-head">
       <div class="service-title">
@@ -39,7 +49,11 @@ export function ServiceHead() {
           <span class={`dot-text ${BADGE[tone(ready)]}`}>{ready.reason}</span> {ready.message}
         </p>
       )}
-      {isPublic(service) && <p class="muted">With this key: phase, engines and conditions. Spec, pods and events are for those who see everything.</p>}
+      {isPublic(service) && (
+        <p class="muted">
+          With this key: phase, engines and conditions. Spec, pods and events are for those who see everything.
+        </p>
+      )}
       <dl class="facts-line">
         {spec.model?.uri && (
           <div>
@@ -73,9 +87,14 @@ const OLD = 660;
 
 /** How old the operator's report is. */
 function Reported() {
-  const seconds = useStore(liveState, (state) => (state?.service ? Math.max(0, Math.floor((state.time - state.service.reported) / 5) * 5) : 0));
+  const seconds = useStore(liveState, (state) =>
+    state?.service ? Math.max(0, Math.floor((state.time - state.service.reported) / 5) * 5) : 0,
+  );
   return (
-    <span class={seconds > OLD ? "reported old" : "reported"} title="When the operator last reported the service to this router">
+    <span
+      class={seconds > OLD ? "reported old" : "reported"}
+      title="When the operator last reported the service to this router"
+    >
       operator: {seconds < 5 ? "now" : age(seconds)}
     </span>
   );

@@ -79,7 +79,11 @@ function revisions(service: Service): RevisionRow[] {
   return [...rows.values()];
 }
 
-function canaryView(spec: Record<string, any>, status: Record<string, any>, conditions: Condition[]): CanaryView | null {
+function canaryView(
+  spec: Record<string, any>,
+  status: Record<string, any>,
+  conditions: Condition[],
+): CanaryView | null {
   const canary = status.canary;
   if (!canary) return null;
   const settings = spec.rollout?.canary ?? {};
@@ -107,5 +111,8 @@ function steps(settings: Record<string, any>, phase: string, weight: number): St
   const passed = shares.filter((share) => share < weight || (share === weight && phase === "Waiting")).length;
   const at = phase === "Promoting" ? names.length - 1 : phase === "Shadowing" || !weight ? 0 : first + passed;
   const over = phase === "Aborted" || phase === "Withdrawn";
-  return names.map((name, index) => ({ name, state: over ? "next" : index < at ? "done" : index === at ? "now" : "next" }));
+  return names.map((name, index) => ({
+    name,
+    state: over ? "next" : index < at ? "done" : index === at ? "now" : "next",
+  }));
 }

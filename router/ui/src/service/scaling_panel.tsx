@@ -12,7 +12,8 @@ export function Scaling() {
     return (
       <Panel title="Scaling" note="Fixed">
         <p class="panel-text">
-          {service.object.spec.replicas ?? statusOf(service).desiredReplicas ?? DASH} engines, as <code>spec.replicas</code> says.
+          {service.object.spec.replicas ?? statusOf(service).desiredReplicas ?? DASH} engines, as{" "}
+          <code>spec.replicas</code> says.
         </p>
       </Panel>
     );

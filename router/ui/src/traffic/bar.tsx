@@ -20,7 +20,10 @@ export function WaterfallBar({ request, now, scale }: Props) {
         <span
           key={bar.phase}
           class={`phase phase-${bar.phase} ${bar.open ? "grows" : ""}`}
-          style={{ left: `${share(bar.from).toFixed(2)}%`, width: `${Math.max(0, share(bar.to) - share(bar.from)).toFixed(2)}%` }}
+          style={{
+            left: `${share(bar.from).toFixed(2)}%`,
+            width: `${Math.max(0, share(bar.to) - share(bar.from)).toFixed(2)}%`,
+          }}
         />
       ))}
       {retries(request).map((attempt, index) => (
@@ -32,7 +35,9 @@ export function WaterfallBar({ request, now, scale }: Props) {
 }
 
 function words(request: Request, now: number): string {
-  const parts = bars(request, now).map((bar) => `${PHASES[bar.phase]} ${duration(bar.to - bar.from)}${bar.open ? " so far" : ""}`);
+  const parts = bars(request, now).map(
+    (bar) => `${PHASES[bar.phase]} ${duration(bar.to - bar.from)}${bar.open ? " so far" : ""}`,
+  );
   for (const attempt of retries(request)) parts.push(`${attempt.outcome} at ${duration(attempt.at)}`);
   return parts.join(", ") || "just started";
 }

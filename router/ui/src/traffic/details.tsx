@@ -12,7 +12,8 @@ import { bars, PHASES, took, tpot } from "./waterfall";
 export function Details({ request, now, onClose }: { request: Request; now: number; onClose: () => void }) {
   const total = took(request, now);
   const speed = tpot(request);
-  const cached = request.promptTokens && request.cachedTokens !== null ? request.cachedTokens / request.promptTokens : null;
+  const cached =
+    request.promptTokens && request.cachedTokens !== null ? request.cachedTokens / request.promptTokens : null;
   return (
     <Dialog title="Request" onClose={onClose} wide>
       <div class="details">

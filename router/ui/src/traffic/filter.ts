@@ -15,7 +15,8 @@ export const NO_FILTER: Filter = { key: "", model: "", engine: "", outcome: "" }
 /** Stands for requests without a key, which have no name. */
 export const NO_KEY = "(none)";
 
-export const isError = (request: Request): boolean => request.error !== null || (request.status !== null && request.status >= 400);
+export const isError = (request: Request): boolean =>
+  request.error !== null || (request.status !== null && request.status >= 400);
 export const inFlight = (request: Request): boolean => request.status === null && request.end === null;
 
 /** The tries after the first one: retries, and where a stream went on elsewhere. */
@@ -31,7 +32,9 @@ function passes(request: Request, filter: Filter): boolean {
   return (
     (!filter.key || (request.key ?? NO_KEY) === filter.key) &&
     (!filter.model || request.model === filter.model) &&
-    (!filter.engine || request.endpoint === filter.engine || request.attempts.some((each) => each.endpoint === filter.engine)) &&
+    (!filter.engine ||
+      request.endpoint === filter.engine ||
+      request.attempts.some((each) => each.endpoint === filter.engine)) &&
     hasOutcome(request, filter.outcome)
   );
 }

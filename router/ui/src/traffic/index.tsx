@@ -37,9 +37,17 @@ export function Traffic() {
       <Panel title="Requests" note={`${shown.length} of the last ${state.requests.length}`} actions={<Legend />}>
         <Filters requests={state.requests} filter={filter} onChange={setFilter} />
         {shown.length ? (
-          <Requests requests={shown} now={state.time} prefix={commonPrefix(state.endpoints.map((endpoint) => endpoint.name))} opened={opened?.id ?? null} onOpen={(id) => setOpened(state.requests.find((request) => request.id === id) ?? null)} />
+          <Requests
+            requests={shown}
+            now={state.time}
+            prefix={commonPrefix(state.endpoints.map((endpoint) => endpoint.name))}
+            opened={opened?.id ?? null}
+            onOpen={(id) => setOpened(state.requests.find((request) => request.id === id) ?? null)}
+          />
         ) : (
-          <p class="panel-empty">{state.requests.length ? "None of the last requests is like that." : "No request yet."}</p>
+          <p class="panel-empty">
+            {state.requests.length ? "None of the last requests is like that." : "No request yet."}
+          </p>
         )}
       </Panel>
       {current && <Details request={current} now={state.time} onClose={() => setOpened(null)} />}

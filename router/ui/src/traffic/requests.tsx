@@ -154,7 +154,9 @@ function Cells({ request, now, scale, prefix }: { request: Request; now: number;
         {request.model}
       </span>
       <span role="cell" class="r-engine" title={[request.endpoint, request.reason].filter(Boolean).join("\n")}>
-        <span class="mono">{request.endpoint?.slice(request.endpoint.startsWith(prefix) ? prefix.length : 0) ?? DASH}</span>
+        <span class="mono">
+          {request.endpoint?.slice(request.endpoint.startsWith(prefix) ? prefix.length : 0) ?? DASH}
+        </span>
         {request.reason && <span class="r-why">{shortReason(request.reason)}</span>}
       </span>
       <span role="cell" class="r-num r-tokens" title="prompt → completion">

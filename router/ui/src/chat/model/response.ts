@@ -52,7 +52,13 @@ export class ResponseState {
     count: number,
     private readonly started: number,
   ) {
-    this.outputs = Array.from({ length: count }, () => ({ content: "", reasoning: "", toolCalls: [], tokens: [], finish: null }));
+    this.outputs = Array.from({ length: count }, () => ({
+      content: "",
+      reasoning: "",
+      toolCalls: [],
+      tokens: [],
+      finish: null,
+    }));
   }
 
   add(chunk: Chunk, now: number): void {
