@@ -1,9 +1,9 @@
 import { describe, expect, it } from "vitest";
-import { conditionTree, tone } from "../src/service/conditions";
-import { BY_NAME, memory, sortEndpoints, totals } from "../src/service/engines";
-import { rolloutView } from "../src/service/rollout";
-import { parseChange } from "../src/service/scaling";
-import { toYaml } from "../src/service/yaml";
+import { conditionTree, tone } from "../src/service/model/conditions";
+import { BY_NAME, memory, sortEndpoints, totals } from "../src/service/model/engines";
+import { rolloutView } from "../src/service/model/rollout";
+import { parseChange } from "../src/service/model/scaling";
+import { toYaml } from "../src/service/model/yaml";
 import type { Condition, Endpoint, Service } from "../src/state/types";
 
 const condition = (type: string, status: Condition["status"], reason: string): Condition => ({

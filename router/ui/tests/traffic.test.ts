@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
 import type { Point, Request } from "../src/state/types";
-import { choices, filterRequests, NO_FILTER, NO_KEY } from "../src/traffic/filter";
-import { commonPrefix } from "../src/traffic/names";
-import { explainReason, shortReason } from "../src/traffic/reason";
-import { columns, keysOf, stacked, summarize, tableRows } from "../src/traffic/series";
-import { bars, roundUp, scaleOf, tpot } from "../src/traffic/waterfall";
-import { slice } from "../src/traffic/window";
+import { choices, filterRequests, NO_FILTER, NO_KEY } from "../src/traffic/model/filter";
+import { commonPrefix } from "../src/traffic/model/names";
+import { explainReason, shortReason } from "../src/traffic/model/reason";
+import { columns, keysOf, stacked, summarize, tableRows } from "../src/traffic/model/series";
+import { bars, roundUp, scaleOf, tpot } from "../src/traffic/model/waterfall";
+import { slice } from "../src/traffic/model/window";
 
 const request = (id: string, change: Partial<Request> = {}): Request => ({
   id,

@@ -4,7 +4,7 @@ import { CopyButton } from "../components/copy";
 import { age, DASH } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
-import { BADGE, tone } from "./conditions";
+import { BADGE, tone } from "./model/conditions";
 import { isPublic, statusOf, useService } from "./use_service";
 import { YamlDialog } from "./yaml_dialog";
 

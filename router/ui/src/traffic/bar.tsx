@@ -1,7 +1,7 @@
 import { duration } from "../state/format";
 import type { Request } from "../state/types";
-import { retries } from "./filter";
-import { bars, clamp, PHASES } from "./waterfall";
+import { retries } from "./model/filter";
+import { bars, clamp, PHASES } from "./model/waterfall";
 
 interface Props {
   request: Request;

@@ -1,6 +1,6 @@
 import { useId } from "preact/hooks";
 import { Button } from "../components/button";
-import { choices, type Filter, NO_FILTER, type Outcome } from "./filter";
+import { choices, type Filter, NO_FILTER, type Outcome } from "./model/filter";
 import type { Request } from "../state/types";
 
 const OUTCOMES: [Outcome, string][] = [

@@ -5,12 +5,12 @@ import { Panel } from "../components/panel";
 import { liveState } from "../state/stream";
 import type { Request, State } from "../state/types";
 import { Details } from "./details";
-import { commonPrefix } from "./names";
-import { type Filter, filterRequests, NO_FILTER } from "./filter";
+import { commonPrefix } from "./model/names";
+import { type Filter, filterRequests, NO_FILTER } from "./model/filter";
 import { Filters } from "./filters";
 import { Plots } from "./plots";
 import { Requests } from "./requests";
-import { PHASES, type Phase } from "./waterfall";
+import { PHASES, type Phase } from "./model/waterfall";
 
 /** What comes and goes: plots of the last five minutes, and the last requests. */
 export function Traffic() {

@@ -3,7 +3,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { clock, DASH, minute } from "../state/format";
 import { color, shownTheme } from "../state/theme";
-import { type Column, summarize, tableRows } from "./series";
+import { type Column, summarize, tableRows } from "./model/series";
 
 export interface Line {
   label: string;

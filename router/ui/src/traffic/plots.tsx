@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { duration, number, percent, plainDuration, short } from "../state/format";
 import type { Point } from "../state/types";
 import { type Line, Plot } from "./plot";
-import { columns, keysOf, OTHER, type Pick, stacked } from "./series";
+import { columns, keysOf, OTHER, type Pick, stacked } from "./model/series";
 
 const QUANTILES: Line[] = [
   { label: "p50", color: "--c3" },

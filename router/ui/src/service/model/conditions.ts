@@ -1,5 +1,5 @@
 /** What a condition's status means: some are good when they hold, others when they do not. */
-import type { Condition } from "../state/types";
+import type { Condition } from "../../state/types";
 
 /** "busy": on its way; "warn": works, but look; "unknown": not said yet. */
 export type Tone = "good" | "busy" | "warn" | "bad" | "unknown";

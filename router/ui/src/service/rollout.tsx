@@ -2,7 +2,7 @@ import { Panel } from "../components/panel";
 import { DASH, duration } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
-import { type CanaryView, type RevisionRow, type RolloutView, rolloutView } from "./rollout";
+import { type CanaryView, type RevisionRow, type RolloutView, rolloutView } from "./model/rollout";
 import { useService } from "./use_service";
 
 const STATES: Record<RolloutView["state"], [string, string]> = {

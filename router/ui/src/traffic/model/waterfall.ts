@@ -1,5 +1,5 @@
 /** A request's time as bars on one scale for all rows: waiting in the router, to the first token, to the end. */
-import type { Request } from "../state/types";
+import type { Request } from "../../state/types";
 
 export type Phase = "queued" | "first" | "tokens";
 

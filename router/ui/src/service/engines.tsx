@@ -5,7 +5,7 @@ import { bytes, count, DASH, number, percent, short } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import type { Endpoint } from "../state/types";
-import { BY_NAME, type Column, memory, type Order, sortEndpoints, totals } from "./engines";
+import { BY_NAME, type Column, memory, type Order, sortEndpoints, totals } from "./model/engines";
 
 const COLUMNS: [Column, string, boolean][] = [
   ["name", "Engine", false],

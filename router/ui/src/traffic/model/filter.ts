@@ -1,5 +1,5 @@
 /** Which of the last requests are shown. */
-import type { Request } from "../state/types";
+import type { Request } from "../../state/types";
 
 export type Outcome = "" | "flight" | "ok" | "error" | "retried";
 

@@ -1,6 +1,6 @@
 /** Where a change of the engines stands, from the fields that the operator writes. */
-import { parseTime } from "../state/format";
-import type { Condition, Service } from "../state/types";
+import { parseTime } from "../../state/format";
+import type { Condition, Service } from "../../state/types";
 
 export interface Step {
   name: string;

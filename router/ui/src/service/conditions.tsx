@@ -1,6 +1,6 @@
 import { Panel } from "../components/panel";
 import { moment, parseTime } from "../state/format";
-import { BADGE, conditionTree, type Judged, type Tone, WORDS } from "./conditions";
+import { BADGE, conditionTree, type Judged, type Tone, WORDS } from "./model/conditions";
 import { useService } from "./use_service";
 
 const MARKS: Record<Tone, string> = { good: "✓", busy: "…", warn: "!", bad: "✕", unknown: "?" };

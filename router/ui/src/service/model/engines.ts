@@ -1,5 +1,5 @@
 /** The order of the engines table, and its last row. */
-import type { Endpoint } from "../state/types";
+import type { Endpoint } from "../../state/types";
 
 export type Column =
   "name" | "revision" | "weight" | "load" | "kv" | "hits" | "memory" | "acceptance" | "speed" | "adapters";

@@ -1,6 +1,6 @@
 import { Panel } from "../components/panel";
 import { DASH, moment } from "../state/format";
-import { parseChange } from "./scaling";
+import { parseChange } from "./model/scaling";
 import { statusOf, useService } from "./use_service";
 
 /** The decision on the number of engines, and the last changes with the numbers behind them. */
