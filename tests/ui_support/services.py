@@ -219,6 +219,11 @@ def _object(now: float, engines: int, name: str) -> Object:
                     f"{stamp(now - 1260)} {max(1, engines - 1)} -> {engines}: 40.0 requests/s: TTFT 335 ms expected",
                 ],
             },
+            "cost": {
+                "currency": "EUR", "window": "1h", "perHour": f"{engines * 2.5:.2f}", "perMillionTokens": "0.31",
+                "perMillionCompletionTokens": "1.12", "engineHours": f"{engines}.0", "promptTokens": 23400000,
+                "completionTokens": 8930000, "observedAt": stamp(now - 30),
+            },
             "speculation": {"drafted": 500000, "acceptance": "0.7"},
         },
     }  # fmt: skip

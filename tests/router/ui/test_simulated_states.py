@@ -17,6 +17,8 @@ def test_services_are_valid(name):
     held = SCENARIOS[name](NOW).snapshot()["service"]["object"]
     assert parse_service(held).name == "qwen"
     status = copy.deepcopy(held["status"])
+    if "cost" not in LLMServiceStatus.model_fields:  # of a later release
+        del status["cost"]
     assert LLMServiceStatus.model_validate(status).observed_generation == held["metadata"]["generation"]
 
 

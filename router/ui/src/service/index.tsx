@@ -5,6 +5,7 @@ import { Adapters } from "./adapters";
 import { Alone } from "./alone";
 import { Checks } from "./checks";
 import { Conditions } from "./conditions";
+import { Cost } from "./cost";
 import { Engines } from "./engines";
 import { Events } from "./events";
 import { Failures } from "./failures";
@@ -40,6 +41,7 @@ export function Service() {
         <div class="stack">
           <Rollout />
           {!restricted && <Scaling />}
+          <Cost />
           <Memory />
           <Facts />
         </div>
