@@ -370,7 +370,7 @@ class TorchRunner:
         return self._forward_pass(self.model, batch, starts, num_tokens, selected, adapters)
 
     def _start_on_cpu(self) -> tuple[KVCachePlan, int, None]:
-        """The plan, and a step's bytes. The plan comes first: what does not fit is known before the weights are read."""
+        """The plan, and a step's bytes. It comes first: what does not fit is known before the weights are read."""
         config, model_config = self.config, self.model_config
         of_all = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
         kv = plan_kv_cache(
