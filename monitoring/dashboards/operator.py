@@ -108,11 +108,18 @@ _API: Final = (
 )
 _PROCESS: Final = (
     Panel(
+        title="Kubernetes Events",
+        unit="cps",
+        queries={"{{outcome}}": "sum by (outcome) (rate(blade_operator_events_total{SELECTED}[RATE]))"},
+    ),
+    Panel(
         title="Engines that refuse the internal token",
+        width=16,
         queries={"requests": "sum(increase(blade_operator_engine_unauthorized_total{SELECTED}[RATE]))"},
     ),
     Panel(
         title="CPU",
+        width=12,
         queries={
             "{{pod}}": "sum by (pod) (rate(process_cpu_seconds_total{SELECTED}[RATE]) "
             "and on (namespace, pod) blade_operator_leader)"
@@ -121,6 +128,7 @@ _PROCESS: Final = (
     ),
     Panel(
         title="Resident memory",
+        width=12,
         unit="bytes",
         queries={
             "{{pod}}": "sum by (pod) (process_resident_memory_bytes{SELECTED} "

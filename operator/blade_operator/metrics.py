@@ -60,6 +60,11 @@ EVENT_SOURCE_RESTARTS = _counter(
 SWEEP_CORRECTIONS = _counter(
     "blade_operator_sweep_corrections", "Cached objects that a sweep removed or fetched again.", ("kind",)
 )
+EVENTS = _counter(
+    "blade_operator_events",
+    "Kubernetes Events by what became of them: emitted, or dropped as one service had too many.",
+    ("outcome",),
+)
 ENGINE_UNAUTHORIZED = _counter(
     "blade_operator_engine_unauthorized",
     "Requests that an engine refused because it expects another internal token than this operator's.",

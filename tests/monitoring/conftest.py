@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from operator_support.local import until
 from monitoring.generate import ROOT, RULES
 
 ROUNDS = 12
-"""Rounds of requests, with a pause of about a scrape after each."""
+"""Rounds of requests, with a short pause after each; more while Prometheus is slow."""
+SCRAPES = 8
+"""Of each program, at least."""
 LABELS = {"namespace": "team", "serving_bladellm_io_name": "demo"}
 
 
@@ -78,16 +81,19 @@ class _Load:
             self._scraping = scraping(self._folder, targets, ROOT / RULES)
             self.prometheus = await asyncio.to_thread(self._scraping.__enter__)
             await until(lambda: len(self.prometheus.query("up == 1")) == len(targets), 60)
-            for number in range(ROUNDS):
-                await asyncio.gather(
-                    router.ask(), ask_engine(self._server, client), operator.reconcile(), asyncio.sleep(0.3)
-                )
-                if number == ROUNDS // 2:
-                    operator.meet_the_rare()
-            await asyncio.sleep(1.5)
+            operator.meet_the_rare()
+            async with asyncio.timeout(120):
+                for number in itertools.count():
+                    asked = (router.ask(), ask_engine(self._server, client), operator.reconcile())
+                    await asyncio.gather(*asked, asyncio.sleep(0.3))
+                    if number >= ROUNDS and self._was_scraped(len(targets)):
+                        break
             for name, port in ports.items():
                 self.pages[name] = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
             self.prometheus.time = time.time()
+
+    def _was_scraped(self, targets: int) -> bool:
+        return len(self.prometheus.query(f"sum_over_time(up[10m]) >= {SCRAPES}")) == targets
 
     def stop(self) -> None:
         """End Prometheus."""

@@ -8,10 +8,13 @@ import pytest
 from monitoring_support.prometheus import promtool
 
 from blade_protocol.metrics import MetricSpec
+from monitoring.alerts.alert import Alert
 from monitoring.catalogue import PROGRAMS, SAMPLES, exposed, metrics_of
 from monitoring.generate import ALERTS, PAGES
 
 from .conftest import Scraped
+
+pytestmark = pytest.mark.timeout(400)  # the first one starts everything
 
 EXPRESSIONS = [(name, each) for name, page in PAGES.items() for each in page.expressions()]
 EVERY_ALERT = [alert for group in ALERTS.values() for alert in group]
@@ -38,8 +41,8 @@ def test_variables_offer_what_was_scraped(scraped: Scraped, page: str) -> None:
 
 
 @pytest.mark.parametrize("alert", EVERY_ALERT, ids=lambda alert: alert.name)
-def test_every_alert_is_about_what_there_is(scraped: Scraped, alert: object) -> None:
-    expression = alert.expression  # type: ignore[attr-defined]
+def test_every_alert_is_about_what_there_is(scraped: Scraped, alert: Alert) -> None:
+    expression = alert.expression
     scraped.prometheus.query(expression)
     names = re.findall(r"\bblade_[a-z_]+|\bup\b", expression)
     assert names

@@ -138,6 +138,7 @@ class Operated:
         metrics.WATCH_RESTARTS.labels("Pod").inc()
         metrics.SWEEP_CORRECTIONS.labels("Pod").inc()
         metrics.SKIPPED.labels("team", "LeaderWorkerSet").set(1)
+        metrics.EVENTS.labels("emitted").inc()
         metrics.EXTERNAL_METRICS_REQUESTS.labels("200").inc()
 
 

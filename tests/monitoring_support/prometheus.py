@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-INTERVAL: Final = "250ms"
+INTERVAL: Final = "500ms"
 """Between scrapes."""
 
 

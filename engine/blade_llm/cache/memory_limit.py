@@ -54,7 +54,7 @@ def _upwards(base: Path, path: str) -> list[Path]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """The number in a file, if any; ``max``, and a huge one in v1, mean no limit: the caller takes the least."""
+    """The number in a file, if there is one. ``max``, and a huge one in v1, mean no limit: callers take the least."""
     text = _read(file).strip()
     return [int(text)] if text.isdigit() else []
 

@@ -142,22 +142,21 @@ class TorchRunner:
         elif graph_backend is None and link is None and self.attn_cls == "ragged_flash":
             self._graph_backend = CudaGraphs
         with torch.inference_mode():
-            kv = self._start_on_cpu() if self.device.type == "cpu" else self._start_on_gpu()
+            kv, peak, spare = self._start_on_cpu() if self.device.type == "cpu" else self._start_on_gpu()
             blocks, length = (least_of_ranks(group, link, own) for own in (kv.blocks, kv.max_model_len))
             kv = kv.at_most(blocks, length)
             try:
                 self.attach(kv)
             except torch.OutOfMemoryError as error:
                 raise out_of_memory("the KV cache", self.config, error) from error
-        lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=on_gpu)
         self.memory_plan = memory_plan(
             kv,
             weights=self.model.nbytes,
-            activation_peak=self._activation_peak,
-            lora=lora,
+            activation_peak=peak,
+            lora=adapter_bytes(config, model_config, self.dtype_name, on_gpu=on_gpu),
             draft=0 if self.draft is None else self.draft.nbytes,
             device=self.device.type,
-            spare=self._spare_memory,
+            spare=spare,
         )
 
     @torch.inference_mode()
@@ -370,8 +369,8 @@ class TorchRunner:
     ) -> Tensor:
         return self._forward_pass(self.model, batch, starts, num_tokens, selected, adapters)
 
-    def _start_on_cpu(self) -> KVCachePlan:
-        """The plan comes first: a cache that does not fit is known before the weights are read."""
+    def _start_on_cpu(self) -> tuple[KVCachePlan, int, None]:
+        """The plan, and a step's bytes. It comes first: what does not fit is known before the weights are read."""
         config, model_config = self.config, self.model_config
         of_all = config.kv_cache_bytes if config.kv_cache_bytes is not None else default_kv_cache_bytes()
         kv = plan_kv_cache(
@@ -384,12 +383,10 @@ class TorchRunner:
         )
         self.model = self._load(kv.max_model_len)
         self._load_draft(kv.max_model_len)
-        self._activation_peak = activation_peak(config, model_config, self.dtype_name, self._draft_config)
-        self._spare_memory: int | None = None
-        return kv
+        return kv, activation_peak(config, model_config, self.dtype_name, self._draft_config), None
 
-    def _start_on_gpu(self) -> KVCachePlan:
-        """The cache gets what weights, graphs and a full step leave of our share."""
+    def _start_on_gpu(self) -> tuple[KVCachePlan, int, int]:
+        """The same, and bytes to spare. The cache gets what weights, graphs and a full step leave of our share."""
         config, model_config = self.config, self.model_config
         free_at_start, _ = torch.cuda.mem_get_info(self.device)
         length = config.max_model_len or model_config.max_position_embeddings
@@ -405,12 +402,10 @@ class TorchRunner:
         with self.adapters.in_all_steps() if self.adapters is not None else nullcontext():
             memory = profile_gpu(self, free_at_start, length)
         self.timings["profile"] = time.perf_counter() - start
-        self._activation_peak = memory.activation_peak
         if self.adapters is not None and not self.adapters.allocated_bytes:  # slots are filled later
             lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
             memory = replace(memory, lasting=memory.lasting + lora, free=memory.free - lora)
-        self._spare_memory = memory.spare
-        return plan_kv_cache(
+        kv = plan_kv_cache(
             config,
             model_config,
             self.dtype_name,
@@ -418,6 +413,7 @@ class TorchRunner:
             memory.enlarge,
             draft=self._draft_config,
         )
+        return kv, memory.activation_peak, memory.spare
 
     def _load(self, max_positions: int) -> Model:
         start = time.perf_counter()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from blade_operator.model.plan import EventRecord
-from blade_operator.status import sleep
+from blade_operator.status import recoveries, sleep
 from blade_operator.status.failures.failure import killing_signal
 from blade_operator.status.failures.find import failure_key
 
@@ -30,6 +30,7 @@ def transitions(before: dict[str, Any], after: dict[str, Any]) -> list[EventReco
         *_revision(before, after),
         *_failures(before, after),
         *_conditions(before, after),
+        *recoveries.events(before, after),
         *sleep.events(before, after),
     ]
 
@@ -55,6 +56,8 @@ def _event_type(condition: dict[str, Any], status: str, reason: str) -> Literal[
         if not changed or why not in _PROGRESS:
             return None
         return _PROGRESS[why]
+    if kind == "AdaptersReady":  # while they load, nothing is wrong; what was loaded has an Event of its own
+        return "Warning" if changed and why in ("LoadFailed", "LeftOut") else None
     if kind in _DETAILS and changed:
         if now == "False" and kind == "ModelCached" and why not in ("Downloading", "DownloadFailed"):
             return None  # the failing container has an Event of its own

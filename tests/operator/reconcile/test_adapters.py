@@ -60,6 +60,16 @@ def test_each_is_on_k_engines_and_the_status_says_so(cluster: MiniCluster) -> No
     assert plan == Plan(requeue_after=plan.requeue_after), "steady state does nothing"
 
 
+def test_events_say_what_was_loaded_and_what_failed(cluster: MiniCluster) -> None:
+    found = [(event.type, event.reason, event.message) for event in cluster.events if "Adapter" in event.reason]
+    assert found == [("Normal", "AdapterLoaded", "on all engines that are to have it: sql, law")]
+    cluster.events.clear()
+    cluster.edit(**_spec(*(_adapter(f"a{number}", replicas=1) for number in range(5))))
+    cluster.converge()
+    named = "on all engines that are to have it: a0, a1, a2 and 2 more"
+    assert [event.message for event in cluster.events if event.reason == "AdapterLoaded"] == [named]
+
+
 def test_the_set_changes_without_a_new_revision(cluster: MiniCluster) -> None:
     pods = {pod["metadata"]["name"] for pod in cluster.engine_pods}
     cluster.edit(**_spec(_adapter("law", replicas=2), _adapter("new")))

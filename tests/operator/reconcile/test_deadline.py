@@ -99,6 +99,8 @@ def test_a_revision_without_progress_is_rolled_back_at_the_deadline_and_the_spec
     assert cluster.service["status"]["updatedReplicas"] == 0
     warnings = [event for event in cluster.events if event.reason == "ProgressDeadlineExceeded"]
     assert [event.type for event in warnings] == ["Warning"]
+    undone = [(event.type, event.message) for event in cluster.events if event.reason == "RolledBack"]
+    assert undone == [("Warning", f"revision {bad} did not become ready: {good} runs instead")]
     assert cluster.plan() == Plan(requeue_after=cluster.plan().requeue_after)
 
 

@@ -1,6 +1,7 @@
 """What /metrics, /status and the event-stream cutter show."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,6 +34,22 @@ async def test_metrics_are_valid_and_complete() -> None:
     assert samples[(f"{names.ROUTER_E2E}_count",)] == 5
     assert samples[(names.ROUTER_ENDPOINT_UP, "a")] == 1
     assert samples[(names.ROUTER_IN_FLIGHT,)] == 0
+
+
+async def test_buckets_fit_the_seconds_of_llms() -> None:
+    async with MockEngine("a") as a, serving(a) as router:
+        text = (await router.admin.get("/metrics")).text
+    bounds = {
+        family.name: [float(sample.labels["le"]) for sample in family.samples if sample.name.endswith("_bucket")]
+        for family in text_string_to_metric_families(text)
+        if family.type == "histogram"
+    }
+    for name in (names.ROUTER_TTFT, names.ROUTER_TTFT_STREAM, names.ROUTER_QUEUE_WAIT):
+        assert (bounds[name][0], bounds[name][-2]) == (0.001, 120)
+    assert (bounds[names.ROUTER_TPOT][0], bounds[names.ROUTER_TPOT][-2]) == (0.001, 5)
+    assert bounds[names.ROUTER_E2E][-2] == 900
+    for found in bounds.values():
+        assert all(1 < above / below <= 3 for below, above in pairwise(found[:-1]))
 
 
 async def test_requests_in_flight_are_shown() -> None:

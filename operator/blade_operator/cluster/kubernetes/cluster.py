@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 
+from blade_operator import metrics
 from blade_operator.cluster import MOST_ADAPTERS, Rejected
 from blade_operator.cluster.change_queue import ChangeQueue
 from blade_operator.cluster.kubernetes.api import APPLY, JSON_PATCH, MERGE, WRITE_TIMEOUT, Api, ApiError
+from blade_operator.cluster.kubernetes.event_budget import EventBudget
 from blade_operator.cluster.kubernetes.events import event_object
 from blade_operator.cluster.kubernetes.informer_cache import InformerCache
 from blade_operator.cluster.kubernetes.installations import Installations
@@ -44,6 +46,7 @@ class KubernetesCluster:
         self._api = api
         self._installation = installation
         self._installations = Installations(api)
+        self._event_budget = EventBudget()
         self.cache = InformerCache()
         self.scopes = Scopes(namespaces)
 
@@ -262,10 +265,15 @@ class KubernetesCluster:
             version = obj["metadata"]["resourceVersion"] if obj is not None else ""
 
     async def emit(self, key: Key, event: EventRecord) -> None:
-        """See `Cluster.emit`. An Event nobody may write, as in a namespace that is being deleted, is left out."""
+        """See `Cluster.emit`. An Event nobody may write, as in a namespace that is being deleted, is left out, as is
+        one of a service that had too many."""
         record = self.cache.get(Ref(KIND, key.namespace, key.name))
         if record is None:
             return
+        if not self._event_budget.take(key):
+            metrics.EVENTS.labels("dropped").inc()
+            return
+        metrics.EVENTS.labels("emitted").inc()
         body = event_object(record.unpack(), record.version, event, datetime.now(UTC))
         try:
             await self._api.write("POST", EVENT.path(key.namespace), body, kind=EVENT.name)

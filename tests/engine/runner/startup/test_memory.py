@@ -91,6 +91,15 @@ def test_the_plan_reports_graphs(model: ModelConfig) -> None:
     assert memory_plan(kv, weights=1, activation_peak=2, graphs=3).graphs == 3
 
 
+def test_the_plan_reports_what_it_leaves_of_a_gpu(model: ModelConfig) -> None:
+    kv = plan_kv_cache(EngineConfig(model="m", served_names=("m",)), model, "bfloat16", 8 * GIB)
+    plan = memory_plan(kv, weights=1, activation_peak=2, device="cuda", spare=gpu().spare)
+    assert gpu().spare == 61 * GIB
+    assert (plan.device, plan.free) == ("cuda", 61 * GIB - plan.kv_cache)
+    assert memory_plan(kv, weights=1, activation_peak=2, spare=gpu(free=GIB).spare).free == 0
+    assert memory_plan(kv, weights=1, activation_peak=2, device="cpu").free is None
+
+
 @pytest.mark.parametrize(
     ("tokens", "sequences", "length"), [(2048, 64, 32768), (2048, 256, 1000), (100, 256, 4096), (512, 8, 20), (7, 1, 4)]
 )

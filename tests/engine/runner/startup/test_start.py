@@ -60,6 +60,7 @@ def test_memory_plan(folder: Path) -> None:
     stored = sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
     assert stored * 0.9 < plan.weights < stored + 1024 * 8 * 4 + 1
     assert plan.activation_peak > 0
+    assert (plan.device, plan.free) == ("cpu", None)
     assert list(runner.timings) == ["import", "operators", "weights", "warm-up"]
 
 

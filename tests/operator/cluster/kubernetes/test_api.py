@@ -18,6 +18,7 @@ from blade_operator.cluster import Rejected
 from blade_operator.cluster.kubernetes import api as module
 from blade_operator.cluster.kubernetes.api import Api, ApiError
 from blade_operator.cluster.kubernetes.cluster import KubernetesCluster, replacing
+from blade_operator.cluster.kubernetes.event_budget import BURST, REFILL_SECONDS, EventBudget
 from blade_operator.cluster.kubernetes.fence import NotLeader, WriteFence
 from blade_operator.cluster.kubernetes.installations import GONE_AFTER, REMEMBERED, Installations
 from blade_operator.cluster.kubernetes.root_key import root_key
@@ -335,6 +336,31 @@ async def test_an_event_has_the_same_name_until_the_status_remembers_it(
     assert names[0] == names[1] != names[2]
     assert bodies[0]["involvedObject"]["uid"] == "uid-qwen"
     assert (bodies[0]["type"], bodies[0]["reason"], bodies[0]["message"]) == ("Warning", "CheckFailed", "no room")
+
+
+async def test_a_service_that_flaps_has_no_more_events_than_its_budget(
+    server: _Server, cluster: KubernetesCluster
+) -> None:
+    clock = Clock()
+    cluster._event_budget = EventBudget(clock)
+    other = Key("team", "other")
+    for name in ("qwen", "other"):
+        cluster.cache.put(llm_service(5, name=name))
+
+    async def emitted(key: Key, times: int) -> int:
+        before = len(server.requests)
+        for number in range(times):
+            await cluster.emit(key, EventRecord("Normal", "Flapped", str(number)))
+        return len(server.requests) - before
+
+    assert await emitted(KEY, BURST + 10) == BURST
+    assert await emitted(other, 3) == 3
+    clock.now += REFILL_SECONDS
+    assert await emitted(KEY, 5) == 1
+    clock.now += 10 * REFILL_SECONDS
+    assert await emitted(KEY, 20) == 10
+    clock.now += 1e6
+    assert await emitted(KEY, 2 * BURST) == BURST
 
 
 async def test_what_belongs_to_a_service_is_found_by_kind(cluster: KubernetesCluster) -> None:
