@@ -1,4 +1,4 @@
-"""``kubectl llm``: kubectl finds the plugin on its PATH; status, chat, logs, top, check and doctor on a real cluster."""
+"""``kubectl llm`` on a real cluster: kubectl finds the plugin on its PATH, and its commands show what is there."""
 
 from __future__ import annotations
 
