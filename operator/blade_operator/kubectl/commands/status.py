@@ -12,7 +12,8 @@ from rich.tree import Tree
 
 from blade_operator.cli.tables import pod_status_text
 from blade_operator.kubectl.output import STYLES, console, one_line, print_data, styled, warn
-from blade_operator.kubectl.places.place import Place, open_place
+from blade_operator.kubectl.places.choice import open_place
+from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import (
     bare,
     failing,
