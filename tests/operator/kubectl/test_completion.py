@@ -33,7 +33,8 @@ def test_commands_options_and_choices(capsys: pytest.CaptureFixture[str]) -> Non
     assert _complete(capsys, "no-such-command", "x") == [":4"]
 
 
-def test_names_of_services(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_services(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "_SECONDS", 60.0)  # a busy machine
     with fake_cluster(tmp_path) as cluster:
         cluster.put(llm("qwen"), llm("query"), llm("poet"), llm("quiz", "other"))
         place = ("--kubeconfig", str(cluster.kubeconfig))
