@@ -6,6 +6,7 @@ These change the spec in its user's name, with the user's rights; the operator i
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -61,7 +62,10 @@ def _status(client: Client, namespace: str, name: str, options: argparse.Namespa
 def _history(client: Client, namespace: str, name: str, options: argparse.Namespace) -> int:
     service = client.service(namespace, name)
     print(f"{SINGULAR}.{GROUP}/{name}")
-    print("\n".join(tables.render(history.history(service, client.revisions(namespace, name)))))
+    if rows := history.history(service, client.revisions(namespace, name)):
+        print("\n".join(tables.render(rows)))
+    else:
+        print("there is no revision yet", file=sys.stderr)
     return 0
 
 

@@ -131,8 +131,11 @@ def make_parser() -> Parser:
 
 
 def add_commands(commands: Commands) -> None:
-    """Add them to ``blade_operator``, but for those that it has already."""
+    """Add them to ``blade_operator``, but for those that it has already; its ``logs`` may be of a cluster, too."""
     _add_commands(commands, plugin=False)
+    logs = commands.choices["logs"]
+    _add_cluster(logs, plugin=False)
+    logs.set_defaults(run=_runs("logs", "run_here_or_there"), plugin=False, namespace=None)
 
 
 def _add_commands(commands: Commands, *, plugin: bool) -> None:
@@ -157,11 +160,15 @@ def _add_rollout_action(commands: Commands, action: str, text: str) -> argparse.
 
 def _add_place(parser: argparse.ArgumentParser, *, plugin: bool) -> None:
     parser.add_argument("-n", "--namespace", help="namespace (default: that of the context)")
+    _add_cluster(parser, plugin=plugin)
+    if not plugin:
+        parser.add_argument("--name", default="default", help="which local runtime, if there are several")
+
+
+def _add_cluster(parser: argparse.ArgumentParser, *, plugin: bool) -> None:
     parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig (default: its current one)")
     where = "kubectl's" if plugin else "the local runtime where it runs, else kubectl's"
     parser.add_argument("--kubeconfig", metavar="FILE", help=f"of the cluster (default: {where})")
-    if not plugin:
-        parser.add_argument("--name", default="default", help="which local runtime, if there are several")
 
 
 def _name(parser: argparse.ArgumentParser, *, optional: bool) -> None:
@@ -185,9 +192,10 @@ def split_words(argv: list[str]) -> tuple[list[str], list[str]]:
     return argv[:place], argv[place + 1 :]
 
 
-def _runs(module: str) -> Callable[[argparse.Namespace], int]:
+def _runs(module: str, function: str = "run") -> Callable[[argparse.Namespace], int]:
     def run(options: argparse.Namespace) -> int:
-        code: int = importlib.import_module(module if "." in module else f"{_HERE}.{module}").run(options)
+        found = importlib.import_module(module if "." in module else f"{_HERE}.{module}")
+        code: int = getattr(found, function)(options)
         return code
 
     return run

@@ -137,6 +137,8 @@ def _service(service: Object, first: Sample, last: Sample, engines: Sequence[Loa
     seconds, known = last.time - first.time, bool(now) and last is not first
     usages = [each.kv_usage for each in engines if each.kv_usage is not None]
     memory = [each.memory_bytes for each in engines if each.memory_bytes is not None]
+    # Engines count tokens as they come, routers when a request has ended.
+    tokens = [each.tokens_per_second for each in engines if each.tokens_per_second is not None]
     status = service.get("status", {})
     return Load(
         name=service["metadata"]["name"],
@@ -145,7 +147,9 @@ def _service(service: Object, first: Sample, last: Sample, engines: Sequence[Loa
         kv_usage=sum(usages) / len(usages) if usages else None,
         hit_ratio=max(ratios, default=None) if len(ratios) == 1 else _hits(engines),
         requests_per_second=_rate(f"{metrics.ROUTER_REQUESTS}_total", now, before, seconds) if known else None,
-        tokens_per_second=_rate(f"{metrics.ROUTER_TOKENS}_total", now, before, seconds, kind="completion")
+        tokens_per_second=sum(tokens)
+        if tokens
+        else _rate(f"{metrics.ROUTER_TOKENS}_total", now, before, seconds, kind="completion")
         if known
         else None,
         ttft_p50=ttft[0],

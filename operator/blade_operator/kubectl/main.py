@@ -11,11 +11,12 @@ from blade_operator.kubectl.running import run_command
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` (default: of the process); returns the exit code."""
-    own, words = split_words(list(sys.argv[1:] if argv is None else argv))
-    if own[:1] == ["__complete"]:
+    typed = list(sys.argv[1:] if argv is None else argv)
+    if typed[:1] == ["__complete"]:
         from blade_operator.kubectl.completion import print_candidates
 
-        return print_candidates(own[1:] + ["--"][: bool(words)])
+        return print_candidates(typed[1:])
+    own, words = split_words(typed)
     try:
         options = make_parser().parse_args(own)
     except SystemExit as end:

@@ -8,7 +8,8 @@ from typing import Any
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.kubectl.output import STYLES, console, make_table, print_data, styled, warn
-from blade_operator.kubectl.places.place import Place, open_place
+from blade_operator.kubectl.places.choice import open_place
+from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import bare, namespace_of, ready_router
 from blade_operator.kubectl.scrape import Scrape, scrape
 from blade_operator.model.objects import Object

@@ -10,7 +10,8 @@ from blade_operator.cluster.local.environment import find_program
 from blade_operator.cluster.local.errors import ContainerConfigError
 from blade_operator.kubectl.commands.check import run_here
 from blade_operator.kubectl.jobs import engine_image, job_name, run_job
-from blade_operator.kubectl.places.place import Place, open_place
+from blade_operator.kubectl.places.choice import open_place
+from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import namespace_of, ready_router, the_service
 from blade_operator.model.objects import Object
 from blade_operator.render import Defaults

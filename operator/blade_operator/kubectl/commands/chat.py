@@ -19,7 +19,8 @@ import httpx
 from blade_operator.cli.errors import CommandError
 from blade_operator.cli.prompt import API_KEY, api_key
 from blade_operator.kubectl.output import safe, warn
-from blade_operator.kubectl.places.place import Place, Reached, open_place
+from blade_operator.kubectl.places.choice import open_place
+from blade_operator.kubectl.places.place import Place, Reached
 from blade_operator.kubectl.pods import namespace_of, ready_router, the_service
 from blade_operator.model.objects import Object
 from blade_protocol.paths import CHAT_COMPLETIONS, MODELS

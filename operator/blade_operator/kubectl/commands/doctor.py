@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,8 @@ from blade_operator.cli.errors import CommandError
 from blade_operator.kubectl.diagnosis.bundle import Bundle, add_events, add_logs, add_metrics, add_objects, add_versions
 from blade_operator.kubectl.diagnosis.findings import Finding, find, now
 from blade_operator.kubectl.output import STYLES, console, print_data, styled, warn
-from blade_operator.kubectl.places.place import Place, open_place
+from blade_operator.kubectl.places.choice import open_place
+from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import namespace_of, the_service
 from blade_operator.kubectl.redact import redact_text
 from blade_operator.model.objects import Object
@@ -88,7 +90,7 @@ def _write(
         for service in services:
             labels = {NAME: service["metadata"]["name"]}
             for kind in _OWNED:
-                owned = bundle.attempt(kind, lambda kind=kind, labels=labels: place.list(kind, namespace, labels))
+                owned = bundle.attempt(kind, partial(place.list, kind, namespace, labels))
                 add_objects(bundle, owned or ())
         add_objects(bundle, bundle.attempt(ADAPTER_KIND, lambda: place.list(ADAPTER_KIND, namespace)) or ())
         add_events(bundle, events)

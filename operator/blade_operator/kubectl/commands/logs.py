@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from blade_operator.cli import logs as local_logs
 from blade_operator.cli.errors import CommandError
 from blade_operator.kubectl.output import one_line, safe
-from blade_operator.kubectl.places.place import LogRange, NotFound, Place, open_place
+from blade_operator.kubectl.places.choice import open_place
+from blade_operator.kubectl.places.place import LogRange, NotFound, Place
 from blade_operator.kubectl.pods import ENGINE_ROLES, bare, failing, namespace_of, pods_of, the_service, troubles, words
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
-from blade_protocol.labels import ROLE_ROUTER
+from blade_protocol.labels import KIND, ROLE_ROUTER
 
 TAIL: Final = 100
 """Lines of each container, where nothing else is said and a service is named."""
@@ -52,6 +54,28 @@ def run(options: argparse.Namespace) -> int:
             if all(failed):
                 return 1
     return 0
+
+
+def run_here_or_there(options: argparse.Namespace) -> int:
+    """``blade_operator logs``: of a cluster, and of services that fail, as `run`; else as the local runtime prints
+    logs, which knows Jobs as well."""
+    with open_place(options) as place:
+        if place.local and not _fails(place, options):
+            options.namespace = options.namespace or place.namespace
+            return local_logs.run(options)
+    return run(options)
+
+
+def _fails(place: Place, options: argparse.Namespace) -> bool:
+    """Whether ``options`` name a service of which something fails, and no container of it."""
+    kind, _, name = options.object.rpartition("/")
+    if options.container or options.previous or kind in ("pod", "job"):
+        return False
+    try:
+        service = place.get(KIND, namespace_of(options, place), name)
+        return any(source.why for source in _of_service(place, service, None))
+    except CommandError:
+        return False
 
 
 def find_sources(place: Place, namespace: str, name: str, container: str | None) -> tuple[bool, list[Source]]:

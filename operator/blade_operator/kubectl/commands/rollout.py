@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from blade_operator.cli.rollout import execute
-from blade_operator.kubectl.places.place import open_place
+from blade_operator.kubectl.places.choice import open_place
 
 
 def run(options: argparse.Namespace) -> int:

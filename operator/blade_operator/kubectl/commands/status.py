@@ -12,7 +12,8 @@ from rich.tree import Tree
 
 from blade_operator.cli.tables import pod_status_text
 from blade_operator.kubectl.output import STYLES, console, one_line, print_data, styled, warn
-from blade_operator.kubectl.places.place import Place, open_place
+from blade_operator.kubectl.places.choice import open_place
+from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import (
     bare,
     failing,
@@ -181,7 +182,7 @@ def _phase_style(phase: str) -> str:
 
 def _conditions(conditions: list[Object]) -> Iterator[tuple[str, str]]:
     """The conditions in a line each, those that are as they should be together in one."""
-    fine = []
+    fine, said = [], ""
     states = {each["type"]: each["status"] for each in conditions}
     moving = "True" in map(states.get, _MOVING) and "True" not in map(states.get, ("Degraded", "Stalled"))
     for each in conditions:
@@ -192,7 +193,10 @@ def _conditions(conditions: list[Object]) -> Iterator[tuple[str, str]]:
             continue
         style = STYLES["warn" if moving or kind in _MOVING or value == "Unknown" else "bad"]
         mark = "…" if style == STYLES["warn"] else "✗"
-        yield f"{mark} {kind} is {value} ({each.get('reason', '')}): {each.get('message', '')}", style
+        message = each.get("message", "")
+        known = bool(message) and message in said
+        said += f"{message}\n"
+        yield f"{mark} {kind} is {value} ({each.get('reason', '')}){'' if known else ': ' + message}", style
     if fine:
         yield "✓ " + ", ".join(fine), STYLES["ok"]
 

@@ -16,7 +16,8 @@ from rich.table import Table
 from blade_operator.cli.errors import CommandError
 from blade_operator.kubectl.load import WINDOW, Load, Monitor
 from blade_operator.kubectl.output import STYLES, console, make_table, print_data, styled, warn
-from blade_operator.kubectl.places.place import Place, open_place
+from blade_operator.kubectl.places.choice import open_place
+from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import namespace_of, the_service
 from blade_operator.model.objects import Object
 from blade_protocol.labels import KIND

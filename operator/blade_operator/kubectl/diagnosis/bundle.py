@@ -8,6 +8,7 @@ import platform
 import tarfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -95,7 +96,7 @@ def add_logs(bundle: Bundle, place: Place, pods: Iterable[Object]) -> None:
             for previous in (False, True) if state.restarts else (False,):
                 part = LogRange(previous=previous, tail=LOG_LINES, limit=LOG_BYTES)
                 name = f"logs/{pod['metadata']['name']}/{state.name}{'.previous' if previous else ''}.log"
-                data = bundle.attempt(name, lambda pod=pod, state=state, part=part: place.log(pod, state.name, part))
+                data = bundle.attempt(name, partial(place.log, pod, state.name, part))
                 if data is not None:
                     bundle.add(name, redact_text(data[-LOG_BYTES:].decode(errors="replace")))
 
@@ -108,7 +109,7 @@ def add_metrics(bundle: Bundle, place: Place, pods: Iterable[Object]) -> None:
             continue
         for port, path in wanted.get(podutil.role(pod), ()):
             name = f"metrics/{pod['metadata']['name']}{path}.txt"
-            data = bundle.attempt(name, lambda pod=pod, port=port, path=path: _page(place, pod, port, path))
+            data = bundle.attempt(name, partial(_page, place, pod, port, path))
             if data is not None:
                 bundle.add(name, redact_text(data.decode(errors="replace")))
 

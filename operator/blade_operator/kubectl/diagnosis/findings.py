@@ -10,7 +10,7 @@ from typing import Final, Literal
 from blade_operator.kubectl.pods import failing, troubles, words
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
-from blade_protocol.labels import NAME, ROLE_ENGINE, ROLE_ROUTER
+from blade_protocol.labels import NAME, OWN_KINDS, ROLE_ENGINE, ROLE_ROUTER
 
 Level = Literal["error", "warning"]
 _ORDER: Final = ("error", "warning")
@@ -138,17 +138,22 @@ def _of_counts(about: str, name: str, status: Object, pods: list[Object]) -> Ite
 
 
 def _of_events(events: Iterable[Object], now: datetime) -> Iterator[Finding]:
-    for event in events:
-        seen = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
-        if event.get("type") != "Warning" or podutil.age(seen, now) > _RECENT_SECONDS:
-            continue
+    """Warnings of the last hour, the newest of each kind; those about services are the status in other words."""
+    newest: dict[tuple[str, str, str], Object] = {}
+    for event in sorted(events, key=_seen):
         about = event.get("involvedObject") or {}
+        if event.get("type") != "Warning" or about.get("kind") in OWN_KINDS:
+            continue
+        if podutil.age(_seen(event), now) <= _RECENT_SECONDS:
+            newest[about.get("kind", ""), about.get("name", ""), event.get("reason", "")] = event
+    for (kind, name, reason), event in newest.items():
         times = f" ({event['count']} times)" if (event.get("count") or 1) > 1 else ""
-        yield Finding(
-            *("warning", f"{about.get('kind', '')} {about.get('name', '')}"),
-            f"{event.get('reason', '')}: {event.get('message', '')}{times}",
-            "Kubernetes says so of the last hour; nothing to do if it does not come again",
-        )
+        advice = "Kubernetes said so within the last hour; nothing to do if it does not come again"
+        yield Finding("warning", f"{kind} {name}", f"{reason}: {event.get('message', '')}{times}", advice)
+
+
+def _seen(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")
 
 
 def now() -> datetime:

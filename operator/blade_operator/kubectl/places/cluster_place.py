@@ -24,7 +24,7 @@ from blade_operator.cluster.kubernetes.api import Api, ApiError, context_namespa
 from blade_operator.cluster.kubernetes.fence import WriteFence
 from blade_operator.cluster.kubernetes.kinds import JOB, KINDS, Kind
 from blade_operator.cluster.kubernetes.port_forward import PortForward
-from blade_operator.kubectl.places.place import LogRange, NotFound, Reached, port_number
+from blade_operator.kubectl.places.place import LogRange, NotFound, Reached, has_kubeconfig, port_number
 from blade_operator.model.objects import Object
 
 T = TypeVar("T")
@@ -44,6 +44,10 @@ class ClusterPlace:
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         self._kubeconfig = os.path.expanduser(kubeconfig) if kubeconfig else None
         self._context = context
+        if self._kubeconfig and not os.path.exists(self._kubeconfig):
+            raise CommandError(f"--kubeconfig {self._kubeconfig}: there is no such file")
+        if not self._kubeconfig and not has_kubeconfig():
+            raise CommandError("no way to a cluster: there is no kubeconfig; give --kubeconfig, or set $KUBECONFIG")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kubernetes", daemon=True)
         self._api: Api | None = None

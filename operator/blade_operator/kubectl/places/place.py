@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -13,7 +12,6 @@ from typing import Protocol
 
 from blade_operator.cli.clients import Client
 from blade_operator.cli.errors import CommandError
-from blade_operator.cluster.local.layout import Layout, loop_is_running
 from blade_operator.model.objects import Object
 
 
@@ -88,24 +86,13 @@ class Place(Protocol):
         """The versions of what runs the pods."""
 
 
-def open_place(options: argparse.Namespace) -> Place:
-    """Where ``options`` lead: ``kubectl llm`` to the cluster of the kubeconfig.
-
-    ``blade_operator`` leads to the local runtime where that runs, unless --kubeconfig or --context names a cluster;
-    else to the cluster, where there is a kubeconfig.
-    """
-    from blade_operator.kubectl.places.local_place import LocalPlace
-
-    kubeconfig, context = options.kubeconfig, options.context
-    if not options.plugin and not kubeconfig and not context:
-        layout = Layout.of(options.name)
-        if loop_is_running(layout) or not has_kubeconfig():
-            return LocalPlace(layout)
-    from blade_operator.kubectl.places.cluster_place import (
-        ClusterPlace,  # the client of Kubernetes takes long to import
-    )
-
-    return ClusterPlace(kubeconfig, context)
+def port_number(pod: Object, name: str) -> int:
+    """The number of the port called ``name``. Raises `CommandError` when the pod has none."""
+    for container in pod["spec"]["containers"]:
+        for port in container.get("ports") or ():
+            if port.get("name") == name:
+                return int(port["containerPort"])
+    raise CommandError(f"pod {pod['metadata']['name']} has no port called {name}")
 
 
 def has_kubeconfig() -> bool:
@@ -114,12 +101,3 @@ def has_kubeconfig() -> bool:
         return True
     paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     return any(os.path.exists(path) for path in paths.split(os.pathsep) if path)
-
-
-def port_number(pod: Object, name: str) -> int:
-    """The number of the port called ``name``. Raises `CommandError` when the pod has none."""
-    for container in pod["spec"]["containers"]:
-        for port in container.get("ports") or ():
-            if port.get("name") == name:
-                return int(port["containerPort"])
-    raise CommandError(f"pod {pod['metadata']['name']} has no port called {name}")
