@@ -189,6 +189,11 @@ class Flag:
     def option(self) -> str:
         return f"--{self.name}"
 
+    @property
+    def value_by_default(self) -> Any:
+        """The default; one that is a text is read as a given one is, as argparse does it."""
+        return self.kind(self.default) if isinstance(self.default, str) else self.default
+
     def add_to(self, group: argparse._ArgumentGroup) -> None:
         spelled = (self.option, *self.aliases)
         if "_" in self.name:
@@ -269,7 +274,7 @@ class FlagParser(argparse.ArgumentParser):
         values, unknown = self.parse_known_args(argv, argparse.Namespace(**dict.fromkeys(self._flags, _ABSENT)))
         found = vars(values)
         self.given = frozenset(name for name in self._flags if found[name] is not _ABSENT)
-        found.update({name: flag.default for name, flag in self._flags.items() if name not in self.given})
+        found.update({name: flag.value_by_default for name, flag in self._flags.items() if name not in self.given})
         if self._positional is not None:
             if unknown and found[self._positional] is None and not any(word.startswith("-") for word in unknown):
                 found[self._positional] = unknown.pop(0)

@@ -24,6 +24,7 @@ from blade_llm.check.rank_memory import (
 from blade_llm.config import EngineConfig
 from blade_llm.fit.gpus import GpuModel
 from blade_llm.fit.roofline import Roofline
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import NotEnoughMemoryError
 from blade_llm.models.memory import rotation_bytes
 
@@ -71,11 +72,11 @@ class Estimate:
     """Interpreters and libraries of all ranks of the machine, where they count: on CPU."""
     kv_token: int
     """Bytes of a token's keys and values."""
-    kv_cache: int = 0
+    kv_cache: int
     """0, like what follows, where the plan does not come about."""
-    kv_tokens: int = 0
-    max_model_len: int = 0
-    concurrency: float = 0.0
+    kv_tokens: int
+    max_model_len: int
+    concurrency: float
     """Requests of ``context`` tokens that fit at once, at most ``--max_num_seqs``."""
     fits: bool
     verdict: str
@@ -95,16 +96,16 @@ def estimate(config: EngineConfig, device: Device, context: int | None = None) -
     if context is not None and context > longest:
         raise ValueError(f"--context {context} is more than one request may have, {longest}; lower it")
     if device.gpu is None:
-        ranks, plans = _on_cpu(config, device.limit)
+        ranks, plans = _on_cpu(config, model, device.limit)
         judged = check_memory_fit(config, limit=device.limit)
     else:
-        ranks, plans = _on_gpu(config, device.gpu)
+        ranks, plans = _on_gpu(config, model, device.gpu)
         judged = check_memory_fit(config, gpu=device.gpu.memory)
     known = [plan for plan in plans if plan is not None]
     plan = min(known, key=lambda each: each.blocks) if len(known) == len(plans) else None
     rank = ranks[plans.index(plan)] if plan is not None else max(ranks, key=lambda each: each.fixed)
     length = min(context or longest, longest if plan is None else plan.max_model_len)
-    planned = {} if plan is None else _cache(config, rank, plan, length)
+    concurrency = 0.0 if plan is None else min(plan.blocks / plan.blocks_of(length), float(config.max_num_seqs))
     fits = plan is not None and judged.status != "FAILED"
     on_cpu = RUNTIME_BYTES + (config.ranks_per_node - 1) * RANK_RUNTIME_BYTES if device.gpu is None else 0
     return Estimate(
@@ -119,41 +120,37 @@ def estimate(config: EngineConfig, device: Device, context: int | None = None) -
         draft=rank.draft_weights,
         runtime=on_cpu,
         kv_token=kv_token_bytes(rank.part, rank.dtype),
-        **planned,
+        kv_cache=0 if plan is None else plan.blocks * rank.block_bytes(plan),
+        kv_tokens=0 if plan is None else plan.tokens,
+        max_model_len=0 if plan is None else plan.max_model_len,
+        concurrency=concurrency,
         fits=fits,
         verdict=judged.detail,
-        speed=_speed(ranks, device.gpu, planned["concurrency"], length) if fits and device.gpu else None,
+        speed=_speed(ranks, device.gpu, concurrency, length) if fits and device.gpu else None,
     )
 
 
-def _on_cpu(config: EngineConfig, limit: int) -> tuple[list[RankMemory], list[KVCachePlan | None]]:
+def _on_cpu(config: EngineConfig, model: ModelConfig, limit: int) -> tuple[list[RankMemory], list[KVCachePlan | None]]:
     given = cache_bytes(config, limit)
-    rank = memory_on_cpu(config, read_model(config), given)
+    rank = memory_on_cpu(config, model, given)
     try:
         return [rank], [cache_on_cpu(config, rank, given)]
     except NotEnoughMemoryError:
         return [rank], [None]
 
 
-def _on_gpu(config: EngineConfig, gpu: GpuModel) -> tuple[list[RankMemory], list[KVCachePlan | None]]:
+def _on_gpu(
+    config: EngineConfig, model: ModelConfig, gpu: GpuModel
+) -> tuple[list[RankMemory], list[KVCachePlan | None]]:
     """Of each stage."""
-    ranks, plans = memory_on_gpu(config, read_model(config)), []
+    ranks = memory_on_gpu(config, model)
+    plans: list[KVCachePlan | None] = []
     for rank in ranks:
         try:
             plans.append(cache_on_gpu(config, rank, gpu.memory))
         except NotEnoughMemoryError:
             plans.append(None)
     return ranks, plans
-
-
-def _cache(config: EngineConfig, rank: RankMemory, plan: KVCachePlan, length: int) -> dict[str, float]:
-    concurrency = min(plan.blocks / plan.blocks_of(length), float(config.max_num_seqs))
-    return {
-        "kv_cache": plan.blocks * rank.block_bytes(plan),
-        "kv_tokens": plan.tokens,
-        "max_model_len": plan.max_model_len,
-        "concurrency": concurrency,
-    }
 
 
 def _speed(ranks: list[RankMemory], gpu: GpuModel, concurrency: float, context: int) -> Speed:

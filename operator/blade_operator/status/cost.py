@@ -1,7 +1,7 @@
 """``status.cost``: what the last hour cost, by what engines were there and what tokens routers counted.
 
 It is written at most once a minute, and only when a figure has changed by 2 %, or tokens of five minutes would have to
-be remembered.
+be remembered; besides when there are other engines, which is written anyway.
 """
 
 from __future__ import annotations
@@ -47,10 +47,12 @@ def cost(inputs: StatusInputs, now: datetime) -> dict[str, Any] | None:
         return before
     if (pricing := inputs.service.spec.pricing) is None:
         return None
-    if inputs.signals is None or not is_cost_due(inputs.obj, now.timestamp()):
+    at, known = now.timestamp(), load(str((before or {}).get("state", "")))
+    look = _look(inputs, at)
+    due = inputs.signals is not None and is_cost_due(inputs.obj, at)
+    if known is not None and known.engines == look.engines and not due:
         return before
-    known = load(str((before or {}).get("state", "")))
-    ledger = add(known, _look(inputs, now.timestamp()))
+    ledger = add(known, look)
     price = price_of_engine(pricing, inputs.service.spec.engine.gpus.count)
     found = figures(used(ledger), price, pricing.currency, before or {})
     if before is not None and known is not None and not _is_new(before, found, known, ledger):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from blade_llm.cli import check, fit, server
+from blade_llm.cli.flags import Flag, FlagParser, byte_size
 from blade_llm.cli.presets import PRESETS, apply_preset
 from blade_llm.cli.server_flags import GROUPS, MEMORY_FIELDS, memory_fields
 from blade_llm.cli.vllm_flags import ServerFlagParser
@@ -39,6 +40,13 @@ def test_without_one_nothing_is_set() -> None:
     assert apply_preset(flags, given) is None
     assert flags == before
     assert not given
+
+
+def test_a_default_in_words_is_read_as_a_given_value() -> None:
+    flag = Flag(name="size", help="", kind=byte_size, default="5GB")
+    parser = FlagParser("program", "", [("all", [flag])])
+    assert parser.parse([]) == {"size": 5_000_000_000} == parser.parse(["--size", "5GB"])
+    assert parser.given == {"size"}
 
 
 @pytest.mark.parametrize(

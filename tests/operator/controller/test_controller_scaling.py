@@ -196,3 +196,20 @@ async def test_a_decision_that_cannot_be_written_is_tried_again_after_a_back_off
         cluster.failing = False
         cluster.changed.put_nowait(KEY)
         await until(lambda: cluster.replicas == 3)
+
+
+async def test_routers_of_a_service_with_prices_are_asked_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as (cluster, routers, _):
+        cluster.scaled.edit(scaling={"mode": "Fixed"}, pricing={"currency": "EUR", "perEngineHour": "1"})
+        await until(lambda: bool(cluster.statuses) and "cost" in cluster.statuses[-1])
+
+        async def reconciled() -> int:
+            observed = cluster.observations
+            cluster.changed.put_nowait(KEY)
+            await until(lambda: cluster.observations >= observed + 2)
+            return routers.asked.count("reconcile")
+
+        assert [await reconciled(), await reconciled()] == [1, 1]
+        cluster.scaled.service["status"]["cost"]["observedAt"] = "2026-01-01T00:00:00Z"
+        assert await reconciled() == 2
+        assert looks(routers) == 0

@@ -123,7 +123,7 @@ def test_names_and_subresources(version: dict[str, Any]) -> None:
         "labelSelectorPath": ".status.selector",
     }
     assert [column["name"] for column in version["additionalPrinterColumns"]] == [
-        "Ready", "Reason", "Model", "Desired", "Ready#", "GPUs", "URL", "Age", "Adapters", "Revision",
+        "Ready", "Reason", "Model", "Desired", "Ready#", "GPUs", "URL", "Age", "Adapters", "Cost/M", "Revision",
     ]  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def test_defaults_filled_in_by_the_store_are_those_of_the_models() -> None:
         (
             {"zzz": 1},
             "spec.zzz: unknown field; known here: model, engine, check, replicas, scaling, adapters, adapterSelector, "
-            "router, rollout, security, tracing, logFormat",
+            "router, rollout, pricing, security, tracing, logFormat",
         ),
         (
             {"engine": {"env": [{"name": "A", "valeu": "x"}]}},

@@ -271,7 +271,7 @@ def test_columns_read_as_kubectl_prints_them() -> None:
     assert row == [
         ("NAME", "qwen"), ("READY", "True"), ("REASON", "Ready"), ("MODEL", "file:///models/qwen"), ("DESIRED", "2"),
         ("READY#", "2"), ("GPUS", "0"), ("URL", "http://qwen-router.team:8080/v1"), ("AGE", "5m10s"),
-        ("ADAPTERS", ""), ("REVISION", cluster.service["status"]["revision"]["current"]),
+        ("ADAPTERS", ""), ("COST/M", ""), ("REVISION", cluster.service["status"]["revision"]["current"]),
     ]  # fmt: skip
     assert [name for name, _ in columns(cluster.service)][-1] == "AGE"
     assert dict(columns({"metadata": {"name": "new"}, "spec": {}}))["READY"] == ""

@@ -29,6 +29,7 @@ PRINTER_COLUMNS: Final[tuple[dict[str, Any], ...]] = (
     {"name": "URL", "type": "string", "jsonPath": ".status.url"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Adapters", "type": "string", "jsonPath": ".status.adaptersReady", "priority": 1},
+    {"name": "Cost/M", "type": "string", "jsonPath": ".status.cost.perMillionTokens", "priority": 1},
     {"name": "Revision", "type": "string", "jsonPath": ".status.revision.current", "priority": 1},
 )
 
