@@ -43,6 +43,11 @@ class _List(msgspec.Struct):
 _decode = msgspec.json.Decoder(_List).decode
 
 
+def is_models(path: str) -> bool:
+    """The path lists the models, or names one of them."""
+    return path == paths.MODELS or path.startswith(f"{paths.MODELS}/")
+
+
 class ModelList:
     """Responds to ``/v1/models`` and the paths below it."""
 

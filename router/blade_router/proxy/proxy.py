@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from blade_protocol import headers as names
-from blade_protocol import paths
 from blade_router.admission import Admission, AdmissionControl, AdmitAll
 from blade_router.config.token_header import TokenHeader
 from blade_router.endpoints.endpoint import Endpoint
@@ -29,6 +28,7 @@ from blade_router.observability.outcome import Observe, Outcome
 from blade_router.policies import Choice, Policy
 from blade_router.policies.load import with_room
 from blade_router.proxy.error_events import error_event, wants_stream
+from blade_router.proxy.model_list import is_models
 from blade_router.proxy.relay import BufferedResponse, begin, buffer_head, forward, send_whole
 from blade_router.proxy.response_headers import REDIRECTS, redirected, request_ids
 from blade_router.proxy.response_holder import has_holder, holders, is_about_responses, tag_lines
@@ -53,11 +53,6 @@ _REASON = names.ROUTE_REASON.encode()
 _JSON = [(b"content-type", b"application/json")]
 _KV_BLOCKS = names.KV_BLOCKS.encode()
 _REQUEST_BLOCKS = _KV_BLOCKS + b": 1\r\n"
-
-
-def is_models(path: str) -> bool:
-    """The path lists the models, or names one of them."""
-    return path == paths.MODELS or path.startswith(f"{paths.MODELS}/")
 
 
 def choosable(policy: Policy, candidates: Sequence[Endpoint]) -> Sequence[Endpoint]:
@@ -111,9 +106,8 @@ class Proxy:
         self._list_models = list_models
         self._shows_routes = shows_routes
         self.observers: Sequence[Observe] = ()
-        """Notified of each request that has ended."""
-        self.trace: Observe | None = None
-        """The same of those that are recorded in a trace."""
+        self.traced_observers: Sequence[Observe] = ()
+        """Notified of each request that has ended; these of one that is recorded in a trace."""
         self._metrics = metrics
         self.quarantine = Quarantine() if quarantine is None else quarantine
         self._budget = RetryBudget(lambda: metrics.live)
@@ -146,8 +140,6 @@ class Proxy:
                     return
             admission = await self.admission_control.admit(request, client)
             key = admission.key_name
-            if raw.trace is not None:
-                raw.trace.admitted = time.perf_counter()
             try:
                 status = await self._serve(request, client, admission)
             except Refused as refusal:
@@ -172,13 +164,10 @@ class Proxy:
                 fields, answered = request.fields, request.first_byte_at
                 number = samples(fields)
                 metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage, number)
-            tracing = self.trace if raw.trace is not None and raw.trace.sampled else None
-            if self.observers or tracing is not None:
+            if observers := self.traced_observers if raw.is_traced else self.observers:
                 outcome = Outcome(raw, client, request, key, status, started, ended)
-                for observe in self.observers:
+                for observe in observers:
                     observe(outcome)
-                if tracing is not None:
-                    tracing(outcome)
         if refused is not None:
             await refused
 
@@ -199,14 +188,11 @@ class Proxy:
     ) -> int:
         ids = resume_headers(request)  # also where there is one endpoint: another may come before the stream ends
         about_responses = is_about_responses(request.path)
-        trace = request.trace if request.trace is not None and request.trace.sampled else None
         choice = self._pick_first(request, admission, retries)
         while choice is not None or (choice := await self._pick(request, client, admission, retries)) is not None:
             endpoint = choice.endpoint
             request.added_headers = added = self._headers(request, choice, retries)
             added += admission.headers
-            if trace is not None:
-                trace.begin_attempt(endpoint.name, request.route_reason)
             index = self._index_for(endpoint, request) if self.kv_index is not None else None
             extra = self._token.lines() + NO_COMMENTS if endpoint.config.engine == "blade" else b""
             if about_responses and endpoint.config.engine == "blade":
@@ -268,8 +254,7 @@ class Proxy:
                     count_failure(compared, error)
                     engine_lost = is_loss(error)
                     logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
-            if trace is not None:
-                trace.end_attempt(retries.reason if not answered else "" if lost is None else lost.reason)
+            request.end_attempt(retries.reason if not answered else "" if lost is None else lost.reason)
             if engine_lost:
                 retries.trial = retries.trial or Trial(self.quarantine, request, admission.key_name)
                 await retries.trial.lost(endpoint, progressed=False)
@@ -411,8 +396,7 @@ class Proxy:
         state = read_resume_state(request, response.headers, endpoint)
         relayed = 0
         while True:
-            why = str(lost)
-            logger.warning("the response of %s broke off: %s", endpoint.name, why, extra=request.log_fields)
+            logger.warning("the response of %s broke off: %s", endpoint.name, str(lost), extra=request.log_fields)
             if events is not None and not events.split and events.over:
                 endpoint.health.record_failure(str(lost), lost)
                 request.usage = usage_of_stream(events.last, request.begun_usage)
@@ -453,8 +437,7 @@ class Proxy:
         if retries.reason:
             words += f" retry={retries.reason}"
         endpoint = choice.endpoint
-        request.endpoint = endpoint.name
-        request.route, request.route_words = choice, words
+        request.begin_attempt(endpoint.name, choice, words)
         ids = request_ids(request)
         if self._shows_routes(request):
             reason = request.route_reason.encode("ascii")
