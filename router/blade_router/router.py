@@ -9,7 +9,7 @@ from typing import NoReturn, Self
 
 import msgspec
 
-from blade_protocol import headers, paths
+from blade_protocol import paths
 from blade_protocol.routing import RouterConfig, ShadowConfig
 from blade_router.admin.lending import ReplicaLending
 from blade_router.admin.replica_sync import ReplicaSync
@@ -35,12 +35,12 @@ from blade_router.http.cors import Cors
 from blade_router.http.errors import Refused
 from blade_router.http.head import RawRequest
 from blade_router.http.server import Server
-from blade_router.http.trace_context import TraceSampler, join
+from blade_router.http.traced import join_trace
 from blade_router.observability.access_log import AccessLog
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.server_load import ServerLoad
 from blade_router.observability.signals import router_signals
-from blade_router.observability.tracing import Tracer
+from blade_router.observability.tracing import open_tracer
 from blade_router.policies import PolicyOptions, make_policy
 from blade_router.policies.prefix_cache.prefix_index import PrefixIndex
 from blade_router.policies.replica_sync.siblings import Siblings
@@ -54,7 +54,6 @@ from blade_router.statistics.revisions import Comparison
 from blade_router.statistics.shadow import ShadowCounts
 from blade_router.ui.factory import make_web_ui
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
-from blade_telemetry.options import read_options
 
 logger = logging.getLogger("blade_router.router")
 
@@ -66,7 +65,6 @@ ENGINE_PATHS = frozenset(
     )
 )
 """Paths outside ``/v1/`` that engines serve."""
-_TRACE_ID = headers.TRACE_ID.encode()
 PUBLIC_PAGES = frozenset((paths.HEALTH.encode(), paths.PING.encode(), paths.LIVE.encode()))
 """The router's own pages on its public port; the rest, which shows its inside, is on the admin port only."""
 MAX_SHARED_ENDPOINTS = 512
@@ -208,14 +206,11 @@ class Router:
         self._access_log: AccessLog | None = None
         if options.access_log is not None:
             self._access_log = AccessLog(options.access_log, options.trusted_proxies)
-            self.proxy.observers.of_all = [self._access_log.record]
-        traces = read_options(options.otlp_endpoint, options.trace_sampling)
-        self._tracer = Tracer(traces, options.trusted_proxies) if traces is not None else None
-        self._sampler: TraceSampler | None = None
+            self.proxy.observers = [self._access_log.record]
+        self._tracer = open_tracer(options.otlp_endpoint, options.trace_sampling, options.trusted_proxies, self.metrics)
         if self._tracer is not None:
-            self._sampler = self._tracer.sampler
-            self.proxy.observers.of_traces = self._tracer.record
-            self.metrics.spans_dropped = lambda: tracer.export.dropped if (tracer := self._tracer) is not None else 0
+            self.proxy.traced_observers = [*self.proxy.observers, self._tracer.record]
+        self._sampler = self._tracer.sampler if self._tracer is not None else None
         self.first = config
         self._cors: Cors | None = None
         self._server: Server | None = None
@@ -226,10 +221,7 @@ class Router:
         if self._cors is not None and self._cors.is_preflight(request):
             return self._cors.respond_to_preflight(request, client)
         if self._is_for_engines(request):
-            if self._sampler is not None or request.traceparent:
-                request.trace, request.headers = join(request.traceparent, request.headers, self._sampler)
-                if request.trace is not None:
-                    client.add_header(_TRACE_ID, request.trace.trace_id)
+            join_trace(request, client, self._sampler)
             return self.proxy(request, client)
         if self._ui is not None and (serve := self._ui.handler(request)) is not None:
             return serve(request, client)

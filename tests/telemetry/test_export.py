@@ -106,7 +106,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 def test_without_opentelemetry_everything_is_imported_and_tracing_says_what_is_missing() -> None:
     imported = run(
         "import blade_telemetry.export, blade_telemetry.logs, blade_router.observability.tracing\n"
-        "import blade_llm.server.http.tracing, blade_llm.api.common.tracing\n"
+        "import blade_llm.server.http.tracing, blade_llm.api.telemetry.tracing\n"
         "blade_telemetry.export.require_opentelemetry()"
     )
     assert imported.returncode == 1

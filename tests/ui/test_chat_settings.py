@@ -1,4 +1,4 @@
-"""What requests of the chat are sent with, and what comes of it: sampling, formats, tools, token probabilities, code."""
+"""What the chat's requests are sent with, and what comes of it: sampling, formats, tools, token probabilities, code."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, WebError
+
 from ui_support.chromium import MILLISECONDS
 
 Theme = Literal["light", "dark"]

@@ -19,11 +19,11 @@ from blade_llm.api.common.body import read_body
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.tasks import is_served
-from blade_llm.api.common.tracing import STATE, trace_of
 from blade_llm.api.completions import completions
 from blade_llm.api.generation.resumable import RESUMED
 from blade_llm.api.messages import route as messages
 from blade_llm.api.responses import route as responses
+from blade_llm.api.telemetry.tracing import STATE, trace_of
 from blade_protocol import headers, paths
 from blade_protocol.resume import ResumeRequest
 from blade_telemetry import names

@@ -42,9 +42,9 @@ from blade_telemetry.options import ENDPOINTS, read_options
 from blade_telemetry.sampling import ARGUMENT, SAMPLER
 
 if TYPE_CHECKING:  # what reads models, tokenizer and HTTP stack are imported while the engine process starts
-    from blade_llm.api.common.payload_log import PayloadOptions
     from blade_llm.api.common.response_store import ResponseStoreOptions
     from blade_llm.api.common.served_model import ModelSource, ServedModel
+    from blade_llm.api.telemetry.payload_log import PayloadOptions
     from blade_llm.models.config import ModelConfig
     from blade_llm.server.http.access import AccessRules
 
@@ -225,7 +225,7 @@ def _response_store(flags: Mapping[str, Any]) -> ResponseStoreOptions:
 
 def _payload_log(flags: Mapping[str, Any]) -> PayloadOptions | None:
     """What to keep of prompts and outputs; None: nothing."""
-    from blade_llm.api.common.payload_log import STDOUT, PayloadOptions, check_patterns
+    from blade_llm.api.telemetry.payload_log import STDOUT, PayloadOptions, check_patterns
 
     if (target := flags["log_payloads"]) is None:
         return None

@@ -57,8 +57,6 @@ def append_sampled(
         stop_logprobs=None if stop_token_id is None else stop_logprobs,
         error=error,
     )
-    if reason is not None and request.preempted_after:
-        output = msgspec.structs.replace(output, preempted_after=request.preempted_after)
     if request.has_output:
         return output
     request.has_output = True

@@ -339,6 +339,8 @@ class Scheduler:
                 self._generation_tokens += len(output.token_ids) + (output.stop_token_id is not None)
                 if output.finish_reason is not None:
                     self._finish(request)
+                    if request.preempted_after:
+                        output = msgspec.structs.replace(output, preempted_after=request.preempted_after)
                 outputs.append(output)
             else:  # a draft token was rejected, and no token came
                 resume_decoding(request)

@@ -19,12 +19,12 @@ import uvloop
 
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.payload_log import PayloadLog
 from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
-from blade_llm.api.common.tracing import open_tracer
 from blade_llm.api.metrics.requests import NUM_COUNTERS
+from blade_llm.api.telemetry.payload_log import PayloadLog
+from blade_llm.api.telemetry.tracing import open_tracer
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.heartbeat import open_heartbeat
 from blade_llm.engine.start import die_with_parent, freeze_gc_heap, ignore_signals, log_to_stderr, read_start

@@ -13,11 +13,11 @@ from typing import Final
 
 import msgspec
 
-from blade_llm.api.common.payload_log import PayloadOptions
 from blade_llm.api.common.response_store import ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
 from blade_llm.api.metrics.names import Aliases
+from blade_llm.api.telemetry.payload_log import PayloadOptions
 from blade_llm.engine.child_process import describe_exit
 from blade_llm.engine.launch import EngineHandle
 from blade_llm.engine.start import signals_blocked, write_start

@@ -20,13 +20,13 @@ from typing import Final
 
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.payload_log import PayloadLog, PayloadOptions
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
-from blade_llm.api.common.tracing import open_tracer
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.metrics.requests import NUM_COUNTERS
+from blade_llm.api.telemetry.payload_log import PayloadLog, PayloadOptions
+from blade_llm.api.telemetry.tracing import open_tracer
 from blade_llm.engine.client import EngineClient, EngineDeadError
 from blade_llm.engine.heartbeat import open_heartbeat
 from blade_llm.engine.launch import EngineHandle

@@ -13,9 +13,9 @@ from typing import Final
 
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, ENGINE, FETCH, ROUTER
+from blade_operator.model.telemetry import collector_port
 from blade_operator.render.meta import selector
 from blade_operator.render.outbound import has_unknown_containers, outbound_ports, registry_ports
-from blade_operator.render.telemetry import collector_port
 from blade_operator.spec.parse import LLMService
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 from blade_protocol.ports import ENGINE_PORT, INTERNAL_PORT_OFFSET, ROUTER_ADMIN_PORT

@@ -10,6 +10,7 @@ from typing import Any
 
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import CHECK, ENGINE, FETCH
+from blade_operator.model.telemetry import telemetry_env
 from blade_operator.render.chat_template import (
     template_annotations,
     template_flags,
@@ -43,7 +44,6 @@ from blade_operator.render.storage import (
     model_volumes,
     one_machine,
 )
-from blade_operator.render.telemetry import telemetry_env
 from blade_operator.render.token_secret import engine_token_env, token_env, token_mounts, token_volumes
 from blade_operator.render.workloads import (
     any_engine_pod,

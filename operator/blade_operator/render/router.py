@@ -7,6 +7,7 @@ from functools import partial
 
 from blade_operator.model.objects import Object
 from blade_operator.model.pods import ROUTER
+from blade_operator.model.telemetry import telemetry_env
 from blade_operator.render.engine import GRACE_MARGIN
 from blade_operator.render.meta import (
     Defaults,
@@ -30,7 +31,6 @@ from blade_operator.render.overlay import lay_over
 from blade_operator.render.router_config import router_json
 from blade_operator.render.router_memory import body_budget, router_resources
 from blade_operator.render.router_secrets import keys_rules, secret_flags, secret_mounts, secret_volumes
-from blade_operator.render.telemetry import telemetry_env
 from blade_operator.render.token_secret import token_env, token_labels, token_mounts, token_volumes
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.quantity import parse_bytes, parse_duration

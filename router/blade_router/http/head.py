@@ -61,6 +61,11 @@ class RawRequest:
     def path(self) -> bytes:
         return self.target.partition(b"?")[0]
 
+    @property
+    def is_traced(self) -> bool:
+        """It is recorded in a trace."""
+        return self.trace is not None and self.trace.sampled
+
     def header(self, name: bytes) -> bytes:
         """The first header of that name, empty without one."""
         return header_of(self.headers, name)

@@ -37,7 +37,7 @@ class AttemptTimes:
 class Trace:
     """The trace of one request, and what is recorded of it."""
 
-    __slots__ = ("admitted", "attempts", "line", "parent_id", "sampled", "span_id", "trace_id")
+    __slots__ = ("attempts", "line", "parent_id", "sampled", "span_id", "trace_id")
 
     def __init__(self, trace_id: bytes, span_id: bytes, parent_id: bytes, sampled: bool) -> None:
         self.trace_id = trace_id
@@ -50,8 +50,6 @@ class Trace:
         """It is recorded here."""
         self.line = b""
         """Header line for engines; empty where the client's headers already say it."""
-        self.admitted = 0.0
-        """When it had passed admission and its queue (``time.perf_counter``); 0 before."""
         self.attempts: list[AttemptTimes] = []
 
     def begin_attempt(self, endpoint: str, reason: str) -> None:

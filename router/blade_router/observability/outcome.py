@@ -1,6 +1,6 @@
 """The outcome of a request, as the access log and the tracer record it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from blade_router.http.client import Client
@@ -38,32 +38,3 @@ class Outcome:
 
 
 Observe = Callable[[Outcome], None]
-
-
-class Observers:
-    """Who is notified of requests that have ended."""
-
-    def __init__(self) -> None:
-        self.of_all: Sequence[Observe] = ()
-        self.of_traces: Observe | None = None
-        """The same of requests that are recorded in a trace."""
-
-    def notify(
-        self,
-        raw: RawRequest,
-        client: Client,
-        request: ClientRequest | None,
-        key: str,
-        status: int,
-        started: float,
-        ended: float,
-    ) -> None:
-        """Say that a request has ended; nothing is made where nobody wants to know."""
-        tracing = self.of_traces if raw.trace is not None and raw.trace.sampled else None
-        if not self.of_all and tracing is None:
-            return
-        outcome = Outcome(raw, client, request, key, status, started, ended)
-        for observe in self.of_all:
-            observe(outcome)
-        if tracing is not None:
-            tracing(outcome)

@@ -9,10 +9,11 @@ from typing import Any
 
 from blade_router.http.accept.trusted_proxies import FORWARDED_FOR, TrustedProxies
 from blade_router.http.trace_context import Trace, TraceSampler
+from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import MAX_PATH_BYTES, Outcome
 from blade_telemetry import names
 from blade_telemetry.export import SpanExport, new_span_id
-from blade_telemetry.options import TraceOptions
+from blade_telemetry.options import TraceOptions, read_options
 
 PROGRAM = "blade_router"
 MAX_MODEL = 256
@@ -66,16 +67,17 @@ class Tracer:
         self.export.close()
 
     def _record_queue(self, trace: Trace, outcome: Outcome) -> None:
-        """The time until the request was admitted: its body parsed, its key and limits checked, its turn come."""
+        """The time until it went to an endpoint: its body parsed, its key and limits checked, its turn come."""
+        ended = trace.attempts[0].started if trace.attempts else outcome.ended
         self.export.span(
             "queue",
             trace.trace_id.decode(),
             new_span_id(),
             trace.span_id.decode(),
             self._epoch + outcome.started,
-            self._epoch + (trace.admitted or outcome.ended),
+            self._epoch + ended,
             {},
-            error="" if trace.admitted or outcome.status < 500 else f"status {outcome.status}",
+            error="" if trace.attempts or outcome.status < 500 else f"status {outcome.status}",
         )
 
     def _record_attempts(self, trace: Trace, outcome: Outcome) -> None:
@@ -129,6 +131,21 @@ class Tracer:
                 if request.usage.cached_tokens is not None:
                     found[names.CACHED_TOKENS] = request.usage.cached_tokens
         return {name: value for name, value in found.items() if value != ""}
+
+
+def open_tracer(
+    endpoint: str | None, sampling: float | None, proxies: TrustedProxies, metrics: Metrics
+) -> Tracer | None:
+    """The tracer that these flags ask for, or the environment; None: tracing is off.
+
+    Raises as :class:`Tracer`.
+    """
+    options = read_options(endpoint, sampling)
+    if options is None:
+        return None
+    tracer = Tracer(options, proxies)
+    metrics.spans_dropped = lambda: tracer.export.dropped
+    return tracer
 
 
 def _line(outcome: Outcome) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from blade_router.http.head import RawRequest
 from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import UpstreamError
 from blade_router.observability.metrics import Metrics
-from blade_router.observability.outcome import Observers
+from blade_router.observability.outcome import Observe, Outcome
 from blade_router.observability.recent_requests import RecentRequests
 from blade_router.policies import Choice, Policy
 from blade_router.policies.load import choosable
@@ -102,7 +102,9 @@ class Proxy:
         self._resumer = resumer or Resumer(endpoints, metrics, max_tries=max_tries)
         self._list_models = list_models
         self._shows_routes = shows_routes
-        self.observers = Observers()
+        self.observers: Sequence[Observe] = ()
+        self.traced_observers: Sequence[Observe] = ()
+        """Notified of each request that has ended; these of one that is recorded in a trace."""
         self.recent: RecentRequests | None = None
         """Gets every request, where there is a web UI that shows them."""
         self._metrics = metrics
@@ -140,8 +142,6 @@ class Proxy:
                     return
             admission = await self.admission_control.admit(request, client)
             request.key = key = admission.key_name
-            if raw.trace is not None:
-                raw.trace.admitted = time.perf_counter()
             try:
                 status = await self._serve(request, client, admission)
             except Refused as refusal:
@@ -169,7 +169,10 @@ class Proxy:
                 metrics.end(status, started, answered, request.streamed, key, fields.model, request.usage, number)
                 if recent is not None:
                     recent.end(request, started, ended, status, code)
-            self.observers.notify(raw, client, request, key, status, started, ended)
+            if observers := self.traced_observers if raw.is_traced else self.observers:
+                outcome = Outcome(raw, client, request, key, status, started, ended)
+                for observe in observers:
+                    observe(outcome)
         if refused is not None:
             await refused
 
@@ -190,14 +193,11 @@ class Proxy:
     ) -> int:
         ids = resume_headers(request)  # also where there is one endpoint: another may come before the stream ends
         about_responses = is_about_responses(request.path)
-        trace = request.trace if request.trace is not None and request.trace.sampled else None
         choice = self._pick_first(request, admission, retries)
         while choice is not None or (choice := await self._pick(request, client, admission, retries)) is not None:
             endpoint = choice.endpoint
             request.added_headers = added = self._headers(request, choice, retries)
             added += admission.headers
-            if trace is not None:
-                trace.begin_attempt(endpoint.name, request.route_reason)
             index = index_to_teach(kv, endpoint, request) if (kv := self.kv_index) is not None else None
             extra = self._token.lines() + NO_COMMENTS if endpoint.config.engine == "blade" else b""
             if about_responses and endpoint.config.engine == "blade":
@@ -262,8 +262,7 @@ class Proxy:
                     count_failure(compared, error)
                     engine_lost = is_loss(error)
                     logger.debug("request %s failed on %s: %s", request.id.decode("latin-1"), endpoint.name, error)
-            if trace is not None:
-                trace.end_attempt(retries.reason if not answered else "" if lost is None else lost.reason)
+            request.end_attempt(retries.reason if not answered else "" if lost is None else lost.reason)
             if engine_lost:
                 retries.trial = retries.trial or Trial(self.quarantine, request, admission.key_name)
                 await retries.trial.lost(endpoint, progressed=False)
@@ -396,9 +395,8 @@ class Proxy:
         state = read_resume_state(request, response.headers, endpoint)
         relayed = 0
         while True:
-            why = str(lost)
             request.note_attempt(endpoint.name, time.perf_counter(), lost.reason)
-            logger.warning("the response of %s broke off: %s", endpoint.name, why, extra=request.log_fields)
+            logger.warning("the response of %s broke off: %s", endpoint.name, str(lost), extra=request.log_fields)
             if events is not None and not events.split and events.over:
                 endpoint.health.record_failure(str(lost), lost)
                 request.usage = usage_of_stream(events.last, request.begun_usage)
@@ -439,9 +437,7 @@ class Proxy:
         if retries.reason:
             words += f" retry={retries.reason}"
         endpoint = choice.endpoint
-        request.endpoint = endpoint.name
-        request.chosen_at = time.perf_counter()
-        request.route, request.route_words = choice, words
+        request.begin_attempt(endpoint.name, choice, words)
         ids = request_ids(request)
         if self._shows_routes(request):
             reason = request.route_reason.encode("ascii")

@@ -6,6 +6,7 @@ The body is forwarded as the bytes that came.
 import itertools
 import re
 import secrets
+import time
 from collections.abc import Collection
 from typing import Final, Protocol
 
@@ -221,6 +222,24 @@ class ClientRequest:
     def route_reason(self) -> str:
         """Why its endpoint was chosen, in full; empty before."""
         return self.route.reason + self.route_words if self.route is not None else ""
+
+    def begin_attempt(self, endpoint: str, route: Route, words: str) -> None:
+        """It goes to this endpoint, chosen so; ``words``: what came before."""
+        self.endpoint = endpoint
+        self.chosen_at = time.perf_counter()
+        self.route, self.route_words = route, words
+        if self.trace is not None and self.trace.sampled:
+            self.trace.begin_attempt(endpoint, self.route_reason)
+
+    def trace_attempt(self, endpoint: str, reason: str) -> None:
+        """What is left of it goes to this endpoint."""
+        if self.trace is not None and self.trace.sampled:
+            self.trace.begin_attempt(endpoint, reason)
+
+    def end_attempt(self, error: str) -> None:
+        """That is over; ``error`` says why it failed, empty where it did not."""
+        if self.trace is not None and self.trace.sampled:
+            self.trace.end_attempt(error)
 
     @property
     def log_fields(self) -> dict[str, str]:

@@ -101,11 +101,10 @@ class Resumer:
             endpoint = choice.endpoint
             tried.append(endpoint)
             trial.sent_to(endpoint)
-            trace = state.request.trace
-            if trace is not None and trace.sampled:
-                trace.begin_attempt(endpoint.name, f"{choice.reason} resume")
+            request = state.request
+            request.trace_attempt(endpoint.name, f"{choice.reason} resume")
             with self._endpoints.attempt(choice, state.request, client, self._internal_pool(endpoint)) as attempt:
-                response = await self._send(attempt, body, b"" if trace is None else trace.line)
+                response = await self._send(attempt, body, b"" if request.trace is None else request.trace.line)
                 if isinstance(response, Connection):
                     self._metrics.resumes["resumed"] += 1
                     logger.info("endpoint %s resumes a stream of %s", endpoint.name, lost.name)
@@ -114,11 +113,9 @@ class Resumer:
                     if state.response_id:
                         self._endpoints.moved_responses.note(state.response_id, endpoint.response_tag)
                     broken = await relay(response)
-                    if trace is not None and trace.sampled:
-                        trace.end_attempt("" if broken is None else broken.reason)
+                    request.end_attempt("" if broken is None else broken.reason)
                     return endpoint, broken
-            if trace is not None and trace.sampled:
-                trace.end_attempt("lost" if response is None else str(response or "unreachable"))
+            request.end_attempt("lost" if response is None else str(response or "unreachable"))
             if response is None:
                 await trial.lost(endpoint, progressed=False)
                 charged += 1

@@ -72,6 +72,9 @@ def test_40_blocks_force_preemption_with_equal_tokens(late: bool) -> None:
         core.add(message)
     outputs = run(core)
     assert core.scheduler.stats().preemptions_total > 0
+    last = [outputs[message.request_id][-1] for message in messages]
+    assert sum(len(output.preempted_after) for output in last) == core.scheduler.stats().preemptions_total
+    assert all(output.preempted_after == sorted(output.preempted_after) for output in last)
     for message in messages:
         assert tokens(outputs[message.request_id]) == alone(message, runner)
 

@@ -49,7 +49,7 @@ async def test_comments_come_before_and_between_events(path: str, resumable: boo
     engine = MockEngine("a", gate=asyncio.Semaphore(0), resumable=resumable)
     outcomes: list[Outcome] = []
     async with engine, serving(engine, stream_comment_interval=INTERVAL) as router:
-        router.router.proxy.observers.of_all = [outcomes.append]
+        router.router.proxy.observers = [outcomes.append]
         response, parts, got = await opened(router, 2, path)
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")

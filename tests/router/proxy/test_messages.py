@@ -182,7 +182,7 @@ async def test_the_usage_of_a_stream_is_that_of_its_first_and_last_events(gap: b
     endpoint = EndpointConfig(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", name="other", engine="vllm")
     async with server, serving(wait=False, endpoints=(endpoint,)) as router:
         seen: list[Any] = []
-        router.router.proxy.observers.of_all = [lambda outcome: seen.append(outcome.request.usage)]
+        router.router.proxy.observers = [lambda outcome: seen.append(outcome.request.usage)]
         response = await post(router, stream=True)
         assert response.content == START + end
     (usage,) = seen

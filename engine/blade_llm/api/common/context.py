@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from blade_llm.api.common.comments import StreamComments
 from blade_llm.api.common.errors import draining, engine_dead, model_not_found
 from blade_llm.api.common.limits import MAX_BODY_BYTES
-from blade_llm.api.common.payload_log import PayloadLog
 from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.response_writer import ResponseWriter
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
-from blade_llm.api.common.tracing import RequestTracer
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.metrics.requests import ServerMetrics
+from blade_llm.api.telemetry.payload_log import PayloadLog
+from blade_llm.api.telemetry.tracing import RequestTracer
 from blade_llm.engine.client import EngineClient
 from blade_llm.sampling.guided.validation import Validator
 from blade_llm.text.request_templates import RequestTemplates

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError
-from blade_llm.api.common.tracing import trace_of
 from blade_llm.api.generation.kv_blocks import remember_prompt
 from blade_llm.api.generation.logged import log_payload
 from blade_llm.api.generation.prompt import Prompt
@@ -31,6 +30,7 @@ from blade_llm.api.generation.resumable import Resumable, streamed
 from blade_llm.api.generation.search import Search
 from blade_llm.api.generation.sse import DONE, Events, run_unary, sse_event
 from blade_llm.api.generation.traced import note_request, note_result
+from blade_llm.api.telemetry.tracing import trace_of
 from blade_llm.engine.client import Outputs
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.engine.version import package_version

@@ -7,10 +7,10 @@ from typing import Any
 
 from starlette.requests import Request
 
-from blade_llm.api.common.payload_log import PayloadLog
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.result import GenerationResult
+from blade_llm.api.telemetry.payload_log import PayloadLog
 from blade_telemetry.context import TRACEPARENT, parse_traceparent
 
 

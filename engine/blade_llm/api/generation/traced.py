@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from blade_llm.api.common.tracing import RequestTrace
 from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.result import Choice, GenerationResult
+from blade_llm.api.telemetry.tracing import RequestTrace
 from blade_telemetry import names
 from blade_telemetry.export import Value
 

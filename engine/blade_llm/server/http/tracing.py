@@ -9,7 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.tracing import STATE, RequestTrace
+from blade_llm.api.telemetry.tracing import STATE, RequestTrace
 from blade_protocol import headers
 from blade_telemetry import names
 from blade_telemetry.context import TRACEPARENT, parse_traceparent

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blade_llm.api.common import payload_log
-from blade_llm.api.common.payload_log import REDACTED, PayloadLog, PayloadOptions, check_patterns
+from blade_llm.api.telemetry import payload_log
+from blade_llm.api.telemetry.payload_log import REDACTED, PayloadLog, PayloadOptions, check_patterns
 
 
 def opened(path: Path, **options: Any) -> PayloadLog:

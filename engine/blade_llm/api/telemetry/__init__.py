@@ -1,0 +1,1 @@
+"""Telemetry: traces of requests, and the payload log."""
