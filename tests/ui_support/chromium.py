@@ -18,7 +18,7 @@ MILLISECONDS = 9_000
 
 _FLAGS = (
     "--no-proxy-server",  # which the environment may name
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+    "--host-resolver-rules=MAP *.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--disable-dev-shm-usage",  # containers have 64 MiB of it
     "--disable-gpu",
     "--force-color-profile=srgb",
