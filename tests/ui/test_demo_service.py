@@ -20,7 +20,7 @@ def test_the_service_shows_its_conditions_and_engines(context: Open, service: De
     page = context(service.origin).page("/ui/#/service")
     conditions = panel(page, "Conditions")
     for name in CONDITIONS:
-        expect(conditions.get_by_text(name, exact=True)).to_be_visible()
+        expect(conditions.locator(".condition-name").get_by_text(name, exact=True)).to_be_visible()
     expect(conditions.locator(".condition.bad")).to_have_count(0)
     engines = panel(page, "Engines")
     expect(engines).to_contain_text("2 of 2 ready")
@@ -99,7 +99,13 @@ def test_a_browser_is_sent_to_the_page_and_others_are_not(accept: str, service: 
 
 def _complete(service: Demo, model: str) -> str:
     """One request of five tokens; its id."""
-    body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 5, "stream": True}
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": 5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     answered = httpx.post(f"{service.origin}/v1/chat/completions", json=body, timeout=60, trust_env=False)
     assert answered.status_code == 200, answered.text
     return str(answered.headers["x-request-id"])
