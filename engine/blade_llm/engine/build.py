@@ -16,6 +16,7 @@ from blade_llm.engine.ranks.build import build_rank, build_with_ranks
 from blade_llm.models.implementation import log_implementation, read_model_config
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner import preload
+from blade_llm.runner.gpu_memory import GpuMemoryReader
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
@@ -44,6 +45,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         revision=config.revision,
         memory=runner.memory_plan,
         timings=runner.timings,
+        gpus=GpuMemoryReader(runner.device),
     )
     eos_token_ids = tuple(dict.fromkeys((*model_config.eos_token_ids, *config.extra_eos_token_ids)))
     core = EngineCore.from_config(

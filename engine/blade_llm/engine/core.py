@@ -49,7 +49,7 @@ from blade_llm.scheduling.limits import SchedulerConfig, check_samples, shared_w
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
-from blade_protocol.state import EngineState, MemoryPlan
+from blade_protocol.state import EngineState, GpuMemory, MemoryPlan
 
 
 @dataclass(slots=True)
@@ -78,6 +78,8 @@ class EngineInfo:
     memory: MemoryPlan | None = None
     timings: dict[str, float] = field(default_factory=dict)
     """Start-up stage → seconds, in order."""
+    gpus: Callable[[], tuple[GpuMemory, ...]] = tuple
+    """Reads how full the GPUs of this process are."""
 
 
 class EngineCore:
@@ -337,6 +339,7 @@ class EngineCore:
             max_adapters=0 if self.adapters is None else self.adapters.capacity,
             adapter_counts=None if self.adapters is None else self.adapters.counts,
             speculation=None if self._speculator is None else self._speculator.counts,
+            gpus=info.gpus(),
             **stats._asdict(),
         )
 

@@ -188,9 +188,12 @@ class Controller:
     async def _report(self, key: Key, observed: Observed, plan: Plan, routers: Sequence[Router]) -> None:
         """Tell the routers how the service is now."""
         service, now = observed.service, datetime.now(UTC)
-        self._reports.record(key, service["metadata"]["name"], service["kind"], plan.events, now)
         status = plan.status if plan.status is not None else service.get("status") or {}
-        await self._reports.send(key, service, status, observed.pods, routers, now)
+        self._reports.record(key, plan.events, now)
+        try:
+            await self._reports.send(key, service, status, observed.pods, routers, now)
+        except Exception:  # whatever objects look like, nothing else depends on what a page shows
+            _log.exception("%s: its routers could not be told how it is", key)
 
     @contextmanager
     def _timed(self, key: Key) -> Iterator[None]:

@@ -21,6 +21,7 @@ from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Key, Object
 from blade_operator.model.plan import EventRecord
 from blade_operator.status.report import MAX_EVENTS, encode, service_report
+from blade_protocol.labels import KIND
 
 AGAIN_SECONDS = 300.0
 """Seconds after which a router gets a report that has not changed: it may have lost it."""
@@ -44,7 +45,7 @@ class ServiceReports:
         self._clock = clock
         self._services: dict[Key, _Service] = {}
 
-    def record(self, key: Key, name: str, kind: str, events: Iterable[EventRecord], now: datetime) -> None:
+    def record(self, key: Key, events: Iterable[EventRecord], now: datetime) -> None:
         """Remember Events of the service; a repeated one only increases its count."""
         known = self._services.setdefault(key, _Service()).events
         for event in events:
@@ -59,7 +60,7 @@ class ServiceReports:
                     "type": event.type,
                     "reason": event.reason,
                     "message": event.message,
-                    "object": f"{kind}/{name}",
+                    "object": f"{KIND}/{key.name}",
                     "count": count,
                 }
             )

@@ -188,6 +188,10 @@ class Client:
         if self._work is not None:
             self._work.abort(ClientGone())
 
+    def drop(self) -> None:
+        """Close its connection at once, with what it has not read yet."""
+        self._flow.transport.abort()
+
     def expect_stream(self, headers: Headers, error_event: Callable[[bytes], bytes]) -> None:
         """Its response is to be a stream, which comments keep alive while there is nothing else to send.
 

@@ -48,6 +48,7 @@ class Viewer:
             self._behind = True
             if now - self._read_at > STALLED_SECONDS:
                 self.close()
+                self._client.drop()
             return
         self._read_at = now
         try:
