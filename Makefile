@@ -69,14 +69,19 @@ endif
 
 ui: $(UI_BUILD)/index.html ## build the web UI into the router's package, where its sources changed (needs node and npm)
 
-$(UI_BUILD)/index.html: $(UI_SOURCES)
-	cd $(UI) && npm ci --silent && npm run --silent check && npm run --silent build
+$(UI)/node_modules/.package-lock.json: $(UI)/package-lock.json
+	cd $(UI) && npm ci --silent
+	@touch $@
+
+$(UI_BUILD)/index.html: $(UI)/node_modules/.package-lock.json $(UI_SOURCES)
+	cd $(UI) && npm run --silent check && npm run --silent build
 	@touch $@
 
 ui-check: ## the web UI's types, its tests, and that the committed build is that of the sources; nothing where npm is missing
 	@if ! command -v npm > /dev/null; then echo "npm is not installed: the web UI's build was not compared"; exit 0; fi; \
-		set -e; build=$$(mktemp -d); trap 'rm -rf $$build' EXIT; cd $(UI); \
-		npm ci --silent; npm run --silent check; npm test --silent; UI_OUTPUT=$$build npm run --silent build -- --logLevel warn; \
+		set -e; $(MAKE) --no-print-directory $(UI)/node_modules/.package-lock.json; \
+		build=$$(mktemp -d); trap 'rm -rf $$build' EXIT; cd $(UI); \
+		npm run --silent check; npm test --silent; UI_OUTPUT=$$build npm run --silent build -- --logLevel warn; \
 		diff -r $$build ../blade_router/ui/static > /dev/null || \
 		{ echo "$(UI_BUILD) is not what $(UI) builds: run make ui and commit what it writes"; exit 1; }
 

@@ -4,5 +4,8 @@ import "./state/theme";
 import { follow } from "./state/stream";
 
 const root = document.getElementById("app");
-if (root) render(<App />, root);
+if (root) {
+  root.textContent = "";
+  render(<App />, root);
+}
 follow();

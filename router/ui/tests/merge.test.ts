@@ -16,7 +16,10 @@ test("what an update does not hold stays", () => {
 });
 
 test("points are appended once, and the oldest leave", () => {
-  const full = state(Array.from({ length: MAX_POINTS }, (_, at) => point(at)), []);
+  const full = state(
+    Array.from({ length: MAX_POINTS }, (_, at) => point(at)),
+    [],
+  );
   const after = merge(full, { traffic: { interval: 1, points: [point(MAX_POINTS - 1), point(MAX_POINTS)] } });
   expect(after.traffic.points.length).toBe(MAX_POINTS);
   expect(after.traffic.points[0]?.time).toBe(1);

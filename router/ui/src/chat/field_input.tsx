@@ -37,7 +37,13 @@ export function FieldInput({ field, value, onChange }: Props) {
       ) : wide(field) ? (
         <textarea {...shared} rows={2} spellcheck={false} placeholder={fallback} />
       ) : (
-        <input {...shared} type="text" inputMode={field.kind === "number" ? "decimal" : "text"} autocomplete="off" placeholder={fallback} />
+        <input
+          {...shared}
+          type="text"
+          inputMode={field.kind === "number" ? "decimal" : "text"}
+          autocomplete="off"
+          placeholder={fallback}
+        />
       )}
       <span id={`${id}-help`} class={problem ? "field-error" : "field-help"}>
         {problem ?? field.help}
@@ -46,4 +52,5 @@ export function FieldInput({ field, value, onChange }: Props) {
   );
 }
 
-const wide = (field: Field) => field.kind === "lines" || field.kind === "json" || (field.kind === "text" && field.name !== "cache_salt");
+const wide = (field: Field) =>
+  field.kind === "lines" || field.kind === "json" || (field.kind === "text" && field.name !== "cache_salt");

@@ -41,6 +41,20 @@ export function Chat() {
     document.addEventListener("keydown", key);
     return () => document.removeEventListener("keydown", key);
   }, [id]);
+  useEffect(() => {
+    // A window that became narrow shows the messages first
+    const closing: [string, (open: boolean) => void][] = [
+      [`(width < ${MIDDLE}px)`, setSidebar],
+      ["(width < 1100px)", setSettings],
+    ];
+    const stops = closing.map(([query, set]) => {
+      const media = matchMedia(query);
+      const changed = () => media.matches && set(false);
+      media.addEventListener("change", changed);
+      return () => media.removeEventListener("change", changed);
+    });
+    return () => stops.forEach((stop) => stop());
+  }, []);
   const busy = useStore(running, () => isRunning(id, conversation?.panes.length ?? 0));
   if (!conversation) return <p class="page-title">The conversation is gone.</p>;
 
@@ -70,6 +84,7 @@ export function Chat() {
     <div class={`chat${sidebar ? " with-sidebar" : ""}${settings ? " with-settings" : ""}`}>
       {sidebar && <Sidebar onClose={() => innerWidth < MIDDLE && setSidebar(false)} />}
       <div class="chat-main">
+        <h2 class="offscreen">{conversation.title || "New chat"}</h2>
         <Toolbar
           conversation={conversation}
           sidebar={sidebar}
@@ -127,7 +142,11 @@ function Toolbar({ conversation, sidebar, settings, onSidebar, onSettings, onCod
     <div class="toolbar" role="group" aria-label="This conversation">
       <IconButton label="Conversations" icon="menu" aria-expanded={sidebar} onClick={onSidebar} />
       {panes.length === 1 && (
-        <ModelPicker model={panes[0]?.model ?? ""} label="Model" onChoose={(model) => changePane(id, 0, (one) => ({ ...one, model }), false)} />
+        <ModelPicker
+          model={panes[0]?.model ?? ""}
+          label="Model"
+          onChoose={(model) => changePane(id, 0, (one) => ({ ...one, model }), false)}
+        />
       )}
       <div class="toolbar-end">
         <Button
@@ -148,10 +167,22 @@ function Toolbar({ conversation, sidebar, settings, onSidebar, onSettings, onCod
         >
           <span class="wide-text">Tokens</span>
         </Button>
-        <Button kind="quiet" icon="code" disabled={!onCode} title="The last request as curl, Python and LLMService" onClick={() => onCode?.()}>
+        <Button
+          kind="quiet"
+          icon="code"
+          disabled={!onCode}
+          title="The last request as curl, Python and LLMService"
+          onClick={() => onCode?.()}
+        >
           <span class="wide-text">Code</span>
         </Button>
-        <Button kind="quiet" icon="sliders" aria-expanded={settings} title="System prompt, sampling, output format, tools" onClick={onSettings}>
+        <Button
+          kind="quiet"
+          icon="sliders"
+          aria-expanded={settings}
+          title="System prompt, sampling, output format, tools"
+          onClick={onSettings}
+        >
           <span class="wide-text">Settings</span>
         </Button>
       </div>

@@ -17,17 +17,35 @@ const marked = new Marked({
     html: ({ text }) => (/^<br\s*\/?>\s*$/i.test(text) ? "<br>" : escape(text)),
     image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
     heading({ tokens, depth }) {
-      const level = Math.min(6, depth + 2); // the page has its own h1 and h2
-      return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
+      // One level below the page's own, whichever a model begins with: the order of levels has no gap
+      return `<h3 class="depth-${depth}">${this.parser.parseInline(tokens)}</h3>`;
     },
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
   },
 });
 
 const TAGS = [
-  "p", "br", "hr", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "a", "h3", "h4", "h5", "h6",
-  "table", "thead", "tbody", "tr", "th", "td",
-]; // prettier-ignore
+  "p",
+  "br",
+  "hr",
+  "strong",
+  "em",
+  "del",
+  "code",
+  "pre",
+  "blockquote",
+  "ul",
+  "ol",
+  "li",
+  "a",
+  "h3",
+  "table",
+  "thead",
+  "tbody",
+  "tr",
+  "th",
+  "td",
+];
 
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName !== "A") return;
@@ -37,7 +55,11 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
 
 export function toHtml(raw: string): string {
   const html = marked.parse(raw, { async: false });
-  return DOMPurify.sanitize(html, { ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ["href", "start", "align"], ALLOW_DATA_ATTR: false });
+  return DOMPurify.sanitize(html, {
+    ALLOWED_TAGS: TAGS,
+    ALLOWED_ATTR: ["href", "start", "align", "class"],
+    ALLOW_DATA_ATTR: false,
+  });
 }
 
 /** A model's text; while it grows only its last block is rendered anew. */
@@ -46,9 +68,9 @@ export function Markdown({ text }: { text: string }) {
   blocks.current ??= new Blocks();
   return (
     <div class="markdown">
-      {blocks.current.of(text).map((block, at) =>
-        block.code ? <Code key={at} {...block.code} /> : <Html key={at} raw={block.raw} />,
-      )}
+      {blocks.current
+        .of(text)
+        .map((block, at) => (block.code ? <Code key={at} {...block.code} /> : <Html key={at} raw={block.raw} />))}
     </div>
   );
 }
@@ -82,6 +104,8 @@ function addCopyButton(pre: HTMLPreElement): void {
   button.type = "button";
   button.className = "button quiet nested-copy";
   button.textContent = "Copy";
-  button.addEventListener("click", async () => announce((await copyText(text)) ? "Copied" : "The browser did not allow copying"));
+  button.addEventListener("click", async () =>
+    announce((await copyText(text)) ? "Copied" : "The browser did not allow copying"),
+  );
   pre.before(button);
 }

@@ -4,10 +4,11 @@ import { Button, IconButton } from "../components/button";
 import { CopyButton } from "../components/copy";
 import { Icon } from "../components/icons";
 import { useStore } from "../state/store";
+import { FailureBox } from "./failure";
 import { Markdown } from "./markdown";
 import { liveTurn } from "./model/generation";
-import { tokensPerSecond } from "./model/response";
-import type { Failure, Stats, Turn } from "./model/types";
+import type { Turn } from "./model/types";
+import { StatsLine } from "./stats";
 import { Tokens } from "./tokens";
 import { ToolCalls } from "./tool_calls";
 
@@ -40,7 +41,15 @@ function UserTurn({ turn, siblings, busy, onEdit, onBranch }: Props) {
   return (
     <article class="turn user" aria-label="You">
       {editing ? (
-        <Edit text={turn.content} busy={busy} onCancel={() => setEditing(false)} onSend={(text) => { setEditing(false); onEdit(turn, text); }} />
+        <Edit
+          text={turn.content}
+          busy={busy}
+          onCancel={() => setEditing(false)}
+          onSend={(text) => {
+            setEditing(false);
+            onEdit(turn, text);
+          }}
+        />
       ) : (
         <div class="bubble">{turn.content}</div>
       )}
@@ -53,7 +62,17 @@ function UserTurn({ turn, siblings, busy, onEdit, onBranch }: Props) {
   );
 }
 
-function Edit({ text, busy, onCancel, onSend }: { text: string; busy: boolean; onCancel: () => void; onSend: (text: string) => void }) {
+function Edit({
+  text,
+  busy,
+  onCancel,
+  onSend,
+}: {
+  text: string;
+  busy: boolean;
+  onCancel: () => void;
+  onSend: (text: string) => void;
+}) {
   const [value, setValue] = useState(text);
   const area = useRef<HTMLTextAreaElement>(null);
   useEffect(() => area.current?.focus(), []);
@@ -100,7 +119,17 @@ function ToolTurn({ turn }: { turn: Turn }) {
   );
 }
 
-function AssistantTurn({ turn, siblings, last, busy, growing, onRegenerate, onCode, onBranch, onReturn }: Props & { growing: boolean }) {
+function AssistantTurn({
+  turn,
+  siblings,
+  last,
+  busy,
+  growing,
+  onRegenerate,
+  onCode,
+  onBranch,
+  onReturn,
+}: Props & { growing: boolean }) {
   const [plain, setPlain] = useState(false);
   const asTokens = !!turn.tokens?.length && !plain;
   const waits = growing && !turn.content && !turn.reasoning && !turn.toolCalls?.length;
@@ -122,7 +151,10 @@ function AssistantTurn({ turn, siblings, last, busy, growing, onRegenerate, onCo
       )}
       {asTokens && turn.tokens ? <Tokens tokens={turn.tokens} /> : turn.content && <Markdown text={turn.content} />}
       {turn.toolCalls && (
-        <ToolCalls calls={turn.toolCalls} onReturn={last && !growing && !busy ? (results) => onReturn(turn, results) : undefined} />
+        <ToolCalls
+          calls={turn.toolCalls}
+          onReturn={last && !growing && !busy ? (results) => onReturn(turn, results) : undefined}
+        />
       )}
       {turn.failure && <FailureBox failure={turn.failure} />}
       <div class="turn-actions">
@@ -133,7 +165,12 @@ function AssistantTurn({ turn, siblings, last, busy, growing, onRegenerate, onCo
             <IconButton label="Regenerate" icon="retry" disabled={busy} onClick={() => onRegenerate(turn)} />
             {turn.sent && <IconButton label="Show the request as code" icon="code" onClick={() => onCode(turn)} />}
             {!!turn.tokens?.length && (
-              <IconButton label="Show token probabilities" icon="tokens" aria-pressed={asTokens} onClick={() => setPlain(asTokens)} />
+              <IconButton
+                label="Show token probabilities"
+                icon="tokens"
+                aria-pressed={asTokens}
+                onClick={() => setPlain(asTokens)}
+              />
             )}
           </>
         )}
@@ -158,71 +195,5 @@ function Branches({ turn, siblings, onBranch }: { turn: Turn; siblings: string[]
       </span>
       <IconButton label="Next branch" icon="right" disabled={at >= siblings.length - 1} onClick={() => to(1)} />
     </span>
-  );
-}
-
-const ENDS: Record<string, string> = {
-  length: "cut at the token limit",
-  stopped: "stopped",
-  content_filter: "withheld",
-  abort: "aborted",
-};
-
-function StatsLine({ turn }: { turn: Turn }) {
-  const parts = turn.stats ? describe(turn.stats) : [];
-  const end = turn.finish && ENDS[turn.finish];
-  if (!parts.length && !end) return null;
-  return (
-    <span class="stats">
-      {parts.map(([text, title]) => (
-        <span key={title} title={title}>
-          {text}
-        </span>
-      ))}
-      {end && <span class={turn.finish === "length" ? "badge warn" : "badge"}>{end}</span>}
-    </span>
-  );
-}
-
-export function describe(stats: Stats): [string, string][] {
-  const speed = tokensPerSecond(stats);
-  const parts: [string, string][] = [];
-  if (stats.ttft !== null) {
-    const ms = stats.ttft * 1000;
-    parts.push([`TTFT ${ms < 1000 ? `${ms.toFixed(0)} ms` : `${stats.ttft.toFixed(2)} s`}`, "Time to first token, as this browser saw it"]);
-  }
-  if (speed !== null) parts.push([`${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`, "Tokens a second after the first"]);
-  if (stats.tokens !== null) parts.push([`${stats.tokens} tokens`, "Completion tokens"]);
-  if (stats.promptTokens !== null) {
-    const cached = stats.cachedTokens ? `, ${stats.cachedTokens} cached` : "";
-    parts.push([`prompt ${stats.promptTokens}${cached}`, "Prompt tokens, and those found in the prefix cache"]);
-  }
-  return parts;
-}
-
-function FailureBox({ failure }: { failure: Failure }) {
-  return (
-    <div class="failure">
-      <strong>{failure.title}</strong>
-      <p>{failure.message}</p>
-      <dl>
-        {failure.status !== null && <Row name="Status" value={String(failure.status)} />}
-        {failure.code && <Row name="Code" value={failure.code} />}
-        {failure.param && <Row name="Field" value={failure.param} />}
-        {failure.requestId && <Row name="Request id" value={failure.requestId} copy />}
-      </dl>
-    </div>
-  );
-}
-
-function Row({ name, value, copy }: { name: string; value: string; copy?: boolean }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd class="mono">
-        {value}
-        {copy && <CopyButton text={value} label={`Copy the ${name.toLowerCase()}`} />}
-      </dd>
-    </div>
   );
 }

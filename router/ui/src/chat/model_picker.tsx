@@ -2,13 +2,27 @@ import { useStore } from "../state/store";
 import { models } from "./model/models";
 
 /** A model, or an adapter of one. */
-export function ModelPicker({ model, label, onChoose }: { model: string; label: string; onChoose: (id: string) => void }) {
+export function ModelPicker({
+  model,
+  label,
+  onChoose,
+}: {
+  model: string;
+  label: string;
+  onChoose: (id: string) => void;
+}) {
   const list = useStore(models);
   const bases = list.filter((one) => one.parent === null);
   const parents = [...new Set(list.flatMap((one) => (one.parent === null ? [] : [one.parent])))];
   const known = list.some((one) => one.id === model);
   return (
-    <select class="model-picker" aria-label={label} title={label} value={model} onChange={(event) => onChoose(event.currentTarget.value)}>
+    <select
+      class="model-picker"
+      aria-label={label}
+      title={label}
+      value={model}
+      onChange={(event) => onChoose(event.currentTarget.value)}
+    >
       {!known && <option value={model}>{model ? `${model} (not served)` : "No model"}</option>}
       {parents.length ? (
         <optgroup label="Models">

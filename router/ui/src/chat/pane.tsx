@@ -54,7 +54,10 @@ export function PaneView({ conversation, index, onCode, onProblem, onRemove }: P
   );
 
   return (
-    <section class="pane" aria-label={conversation.panes.length > 1 ? `Conversation with ${pane.model}` : "Conversation"}>
+    <section
+      class="pane"
+      aria-label={conversation.panes.length > 1 ? `Conversation with ${pane.model}` : "Conversation"}
+    >
       {onRemove && (
         <div class="pane-head">
           <ModelPicker
@@ -69,12 +72,21 @@ export function PaneView({ conversation, index, onCode, onProblem, onRemove }: P
         <div class="messages" ref={content}>
           {turns.length ? (
             turns.map((turn, at) => (
-              <Message key={turn.id} turn={turn} siblings={places[at] ?? []} last={at === turns.length - 1} busy={busy} {...actions} />
+              <Message
+                key={turn.id}
+                turn={turn}
+                siblings={places[at] ?? []}
+                last={at === turns.length - 1}
+                busy={busy}
+                {...actions}
+              />
             ))
           ) : (
             <div class="empty">
               <h2>{pane.model ? `Chat with ${pane.model}` : "No model yet"}</h2>
-              <p class="muted">Ask something below. Settings hold the system prompt, sampling, output format and tools.</p>
+              <p class="muted">
+                Ask something below. Settings hold the system prompt, sampling, output format and tools.
+              </p>
             </div>
           )}
         </div>

@@ -1,6 +1,7 @@
 import type { ComponentChildren } from "preact";
 import { useId } from "preact/hooks";
 import { Button, IconButton } from "../components/button";
+import { useOverlay } from "../components/overlay";
 import { FieldInput } from "./field_input";
 import { change } from "./model/conversations";
 import { FORMATS, type Format, GROUPS, problemOf } from "./model/fields";
@@ -10,6 +11,7 @@ import type { Conversation, Settings } from "./model/types";
 /** What all requests of a conversation are sent with. Only what was changed is sent. */
 export function SettingsPanel({ conversation, onClose }: { conversation: Conversation; onClose: () => void }) {
   const { settings, system } = conversation;
+  const panel = useOverlay<HTMLElement>("(width < 1100px)", onClose);
   const set = (to: (settings: Settings) => Settings) =>
     change(conversation.id, (one) => ({ ...one, settings: to(one.settings) }), false);
   const setValue = (name: string, value: string) =>
@@ -20,13 +22,13 @@ export function SettingsPanel({ conversation, onClose }: { conversation: Convers
   const counted = (names: string[]) => names.filter((name) => settings.values[name] !== undefined).length;
   const all = Object.keys(settings.values).length + (settings.tools ? 1 : 0);
   return (
-    <aside class="settings" aria-label="Settings of this conversation">
+    <aside ref={panel} class="settings" aria-label="Settings of this conversation">
       <header>
         <h2>Settings</h2>
         <Button kind="quiet" disabled={!all} onClick={() => set((one) => ({ ...one, values: {}, tools: "" }))}>
           Reset
         </Button>
-        <IconButton label="Close the settings" icon="close" onClick={onClose} />
+        <IconButton data-focus label="Close the settings" icon="close" onClick={onClose} />
       </header>
       <div class="settings-body">
         <label class="field">
@@ -58,7 +60,12 @@ export function SettingsPanel({ conversation, onClose }: { conversation: Convers
       <Section key={name} name={name} changed={counted(fields.map((field) => field.name))} open={name === "Sampling"}>
         <div class="settings-grid">
           {fields.map((field) => (
-            <FieldInput key={field.name} field={field} value={settings.values[field.name] ?? ""} onChange={(value) => setValue(field.name, value)} />
+            <FieldInput
+              key={field.name}
+              field={field}
+              value={settings.values[field.name] ?? ""}
+              onChange={(value) => setValue(field.name, value)}
+            />
           ))}
         </div>
       </Section>
@@ -66,7 +73,17 @@ export function SettingsPanel({ conversation, onClose }: { conversation: Convers
   }
 }
 
-function Section({ name, changed, open, children }: { name: string; changed: number; open?: boolean; children: ComponentChildren }) {
+function Section({
+  name,
+  changed,
+  open,
+  children,
+}: {
+  name: string;
+  changed: number;
+  open?: boolean;
+  children: ComponentChildren;
+}) {
   return (
     <details class="section" open={open}>
       <summary>
@@ -95,16 +112,22 @@ function OutputFormat({ values, setValue }: { values: Record<string, string>; se
   const problem = typed.trim() ? problemOf(() => formatFields(values)) : null;
   return (
     <>
-      <label class="field">
-        <span>The output is</span>
-        <select value={format} onChange={(event) => setValue("format", event.currentTarget.value === "text" ? "" : event.currentTarget.value)}>
+      <div class="field">
+        <label for={`${id}-format`}>The output is</label>
+        <select
+          id={`${id}-format`}
+          value={format}
+          onChange={(event) =>
+            setValue("format", event.currentTarget.value === "text" ? "" : event.currentTarget.value)
+          }
+        >
           {Object.entries(FORMATS).map(([key, { name }]) => (
             <option key={key} value={key}>
               {name}
             </option>
           ))}
         </select>
-      </label>
+      </div>
       {FORMATS[format as Format].field && (
         <label class="field">
           <span>{FORMATS[format as Format].name}</span>
@@ -138,10 +161,20 @@ const EXAMPLE_TOOL = [
   },
 ];
 
-function Tools({ settings, setValue, setTools }: { settings: Settings; setValue: SetValue; setTools: (tools: string) => void }) {
+function Tools({
+  settings,
+  setValue,
+  setTools,
+}: {
+  settings: Settings;
+  setValue: SetValue;
+  setTools: (tools: string) => void;
+}) {
   const id = useId();
   const problem = problemOf(() => parseTools(settings.tools));
-  const names = problem ? [] : parseTools(settings.tools).flatMap((tool) => (tool.function as { name?: string } | undefined)?.name ?? []);
+  const names = problem
+    ? []
+    : parseTools(settings.tools).flatMap((tool) => (tool.function as { name?: string } | undefined)?.name ?? []);
   return (
     <>
       <label class="field">
@@ -160,11 +193,17 @@ function Tools({ settings, setValue, setTools }: { settings: Settings; setValue:
       <span id={`${id}-problem`} class="field-error">
         {problem}
       </span>
-      {!settings.tools.trim() && <Button onClick={() => setTools(JSON.stringify(EXAMPLE_TOOL, null, 2))}>Insert an example</Button>}
+      {!settings.tools.trim() && (
+        <Button onClick={() => setTools(JSON.stringify(EXAMPLE_TOOL, null, 2))}>Insert an example</Button>
+      )}
       <div class="settings-grid">
         <div class="setting">
           <label for={`${id}-choice`}>Tool choice</label>
-          <select id={`${id}-choice`} value={settings.values.tool_choice ?? ""} onChange={(event) => setValue("tool_choice", event.currentTarget.value)}>
+          <select
+            id={`${id}-choice`}
+            value={settings.values.tool_choice ?? ""}
+            onChange={(event) => setValue("tool_choice", event.currentTarget.value)}
+          >
             <option value="">auto (default)</option>
             <option>none</option>
             <option>required</option>

@@ -2,6 +2,7 @@ import { useRef, useState } from "preact/hooks";
 import { announce } from "../components/announce";
 import { Button, IconButton } from "../components/button";
 import { Dialog } from "../components/dialog";
+import { useOverlay } from "../components/overlay";
 import { useStore } from "../state/store";
 import { add, begin, change, conversations, currentId, discard, isEmpty, notice } from "./model/conversations";
 import { stop } from "./model/generation";
@@ -15,20 +16,31 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
   const [renaming, rename] = useState<Conversation | null>(null);
   const [deleting, remove] = useState<Conversation | null>(null);
   const file = useRef<HTMLInputElement>(null);
+  const panel = useOverlay<HTMLElement>("(width < 900px)", onClose);
   const read = async (chosen: File | undefined) => {
     if (!chosen) return;
     try {
       const found = imported(await chosen.text());
-      add(found);
-      announce(`${found.length} conversations imported`);
+      const added = add(found);
+      notice.set(
+        `${added} of ${found.length} conversations imported${added < found.length ? "; the others were here already" : ""}.`,
+      );
     } catch (error) {
       notice.set((error as Error).message);
     }
   };
   return (
-    <nav class="sidebar" aria-label="Conversations">
+    <nav ref={panel} class="sidebar" aria-label="Conversations">
       <div class="sidebar-head">
-        <Button icon="plus" class="new-chat" onClick={() => { begin(); onClose(); }}>
+        <Button
+          data-focus
+          icon="plus"
+          class="new-chat"
+          onClick={() => {
+            begin();
+            onClose();
+          }}
+        >
           New chat
         </Button>
         <IconButton class="narrow-only" label="Close the conversations" icon="close" onClick={onClose} />
@@ -42,7 +54,10 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
                 class="open"
                 aria-current={one.id === current ? "true" : undefined}
                 title={one.title}
-                onClick={() => { currentId.set(one.id); onClose(); }}
+                onClick={() => {
+                  currentId.set(one.id);
+                  onClose();
+                }}
               >
                 {one.title || "Untitled"}
               </button>
@@ -127,7 +142,13 @@ function Rename({ conversation, onClose }: { conversation: Conversation; onClose
       >
         <label class="field">
           <span>Title</span>
-          <input type="text" autofocus maxLength={200} value={title} onInput={(event) => setTitle(event.currentTarget.value)} />
+          <input
+            type="text"
+            autofocus
+            maxLength={200}
+            value={title}
+            onInput={(event) => setTitle(event.currentTarget.value)}
+          />
         </label>
       </form>
     </Dialog>
@@ -143,4 +164,8 @@ function download(list: Conversation[]): void {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-const slug = (title: string) => title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "") || "conversation";
+const slug = (title: string) =>
+  title
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/^-|-$/g, "") || "conversation";

@@ -3,7 +3,13 @@ import type { Token } from "./model/types";
 
 const percent = (logprob: number) => {
   const share = Math.exp(logprob) * 100;
-  return share >= 99.95 ? "100 %" : share >= 10 ? `${share.toFixed(1)} %` : share >= 0.01 ? `${share.toPrecision(2)} %` : "< 0.01 %";
+  return share >= 99.95
+    ? "100 %"
+    : share >= 10
+      ? `${share.toFixed(1)} %`
+      : share >= 0.01
+        ? `${share.toPrecision(2)} %`
+        : "< 0.01 %";
 };
 
 /** 0 (unlikely) to 5 (nearly certain). */
@@ -37,7 +43,15 @@ export function Tokens({ tokens }: { tokens: Token[] }) {
   const shown = at === null ? undefined : tokens[at];
   return (
     <div class="token-view">
-      <div ref={list} class="token-list" role="listbox" aria-label="Tokens with their probabilities" aria-orientation="horizontal" onKeyDown={onKeyDown} onMouseLeave={() => setAt(null)}>
+      <div
+        ref={list}
+        class="token-list"
+        role="listbox"
+        aria-label="Tokens with their probabilities"
+        aria-orientation="horizontal"
+        onKeyDown={onKeyDown}
+        onMouseLeave={() => setAt(null)}
+      >
         {tokens.map((token, index) => (
           <span
             key={index}
@@ -57,7 +71,9 @@ export function Tokens({ tokens }: { tokens: Token[] }) {
           </span>
         ))}
       </div>
-      {shown && at !== null && <Alternatives token={shown} anchor={list.current?.children[at] as HTMLElement | undefined} />}
+      {shown && at !== null && (
+        <Alternatives token={shown} anchor={list.current?.children[at] as HTMLElement | undefined} />
+      )}
       <div class="token-legend" aria-hidden="true">
         <span>probability</span>
         {["< 5 %", "5", "20", "50", "80", "≥ 95 %"].map((name, index) => (
@@ -72,13 +88,18 @@ export function Tokens({ tokens }: { tokens: Token[] }) {
 
 const describe = (token: Token) =>
   `${visible(token.text)}, ${percent(token.logprob)}. ` +
-  token.top.filter(([text]) => text !== token.text).map(([text, logprob]) => `${visible(text)} ${percent(logprob)}`).join(", ");
+  token.top
+    .filter(([text]) => text !== token.text)
+    .map(([text, logprob]) => `${visible(text)} ${percent(logprob)}`)
+    .join(", ");
 
 function Alternatives({ token, anchor }: { token: Token; anchor: HTMLElement | undefined }) {
   const parent = anchor?.offsetParent as HTMLElement | null;
   const left = Math.max(0, Math.min(anchor?.offsetLeft ?? 0, (parent?.clientWidth ?? 240) - 230));
   const top = (anchor?.offsetTop ?? 0) + (anchor?.offsetHeight ?? 20) + 4;
-  const rows = token.top.some(([text]) => text === token.text) ? token.top : [...token.top, [token.text, token.logprob] as [string, number]];
+  const rows = token.top.some(([text]) => text === token.text)
+    ? token.top
+    : [...token.top, [token.text, token.logprob] as [string, number]];
   return (
     <div class="alternatives" style={{ left, top }} aria-hidden="true">
       {rows.map(([text, logprob]) => (

@@ -4,7 +4,13 @@ import { Icon } from "../components/icons";
 import type { ToolCall } from "./model/types";
 
 /** The calls of a turn. Where it is the last one, the user says what they return. */
-export function ToolCalls({ calls, onReturn }: { calls: ToolCall[]; onReturn?: ((results: string[]) => void) | undefined }) {
+export function ToolCalls({
+  calls,
+  onReturn,
+}: {
+  calls: ToolCall[];
+  onReturn?: ((results: string[]) => void) | undefined;
+}) {
   const [results, setResults] = useState<string[]>([]);
   const complete = calls.every((_, at) => results[at]?.trim());
   return (

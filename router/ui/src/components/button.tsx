@@ -20,6 +20,20 @@ export function Button({ icon, kind = "plain", type = "button", class: extra, ch
 }
 
 /** A button that shows an icon only; `label` is its name and its tooltip. */
-export function IconButton({ label, icon, kind = "quiet", ...rest }: Omit<Props, "children"> & { label: string; icon: IconName }) {
-  return <Button {...rest} kind={kind} icon={icon} class={`icon-only ${rest.class ?? ""}`} aria-label={label} title={label} />;
+export function IconButton({
+  label,
+  icon,
+  kind = "quiet",
+  ...rest
+}: Omit<Props, "children"> & { label: string; icon: IconName }) {
+  return (
+    <Button
+      {...rest}
+      kind={kind}
+      icon={icon}
+      class={`icon-only ${rest.class ?? ""}`}
+      aria-label={label}
+      title={label}
+    />
+  );
 }

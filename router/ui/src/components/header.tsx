@@ -1,4 +1,4 @@
-import { keyWanted } from "../state/auth";
+import { apiKey, keyWanted } from "../state/auth";
 import { TABS, tab } from "../state/location";
 import { useStore } from "../state/store";
 import { connection, type Connection, liveState } from "../state/stream";
@@ -22,6 +22,8 @@ export function Header() {
   const shown = useStore(tab);
   const chosen = useStore(theme);
   const keyed = useStore(liveState, (state) => state?.router.keyed ?? false);
+  const hasKey = useStore(apiKey) !== "";
+  const refused = useStore(connection) === "unauthorized";
   return (
     <header class="top">
       <ServiceName />
@@ -34,7 +36,13 @@ export function Header() {
       </nav>
       <div class="top-end">
         <ConnectionState />
-        {keyed && <IconButton label="Change the API key" icon="key" onClick={() => keyWanted.set(true)} />}
+        {(keyed || hasKey || refused) && (
+          <IconButton
+            label={hasKey ? "Change the API key" : "Give an API key"}
+            icon="key"
+            onClick={() => keyWanted.set(true)}
+          />
+        )}
         <IconButton
           label={`Theme: ${chosen}. Switch to ${NEXT[chosen]}`}
           icon={ICONS[chosen]}

@@ -32,8 +32,8 @@ export function KeyDialog() {
         }}
       >
         <p>
-          {current ? "The service did not accept the last key, or you change it." : "This service wants an API key."} The
-          key is kept in this browser tab until you close it, and sent to this service only.
+          {current ? "The service did not accept the last key, or you change it." : "This service wants an API key."}{" "}
+          The key is kept in this browser tab until you close it, and sent to this service only.
         </p>
         <label class="field">
           <span>API key</span>

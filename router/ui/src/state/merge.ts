@@ -3,11 +3,17 @@ import type { Point, Request, State } from "./types";
 export const MAX_POINTS = 300;
 export const MAX_REQUESTS = 200;
 
-/** The state after an update: members that are in it replace those of before, points are appended, requests replaced by id. */
+/**
+ * The state after an update: members that are in it replace those of before, points are appended, requests replaced by
+ * id.
+ */
 export function merge(state: State, update: Partial<State>): State {
   const merged: State = { ...state, ...update };
   if (update.traffic) {
-    merged.traffic = { interval: update.traffic.interval, points: mergePoints(state.traffic.points, update.traffic.points) };
+    merged.traffic = {
+      interval: update.traffic.interval,
+      points: mergePoints(state.traffic.points, update.traffic.points),
+    };
   }
   if (update.requests) merged.requests = mergeRequests(state.requests, update.requests);
   return merged;

@@ -1,4 +1,7 @@
-/** Server-sent events as HTML defines them (https://html.spec.whatwg.org/multipage/server-sent-events.html), read by fetch: EventSource sends no Authorization header. */
+/**
+ * Server-sent events as HTML defines them (https://html.spec.whatwg.org/multipage/server-sent-events.html), read by
+ * fetch: EventSource sends no Authorization header.
+ */
 
 export interface ServerEvent {
   event: string;

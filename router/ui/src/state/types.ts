@@ -1,4 +1,7 @@
-/** What `/ui/stream` sends. The router's side of it: `blade_router/ui/`. Times are unix seconds, durations seconds, unknown numbers null. */
+/**
+ * What `/ui/stream` sends. The router's side of it: `blade_router/ui/`. Times are unix seconds, durations seconds,
+ * unknown numbers null.
+ */
 
 export interface State {
   time: number;

@@ -39,7 +39,10 @@ export class Blocks {
 
 function toBlock(token: Token): Block {
   if (token.type === "code") {
-    return { raw: token.raw, code: { text: String(token.text), language: String(token.lang ?? "").split(/\s/)[0] ?? "" } };
+    return {
+      raw: token.raw,
+      code: { text: String(token.text), language: String(token.lang ?? "").split(/\s/)[0] ?? "" },
+    };
   }
   return { raw: token.raw, code: null };
 }

@@ -1,8 +1,8 @@
 /** The conversations of this browser, and the one that is shown. */
 
 import { createStore } from "../../state/store";
-import { load, remove, save } from "./storage";
-import { newConversation } from "./tree";
+import { idOf, load, parse, remove, save } from "./storage";
+import { newConversation, newId } from "./tree";
 import type { Conversation, Pane } from "./types";
 
 const first = newConversation([""]);
@@ -45,16 +45,31 @@ function flush(): void {
   for (const id of waiting) {
     const conversation = find(id);
     if (!conversation || isEmpty(conversation)) continue;
-    const left = save(localStorage, conversation, conversations.get().filter((one) => !isEmpty(one)));
+    const left = save(
+      localStorage,
+      conversation,
+      conversations.get().filter((one) => !isEmpty(one)),
+    );
     if (left === null) notice.set("This conversation is too large for the browser's storage: export it to keep it.");
     else if (left.length) {
       conversations.set(conversations.get().filter((one) => !left.includes(one.id)));
-      notice.set(`The browser's storage is full: ${left.length === 1 ? "the oldest conversation was" : `the ${left.length} oldest conversations were`} deleted.`);
+      notice.set(
+        `The browser's storage is full: ${left.length === 1 ? "the oldest conversation was" : `the ${left.length} oldest conversations were`} deleted.`,
+      );
     }
   }
   waiting.clear();
 }
 addEventListener("pagehide", flush);
+
+/** Another tab stored or deleted one. What this tab has not stored yet is newer. */
+addEventListener("storage", ({ key, newValue }) => {
+  const id = key === null ? null : idOf(key);
+  if (id === null || waiting.has(id) || id === currentId.get()) return;
+  const stored = newValue === null ? null : parse(newValue);
+  const rest = conversations.get().filter((one) => one.id !== id);
+  conversations.set(stored ? [...rest, stored].sort((a, b) => b.updated - a.updated) : rest);
+});
 
 /** Begin another, with the models of the one shown. */
 export function begin(): void {
@@ -73,10 +88,18 @@ export function discard(id: string): void {
   if (currentId.get() === id) begin();
 }
 
-export function add(list: Conversation[]): void {
+/**
+ * Put imported ones beside those that are there, if they differ; one that has gone on since gets another id. Returns
+ * how many.
+ */
+export function add(imported: Conversation[]): number {
+  const list = imported
+    .filter((one) => find(one.id)?.updated !== one.updated)
+    .map((one) => (find(one.id) ? { ...one, id: newId() } : one));
   conversations.set([...conversations.get(), ...list].sort((a, b) => b.updated - a.updated));
   for (const one of list) waiting.add(one.id);
   flush();
   const last = list[0];
   if (last) currentId.set(last.id);
+  return list.length;
 }

@@ -25,10 +25,34 @@ export const GROUPS: Group[] = [
   {
     name: "Sampling",
     fields: [
-      { name: "temperature", label: "Temperature", kind: "number", min: 0, max: 1e6, default: "model's", help: "0 is greedy" },
-      { name: "top_p", label: "Top p", kind: "number", min: 0, max: 1, default: "model's", help: "Smallest set of tokens with this probability" },
+      {
+        name: "temperature",
+        label: "Temperature",
+        kind: "number",
+        min: 0,
+        max: 1e6,
+        default: "model's",
+        help: "0 is greedy",
+      },
+      {
+        name: "top_p",
+        label: "Top p",
+        kind: "number",
+        min: 0,
+        max: 1,
+        default: "model's",
+        help: "Smallest set of tokens with this probability",
+      },
       { name: "top_k", label: "Top k", kind: "integer", min: -1, default: "model's", help: "0 or -1: off" },
-      { name: "min_p", label: "Min p", kind: "number", min: 0, max: 1, default: "0", help: "Share of the likeliest token's probability" },
+      {
+        name: "min_p",
+        label: "Min p",
+        kind: "number",
+        min: 0,
+        max: 1,
+        default: "0",
+        help: "Share of the likeliest token's probability",
+      },
       { name: "seed", label: "Seed", kind: "integer", default: "random", help: "Same seed, same output" },
       { name: "n", label: "Outputs", kind: "integer", min: 1, max: 128, default: "1", help: "Each becomes a branch" },
     ],
@@ -36,7 +60,15 @@ export const GROUPS: Group[] = [
   {
     name: "Penalties",
     fields: [
-      { name: "repetition_penalty", label: "Repetition", kind: "number", min: 1e-6, max: 1e6, default: "model's", help: "1: off" },
+      {
+        name: "repetition_penalty",
+        label: "Repetition",
+        kind: "number",
+        min: 1e-6,
+        max: 1e6,
+        default: "model's",
+        help: "1: off",
+      },
       { name: "presence_penalty", label: "Presence", kind: "number", min: -2, max: 2, default: "0", help: "-2 to 2" },
       { name: "frequency_penalty", label: "Frequency", kind: "number", min: -2, max: 2, default: "0", help: "-2 to 2" },
     ],
@@ -44,15 +76,48 @@ export const GROUPS: Group[] = [
   {
     name: "Length and stops",
     fields: [
-      { name: "max_completion_tokens", label: "Max tokens", kind: "integer", min: 1, default: "all that fit", help: "Tokens to generate at most" },
+      {
+        name: "max_completion_tokens",
+        label: "Max tokens",
+        kind: "integer",
+        min: 1,
+        default: "all that fit",
+        help: "Tokens to generate at most",
+      },
       { name: "min_tokens", label: "Min tokens", kind: "integer", min: 0, default: "0", help: "No end before so many" },
       { name: "stop", label: "Stop strings", kind: "lines", default: "none", help: "One a line, at most 16" },
-      { name: "stop_token_ids", label: "Stop token ids", kind: "integers", default: "none", help: "Separated by commas" },
-      { name: "include_stop_str_in_output", label: "Keep the stop string", kind: "boolean", default: "false", help: "" },
+      {
+        name: "stop_token_ids",
+        label: "Stop token ids",
+        kind: "integers",
+        default: "none",
+        help: "Separated by commas",
+      },
+      {
+        name: "include_stop_str_in_output",
+        label: "Keep the stop string",
+        kind: "boolean",
+        default: "false",
+        help: "",
+      },
       { name: "ignore_eos", label: "Ignore end of sequence", kind: "boolean", default: "false", help: "" },
       { name: "skip_special_tokens", label: "Skip special tokens", kind: "boolean", default: "true", help: "" },
-      { name: "truncate_prompt_tokens", label: "Truncate the prompt", kind: "integer", min: -1, default: "off", help: "Tokens to keep; -1: as many as fit" },
-      { name: "truncation_side", label: "Truncated side", kind: "choice", choices: ["left", "right"], default: "left", help: "right keeps the first tokens" },
+      {
+        name: "truncate_prompt_tokens",
+        label: "Truncate the prompt",
+        kind: "integer",
+        min: -1,
+        default: "off",
+        help: "Tokens to keep; -1: as many as fit",
+      },
+      {
+        name: "truncation_side",
+        label: "Truncated side",
+        kind: "choice",
+        choices: ["left", "right"],
+        default: "left",
+        help: "right keeps the first tokens",
+      },
     ],
   },
   {
@@ -60,26 +125,73 @@ export const GROUPS: Group[] = [
     fields: [
       { name: "logit_bias", label: "Logit bias", kind: "json", default: "none", help: 'Token id → bias: {"42": -100}' },
       { name: "bad_words", label: "Bad words", kind: "lines", default: "none", help: "One a line" },
-      { name: "allowed_token_ids", label: "Allowed token ids", kind: "integers", default: "all", help: "Separated by commas" },
+      {
+        name: "allowed_token_ids",
+        label: "Allowed token ids",
+        kind: "integers",
+        default: "all",
+        help: "Separated by commas",
+      },
     ],
   },
   {
     name: "Beam search",
     fields: [
-      { name: "use_beam_search", label: "Beam search", kind: "boolean", default: "false", help: "Search instead of sampling" },
+      {
+        name: "use_beam_search",
+        label: "Beam search",
+        kind: "boolean",
+        default: "false",
+        help: "Search instead of sampling",
+      },
       { name: "beam_width", label: "Beam width", kind: "integer", min: 1, max: 128, default: "outputs", help: "" },
-      { name: "best_of", label: "Best of", kind: "integer", min: 0, max: 128, default: "outputs", help: "Samples of which the likeliest are returned" },
-      { name: "length_penalty", label: "Length penalty", kind: "number", min: -10, max: 10, default: "1", help: "-10 to 10" },
+      {
+        name: "best_of",
+        label: "Best of",
+        kind: "integer",
+        min: 0,
+        max: 128,
+        default: "outputs",
+        help: "Samples of which the likeliest are returned",
+      },
+      {
+        name: "length_penalty",
+        label: "Length penalty",
+        kind: "number",
+        min: -10,
+        max: 10,
+        default: "1",
+        help: "-10 to 10",
+      },
       { name: "early_stopping", label: "Early stopping", kind: "boolean", default: "false", help: "" },
     ],
   },
   {
     name: "Reasoning and template",
     fields: [
-      { name: "reasoning_effort", label: "Reasoning effort", kind: "choice", choices: ["none", "minimal", "low", "medium", "high", "xhigh", "max"], default: "model's", help: "For templates that know it" },
+      {
+        name: "reasoning_effort",
+        label: "Reasoning effort",
+        kind: "choice",
+        choices: ["none", "minimal", "low", "medium", "high", "xhigh", "max"],
+        default: "model's",
+        help: "For templates that know it",
+      },
       { name: "include_reasoning", label: "Return the reasoning", kind: "boolean", default: "true", help: "" },
-      { name: "chat_template_kwargs", label: "Template arguments", kind: "json", default: "none", help: '{"enable_thinking": true}' },
-      { name: "chat_template", label: "Chat template", kind: "text", default: "model's", help: "Jinja, in place of the model's" },
+      {
+        name: "chat_template_kwargs",
+        label: "Template arguments",
+        kind: "json",
+        default: "none",
+        help: '{"enable_thinking": true}',
+      },
+      {
+        name: "chat_template",
+        label: "Chat template",
+        kind: "text",
+        default: "model's",
+        help: "Jinja, in place of the model's",
+      },
       { name: "documents", label: "Documents", kind: "json", default: "none", help: '[{"title": "…", "text": "…"}]' },
       { name: "add_special_tokens", label: "Add special tokens", kind: "boolean", default: "template's", help: "" },
     ],
@@ -88,7 +200,13 @@ export const GROUPS: Group[] = [
     name: "Scheduling",
     fields: [
       { name: "priority", label: "Priority", kind: "integer", default: "0", help: "Lower runs earlier" },
-      { name: "cache_salt", label: "Cache salt", kind: "text", default: "none", help: "Prompts with other salts share no cache" },
+      {
+        name: "cache_salt",
+        label: "Cache salt",
+        kind: "text",
+        default: "none",
+        help: "Prompts with other salts share no cache",
+      },
     ],
   },
 ];
@@ -130,7 +248,10 @@ export function parseField(name: string, typed: string): unknown {
     case "lines":
       return typed.split("\n").filter((line) => line !== "");
     case "integers":
-      return typed.split(/[\s,]+/).filter(Boolean).map((part) => number({ ...field, kind: "integer", min: 0 }, part));
+      return typed
+        .split(/[\s,]+/)
+        .filter(Boolean)
+        .map((part) => number({ ...field, kind: "integer", min: 0 }, part));
     case "json":
       return json(field.name, field.label, typed);
     default:
@@ -144,8 +265,10 @@ function number(field: Field, typed: string): number {
   if (field.kind === "integer" && !Number.isSafeInteger(value)) {
     throw new FieldError(field.name, `${field.label}: a whole number, not ${typed}`);
   }
-  if (field.min !== undefined && value < field.min) throw new FieldError(field.name, `${field.label}: at least ${field.min}`);
-  if (field.max !== undefined && value > field.max) throw new FieldError(field.name, `${field.label}: at most ${field.max}`);
+  if (field.min !== undefined && value < field.min)
+    throw new FieldError(field.name, `${field.label}: at least ${field.min}`);
+  if (field.max !== undefined && value > field.max)
+    throw new FieldError(field.name, `${field.label}: at most ${field.max}`);
   return value;
 }
 

@@ -62,7 +62,14 @@ export function returnResults(conversation: Conversation, index: number, turn: T
     let next = one;
     let parent = turn.id;
     turn.toolCalls?.forEach((call, at) => {
-      const result: Turn = { id: newId(), parent, role: "tool", content: results[at] ?? "", created: Date.now() / 1000, toolCallId: call.id };
+      const result: Turn = {
+        id: newId(),
+        parent,
+        role: "tool",
+        content: results[at] ?? "",
+        created: Date.now() / 1000,
+        toolCallId: call.id,
+      };
       next = addTurn(next, result);
       parent = result.id;
     });
@@ -94,8 +101,14 @@ function generate(id: string, index: number): void {
   const history = pathTo(pane, pane.leaf);
   const count = typeof sent.fields.n === "number" ? sent.fields.n : 1;
   const turns = Array.from({ length: count }, (): Turn => ({
-    id: newId(), parent: pane.leaf, role: "assistant", content: "", created: Date.now() / 1000, model: pane.model, sent,
-  })); // prettier-ignore
+    id: newId(),
+    parent: pane.leaf,
+    role: "assistant",
+    content: "",
+    created: Date.now() / 1000,
+    model: pane.model,
+    sent,
+  }));
   for (const turn of turns) live.set(turn.id, createStore(turn));
   changePane(id, index, (one) => {
     const added = turns.reduce(addTurn, one);
@@ -163,11 +176,14 @@ async function run(id: string, index: number, turns: Turn[], text: string): Prom
     if (!abort.signal.aborted) failure = lostConnection(state.stats().ttft !== null, requestId);
   }
   clearTimeout(timer);
-  finish(id, turns.map((_, at) => ({
-    ...grown(at),
-    ...(failure && { failure }),
-    ...(abort.signal.aborted && { finish: "stopped" }),
-  }))); // prettier-ignore
+  finish(
+    id,
+    turns.map((_, at) => ({
+      ...grown(at),
+      ...(failure && { failure }),
+      ...(abort.signal.aborted && { finish: "stopped" }),
+    })),
+  );
   if (aborts.get(name) === abort) aborts.delete(name);
   running.set(new Set([...running.get()].filter((other) => other !== name)));
 }

@@ -25,7 +25,9 @@ export async function loadModels(): Promise<void> {
     if (response.status === 401) return modelsProblem.set("An API key is needed.");
     if (!response.ok) throw new Error(`The list of models could not be read (${response.status}).`);
     const list = (await response.json()) as { data: { id: string; parent?: string | null; max_model_len?: number }[] };
-    models.set(list.data.map((one) => ({ id: one.id, parent: one.parent ?? null, max_model_len: one.max_model_len ?? null })));
+    models.set(
+      list.data.map((one) => ({ id: one.id, parent: one.parent ?? null, max_model_len: one.max_model_len ?? null })),
+    );
     modelsProblem.set(list.data.length ? "" : "No model is served yet.");
   } catch (error) {
     modelsProblem.set(error instanceof TypeError ? "The service cannot be reached." : (error as Error).message);
@@ -44,7 +46,12 @@ export function chooseFirst(): void {
   if (fits) return;
   change(
     shown.id,
-    (one) => ({ ...one, panes: one.panes.map((pane) => (known.has(pane.model) || pane.leaf !== null && pane.model ? pane : { ...pane, model: first })) }),
+    (one) => ({
+      ...one,
+      panes: one.panes.map((pane) =>
+        known.has(pane.model) || (pane.leaf !== null && pane.model) ? pane : { ...pane, model: first },
+      ),
+    }),
     false,
   );
 }

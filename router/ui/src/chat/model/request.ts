@@ -38,9 +38,13 @@ export function messages(system: string, turns: Turn[]): Fields[] {
     if (turn.role === "tool") list.push({ role: "tool", tool_call_id: turn.toolCallId, content: turn.content });
     else if (turn.role === "user") list.push({ role: "user", content: turn.content });
     else if (turn.toolCalls?.length) {
-      const calls = turn.toolCalls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } }));
+      const calls = turn.toolCalls.map(({ id, name, arguments: text }) => ({
+        id,
+        type: "function",
+        function: { name, arguments: text },
+      }));
       list.push({ role: "assistant", content: turn.content || null, tool_calls: calls });
-    } else list.push({ role: "assistant", content: turn.content });
+    } else if (turn.content || !turn.failure) list.push({ role: "assistant", content: turn.content });
   }
   return list;
 }

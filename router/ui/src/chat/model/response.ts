@@ -45,12 +45,20 @@ export class ResponseState {
   private last: number | null = null;
   private usage: Chunk["usage"] = null;
   private pieces = 0;
+  /** Tokens that had been generated when the first piece came: an output that is held back comes with many. */
+  private before = 0;
 
   constructor(
     count: number,
     private readonly started: number,
   ) {
-    this.outputs = Array.from({ length: count }, () => ({ content: "", reasoning: "", toolCalls: [], tokens: [], finish: null }));
+    this.outputs = Array.from({ length: count }, () => ({
+      content: "",
+      reasoning: "",
+      toolCalls: [],
+      tokens: [],
+      finish: null,
+    }));
   }
 
   add(chunk: Chunk, now: number): void {
@@ -62,9 +70,12 @@ export class ResponseState {
       const reasoning = delta.reasoning_content ?? delta.reasoning ?? "";
       const content = delta.content ?? delta.refusal ?? "";
       if (content || reasoning || delta.tool_calls?.length || choice.logprobs?.content?.length) {
-        this.first ??= now;
         this.last = now;
         this.pieces += 1;
+        if (this.first === null) {
+          this.first = now;
+          this.before = this.usage?.completion_tokens ?? 1;
+        }
       }
       output.content += content;
       output.reasoning += reasoning;
@@ -80,12 +91,14 @@ export class ResponseState {
   }
 
   stats(): Stats {
+    const tokens = this.usage?.completion_tokens ?? (this.pieces || null);
     return {
       ttft: this.first === null ? null : this.first - this.started,
       decode: this.first === null || this.last === null ? null : this.last - this.first,
       promptTokens: this.usage?.prompt_tokens ?? null,
       cachedTokens: this.usage?.prompt_tokens_details?.cached_tokens ?? null,
-      tokens: this.usage?.completion_tokens ?? (this.pieces || null),
+      tokens,
+      decodeTokens: tokens === null ? null : Math.max(0, tokens - this.before),
     };
   }
 }
@@ -101,8 +114,8 @@ function toToken(token: ChunkToken): Token {
   };
 }
 
-/** Tokens a second after the first; null before there are two. */
+/** Tokens a second after the first piece; null before there are two, or where all came at once. */
 export function tokensPerSecond(stats: Stats): number | null {
-  if (stats.tokens === null || stats.tokens < 2 || !stats.decode) return null;
-  return (stats.tokens - 1) / stats.decode;
+  if (!stats.decodeTokens || stats.decodeTokens < 2 || !stats.decode || stats.decode < 0.01) return null;
+  return stats.decodeTokens / stats.decode;
 }

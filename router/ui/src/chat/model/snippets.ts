@@ -16,10 +16,27 @@ export function asCurl(url: string, body: Fields, keyed: boolean): string {
 
 /** Parameters of `openai`'s `chat.completions.create`; all else goes into `extra_body`. */
 const OPENAI = new Set([
-  "messages", "model", "frequency_penalty", "logit_bias", "logprobs", "max_completion_tokens", "n", "parallel_tool_calls",
-  "presence_penalty", "reasoning_effort", "response_format", "seed", "stop", "stream", "stream_options", "temperature",
-  "tool_choice", "tools", "top_logprobs", "top_p",
-]); // prettier-ignore
+  "messages",
+  "model",
+  "frequency_penalty",
+  "logit_bias",
+  "logprobs",
+  "max_completion_tokens",
+  "n",
+  "parallel_tool_calls",
+  "presence_penalty",
+  "reasoning_effort",
+  "response_format",
+  "seed",
+  "stop",
+  "stream",
+  "stream_options",
+  "temperature",
+  "tool_choice",
+  "tools",
+  "top_logprobs",
+  "top_p",
+]);
 
 export function asPython(url: string, body: Fields, keyed: boolean, model: string): string {
   const given: Fields = { model, ...body };
@@ -65,19 +82,37 @@ const pythonString = (text: string) => JSON.stringify(text);
 export function asManifest(model: string, parent: string | null, object: LLMService | null): string {
   if (object) {
     const { name, namespace } = object.metadata;
-    return `${toYaml({ apiVersion: object.apiVersion, kind: object.kind, metadata: { name, namespace }, spec: object.spec })}\n`;
+    return `${toYaml({ apiVersion: object.apiVersion, kind: object.kind, metadata: { name, namespace }, spec: filled(object.spec) })}\n`;
   }
   const served = parent ?? model;
-  const name = served.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 50) || "model";
+  const name =
+    served
+      .toLowerCase()
+      .replace(/[^a-z0-9]+/g, "-")
+      .replace(/^-+|-+$/g, "")
+      .slice(0, 50) || "model";
   const manifest = toYaml({
     apiVersion: "serving.bladellm.io/v1alpha1",
     kind: "LLMService",
     metadata: { name },
     spec: {
       model: { uri: "hf://OWNER/MODEL", servedNames: [served] },
-      ...(parent !== null && { engine: { lora: { maxGPU: 4, maxRank: 16 } }, adapters: [{ name: model, uri: "hf://OWNER/ADAPTER" }] }),
+      ...(parent !== null && {
+        engine: { lora: { maxGPU: 4, maxRank: 16 } },
+        adapters: [{ name: model, uri: "hf://OWNER/ADAPTER" }],
+      }),
       replicas: 1,
     },
   });
   return `# This router runs without an operator, so the model's origin is not known here: fill in its uri.\n${manifest}\n`;
+}
+
+/** Without what says nothing: empty texts, which are the defaults of images and the like. */
+function filled(value: unknown): unknown {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return value;
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([, item]) => item !== "" && item !== null)
+      .map(([key, item]) => [key, filled(item)]),
+  );
 }

@@ -1,7 +1,7 @@
 /** Conversations in the browser's storage, one entry each, bounded: the oldest leave when there is no room. */
 
 import { GROUPS } from "./fields";
-import { newConversation, newId } from "./tree";
+import { newConversation } from "./tree";
 import type { Conversation, Pane, Turn } from "./types";
 
 const PREFIX = "blade.chat.";
@@ -22,15 +22,23 @@ export function load(storage: Storage): Conversation[] {
   const found: Conversation[] = [];
   for (let index = 0; index < storage.length; index++) {
     const name = storage.key(index);
-    if (!name?.startsWith(PREFIX)) continue;
-    try {
-      const conversation = readConversation(JSON.parse(storage.getItem(name) ?? ""));
-      if (conversation) found.push(conversation);
-    } catch {
-      // of another version, or broken: it is not shown, and not deleted
-    }
+    if (name === null || idOf(name) === null) continue;
+    const conversation = parse(storage.getItem(name));
+    if (conversation) found.push(conversation);
   }
   return found.sort((a, b) => b.updated - a.updated);
+}
+
+/** The conversation that an entry's name stands for; null for other entries. */
+export const idOf = (name: string): string | null => (name.startsWith(PREFIX) ? name.slice(PREFIX.length) : null);
+
+/** A stored conversation; null for one of another version, or broken: it is not shown, and not deleted. */
+export function parse(text: string | null): Conversation | null {
+  try {
+    return readConversation(JSON.parse(text ?? ""));
+  } catch {
+    return null;
+  }
 }
 
 /** Store one; returns the ids of those that had to leave for it, or null when it does not fit alone. */
@@ -70,7 +78,7 @@ export function exported(conversations: Conversation[]): string {
   return JSON.stringify({ kind: "bladellm.conversations", version: 1, conversations }, null, 1);
 }
 
-/** Conversations of an exported file, with ids of their own. Throws an Error that says what is wrong. */
+/** Conversations of an exported file. Throws an Error that says what is wrong. */
 export function imported(text: string): Conversation[] {
   let file: unknown;
   try {
@@ -78,12 +86,13 @@ export function imported(text: string): Conversation[] {
   } catch (error) {
     throw new Error(`The file is not JSON: ${(error as Error).message}`);
   }
-  const list = isObject(file) && file.kind === "bladellm.conversations" && file.version === 1 ? file.conversations : null;
+  const list =
+    isObject(file) && file.kind === "bladellm.conversations" && file.version === 1 ? file.conversations : null;
   if (!Array.isArray(list)) throw new Error("The file has no conversations that this page exported.");
   return list.map((item: unknown, index) => {
     const conversation = readConversation(item);
     if (!conversation) throw new Error(`Conversation ${index + 1} of the file is not complete.`);
-    return { ...conversation, id: newId() };
+    return conversation;
   });
 }
 
@@ -92,7 +101,9 @@ const isObject = (value: unknown): value is Record<string, unknown> =>
 const isText = (value: unknown): value is string => typeof value === "string";
 const isParent = (value: unknown) => value === null || isText(value);
 
-/** A conversation of somebody else's making: what the page relies on is looked at, and null returned where it is amiss. */
+/**
+ * A conversation of somebody else's making: what the page relies on is looked at, and null returned where it is amiss.
+ */
 export function readConversation(value: unknown): Conversation | null {
   if (!isObject(value) || !isText(value.id) || !Array.isArray(value.panes) || !value.panes.length) return null;
   const panes = value.panes.slice(0, 2);
@@ -108,7 +119,9 @@ export function readConversation(value: unknown): Conversation | null {
     updated: Number(value.updated) || now,
     system: isText(value.system) ? value.system : "",
     settings: {
-      values: Object.fromEntries(Object.entries(values).filter((entry): entry is [string, string] => isKnown(entry[0]) && isText(entry[1]))),
+      values: Object.fromEntries(
+        Object.entries(values).filter((entry): entry is [string, string] => isKnown(entry[0]) && isText(entry[1])),
+      ),
       tools: isText(settings.tools) ? settings.tools : "",
       tokens: settings.tokens === true,
     },
@@ -132,22 +145,28 @@ function isPane(value: unknown): value is Pane {
   if (!isObject(value) || !isText(value.model) || !isParent(value.leaf) || !isObject(value.turns)) return false;
   const turns = value.turns;
   const known = Object.entries(turns).every(([id, turn]) => isTurn(turn) && turn.id === id);
-  return known && (value.leaf === null || value.leaf as string in turns) && ends(turns as Record<string, Turn>);
+  return known && (value.leaf === null || (value.leaf as string) in turns) && ends(turns as Record<string, Turn>);
 }
 
 function isTurn(value: unknown): value is Turn {
   return (
-    isObject(value) && isText(value.id) && isParent(value.parent) && isText(value.content) &&
+    isObject(value) &&
+    isText(value.id) &&
+    isParent(value.parent) &&
+    isText(value.content) &&
     ["user", "assistant", "tool"].includes(value.role as string) &&
     (value.toolCalls === undefined || (Array.isArray(value.toolCalls) && value.toolCalls.every(isCall))) &&
     (value.tokens === undefined || (Array.isArray(value.tokens) && value.tokens.every(isToken)))
-  ); // prettier-ignore
+  );
 }
 
 const isCall = (value: unknown) => isObject(value) && isText(value.id) && isText(value.name) && isText(value.arguments);
 const isToken = (value: unknown) =>
-  isObject(value) && isText(value.text) && typeof value.logprob === "number" && Array.isArray(value.top) &&
-  value.top.every((other: unknown) => Array.isArray(other) && isText(other[0]) && typeof other[1] === "number"); // prettier-ignore
+  isObject(value) &&
+  isText(value.text) &&
+  typeof value.logprob === "number" &&
+  Array.isArray(value.top) &&
+  value.top.every((other: unknown) => Array.isArray(other) && isText(other[0]) && typeof other[1] === "number");
 
 /** Every turn's parents are there, and lead to a first one. */
 function ends(turns: Record<string, Turn>): boolean {

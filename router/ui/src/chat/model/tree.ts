@@ -2,7 +2,8 @@
 
 import type { Conversation, Pane, Turn } from "./types";
 
-export const newId = (): string => Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => (byte % 36).toString(36)).join("");
+export const newId = (): string =>
+  Array.from(crypto.getRandomValues(new Uint8Array(9)), (byte) => (byte % 36).toString(36)).join("");
 
 export function newConversation(models: string[]): Conversation {
   const now = Date.now() / 1000;
@@ -20,7 +21,11 @@ export function newConversation(models: string[]): Conversation {
 /** The turns from the first one to this. */
 export function pathTo(pane: Pane, id: string | null): Turn[] {
   const path: Turn[] = [];
-  for (let turn = id === null ? undefined : pane.turns[id]; turn; turn = turn.parent === null ? undefined : pane.turns[turn.parent]) {
+  for (
+    let turn = id === null ? undefined : pane.turns[id];
+    turn;
+    turn = turn.parent === null ? undefined : pane.turns[turn.parent]
+  ) {
     path.push(turn);
   }
   return path.reverse();

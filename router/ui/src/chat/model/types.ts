@@ -18,8 +18,9 @@ export interface Token {
 export interface Stats {
   /** From sending to the first token. */
   ttft: number | null;
-  /** From the first token to the last. */
+  /** From the first piece to the last, and the tokens of that time. */
   decode: number | null;
+  decodeTokens: number | null;
   promptTokens: number | null;
   cachedTokens: number | null;
   tokens: number | null;

@@ -1,4 +1,6 @@
-/** Writes what JSON can hold as YAML 1.2, for manifests: block style, strings quoted where another reading is possible. */
+/**
+ * Writes what JSON can hold as YAML 1.2, for manifests: block style, strings quoted where another reading is possible.
+ */
 
 export function toYaml(value: unknown, indent = ""): string {
   if (Array.isArray(value)) {
@@ -30,5 +32,6 @@ function isBlock(value: unknown): boolean {
 function scalar(text: string): string {
   const plain = /^[A-Za-z_./][\w./@%+-]*(:[\w./@%+-]+|:\/\/[\w./@%+:-]+)*( [\w./@%+-]+)*$/.test(text);
   const read = /^(true|false|yes|no|on|off|null|y|n|~)$/i.test(text) || /^[-+.\d]/.test(text);
+  if (/^[1-9]\d*[A-Za-z]{1,2}$/.test(text)) return text; // 64Mi, 10m
   return plain && !read ? text : JSON.stringify(text);
 }

@@ -1,0 +1,100 @@
+import { expect, test } from "vitest";
+import {
+  exported,
+  imported,
+  load,
+  MAX_CONVERSATIONS,
+  readConversation,
+  save,
+  type Storage,
+} from "../src/chat/model/storage";
+import { newConversation } from "../src/chat/model/tree";
+import type { Conversation } from "../src/chat/model/types";
+import { pane, turn } from "./support";
+
+class Memory implements Storage {
+  readonly entries = new Map<string, string>();
+  constructor(private readonly room = Number.POSITIVE_INFINITY) {}
+  get length() {
+    return this.entries.size;
+  }
+  key = (index: number) => [...this.entries.keys()][index] ?? null;
+  getItem = (name: string) => this.entries.get(name) ?? null;
+  removeItem = (name: string) => void this.entries.delete(name);
+  setItem(name: string, value: string) {
+    const others = [...this.entries]
+      .filter(([other]) => other !== name)
+      .reduce((sum, [, text]) => sum + text.length, 0);
+    if (others + value.length > this.room) throw new Error("QuotaExceededError");
+    this.entries.set(name, value);
+  }
+}
+
+const conversation = (id: string, updated: number, text = "hello"): Conversation => ({
+  ...newConversation([]),
+  id,
+  updated,
+  title: id,
+  panes: [pane(turn("u", null, "user", { content: text }), turn("a", "u", "assistant", { finish: "stop" }))],
+});
+
+test("what is stored is loaded, the last updated first", () => {
+  const storage = new Memory();
+  const all = [conversation("a", 1), conversation("b", 2)];
+  for (const one of all) expect(save(storage, one, all)).toEqual([]);
+  storage.setItem("blade.chat.broken", "{");
+  storage.setItem("other", "1");
+  expect(load(storage)).toEqual([all[1], all[0]]);
+});
+
+test("the oldest leave when the browser's room is used up", () => {
+  const storage = new Memory(3500);
+  const all = [
+    conversation("a", 1, "x".repeat(1000)),
+    conversation("b", 2, "x".repeat(1000)),
+    conversation("c", 3, "x".repeat(1000)),
+  ];
+  expect(save(storage, all[0]!, all)).toEqual([]);
+  expect(save(storage, all[1]!, all)).toEqual([]);
+  expect(save(storage, all[2]!, all)).toEqual(["a"]);
+  expect(load(storage).map((one) => one.id)).toEqual(["c", "b"]);
+  expect(save(new Memory(10), all[0]!, [all[0]!])).toBeNull();
+});
+
+test("so many at most", () => {
+  const storage = new Memory();
+  const all = Array.from({ length: MAX_CONVERSATIONS + 1 }, (_, at) => conversation(`c${at}`, at));
+  for (const one of all.slice(0, -1)) save(storage, one, all.slice(0, -1));
+  expect(save(storage, all.at(-1)!, all)).toEqual(["c0"]);
+});
+
+test("an export is imported as it was", () => {
+  const all = [conversation("a", 1)];
+  expect(imported(exported(all))).toEqual(all);
+  expect(() => imported("no")).toThrow("not JSON");
+  expect(() => imported("{}")).toThrow("no conversations");
+});
+
+test("a file that would break the page is refused", () => {
+  const good = conversation("a", 1);
+  const of = (change: (one: any) => void) => {
+    const copy = structuredClone(good);
+    change(copy);
+    return readConversation(copy);
+  };
+  expect(of(() => {})).toEqual(good);
+  expect(of((one) => (one.panes = []))).toBeNull();
+  expect(of((one) => (one.panes[0].leaf = "gone"))).toBeNull();
+  expect(of((one) => (one.panes[0].turns.u.parent = "a"))).toBeNull(); // a circle
+  expect(of((one) => (one.panes[0].turns.a.parent = "gone"))).toBeNull();
+  expect(of((one) => (one.panes[0].turns.a.content = 1))).toBeNull();
+  expect(of((one) => (one.settings.values = { temperature: "1", evil: "2", n: 3 }))?.settings.values).toEqual({
+    temperature: "1",
+  });
+});
+
+test("a response that the page's end cut is marked", () => {
+  const cut = structuredClone(conversation("a", 1));
+  delete cut.panes[0]!.turns.a!.finish;
+  expect(readConversation(cut)?.panes[0]?.turns.a?.finish).toBe("stopped");
+});
