@@ -64,7 +64,10 @@ class Traffic:
         seconds = HISTORY if self.load.streams < MANY else HISTORY // 5
         for second in range(1 - seconds, 1):
             self.tick(now + second)
-        settled = list(self.points)[seconds // 3 :]
+        if seconds == HISTORY:
+            return
+        settled = list(self.points)[seconds // 2 :]
+        self.points = deque(settled, maxlen=HISTORY)
         while len(self.points) < HISTORY:
             copied = settled[-1 - len(self.points) % len(settled)]
             self.points.appendleft({**copied, "time": self.points[0]["time"] - 1})
@@ -73,9 +76,9 @@ class Traffic:
         """One second until ``now``. Returns the ids of rows that are new or have changed."""
         self.now = now
         changed = self._end(now)
-        for _ in range(max(0, round(self.random.gauss(1, 0.15) * self._missing()))):
-            row = self._start(now)
-            changed.add(row["id"])
+        started = max(0, round(self.random.gauss(1, 0.15) * self._missing()))
+        for before in sorted((self.random.random() for _ in range(started)), reverse=True):
+            changed.add(self._start(now, now - before)["id"])
         while len(self.rows) > KEPT:
             self.rows.pop(next(iter(self.rows)))
         self.points.append(self._point(now, changed))
@@ -127,7 +130,7 @@ class Traffic:
             row["endpoint"] = self.random.choice(others)
             row["attempts"].append({"endpoint": row["endpoint"], "at": round(middle + 0.05, 4), "outcome": "resumed"})
 
-    def _start(self, now: float) -> Object:
+    def _start(self, now: float, started: float) -> Object:
         draw = self.random
         identifier = f"req-{draw.getrandbits(64):016x}"
         queued = round(draw.expovariate(20), 4)
@@ -148,7 +151,7 @@ class Traffic:
         if attempts:
             reason += " retry=connect"
         row = {
-            "id": identifier, "traceId": f"{draw.getrandbits(128):032x}", "started": round(now - draw.random(), 4),
+            "id": identifier, "traceId": f"{draw.getrandbits(128):032x}", "started": round(started, 4),
             "key": self.load.own or draw.choices(self.load.keys, range(len(self.load.keys), 0, -1))[0] or None,
             "model": draw.choice(self.load.models), "path": "/v1/chat/completions", "stream": draw.random() < 0.8,
             "status": None, "error": None, "endpoint": endpoint, "reason": reason,
@@ -168,7 +171,7 @@ class Traffic:
         share = [1 / (index + 1) for index in range(len(keys))]
         total = sum(share)
         return {
-            "time": now, "rate": float(started), "inFlight": streams, "queue": int(draw.expovariate(0.4)),
+            "time": now, "rate": float(started), "inFlight": streams, "queue": 0 if self.load.plain else int(draw.expovariate(0.4)),
             "errors": float(draw.random() < 0.12 + 0.4 * (self.load.failing is not None)),
             "ttft": [round(value * slow * draw.uniform(0.92, 1.08), 4) for value in (0.18, 0.42, 0.97)],
             "tpot": [round(value * slow * draw.uniform(0.95, 1.05), 5) for value in (0.024, 0.031, 0.048)],

@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import { DASH, percent } from "../state/format";
 
 interface Props {
@@ -7,19 +8,23 @@ interface Props {
   share: number | null;
   /** Before the bar; the share in percent without it. */
   text?: string;
+  after?: ComponentChildren;
   /** From this share on it is amber, and from `full` on red. */
   high?: number;
   full?: number;
 }
 
 /** A number with a bar behind it that shows how much of the whole it is. */
-export function Meter({ label, share, text, high = 0.85, full = 0.95 }: Props) {
+export function Meter({ label, share, text, after, high = 0.85, full = 0.95 }: Props) {
   if (share === null) return <span class="unknown">{DASH}</span>;
   const shown = Math.min(1, Math.max(0, share));
   const tone = share >= full ? "bad" : share >= high ? "warn" : "";
   return (
     <span class="meter">
-      <span class="meter-text">{text ?? percent(share)}</span>
+      <span class="meter-text">
+        {text ?? percent(share)}
+        {after}
+      </span>
       <span
         class="meter-track"
         role="meter"

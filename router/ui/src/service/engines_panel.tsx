@@ -1,7 +1,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { Meter } from "../components/meter";
 import { Panel } from "../components/panel";
-import { bytes, count, DASH, number, percent } from "../state/format";
+import { bytes, count, DASH, number, percent, short } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import type { Endpoint } from "../state/types";
@@ -21,6 +21,8 @@ const COLUMNS: [Column, string, boolean][] = [
 ];
 const BADGES: Record<Endpoint["state"], string> = { ready: "ok", starting: "info", draining: "warn", ejected: "bad", unreachable: "bad" };
 const NONE: Endpoint[] = [];
+/** More engines than that scroll within the panel. */
+const MANY = 16;
 
 /** The engines, as this router knows them. */
 export function Engines() {
@@ -33,7 +35,7 @@ export function Engines() {
   return (
     <Panel title="Engines" note={`${all.ready} of ${endpoints.length} ready`}>
       {endpoints.length ? (
-        <div class="table-scroll">
+        <div class={endpoints.length > MANY ? "table-scroll many" : "table-scroll"} tabIndex={0} role="region" aria-label="Table of engines">
           <table class="data engines cards">
             <thead>
               <tr>
@@ -60,9 +62,10 @@ export function Engines() {
                   <td colSpan={2} class="wide-only" />
                   <td class="num" data-label="Load">
                     {load(all)}
+                    <Waiting requests={all.waiting} />
                   </td>
                   <td class="num" data-label="KV cache">
-                    {all.kvTokens === null ? DASH : `${count(all.kvTokens)} tokens`}
+                    {all.kvTokens === null ? DASH : `${short(all.kvTokens)} tokens`}
                   </td>
                   <td colSpan={3} class="wide-only" />
                   <td class="num" data-label="Tokens/s">
@@ -81,9 +84,22 @@ export function Engines() {
   );
 }
 
-function load({ running, waiting, maxRunning }: Pick<Endpoint, "running" | "waiting" | "maxRunning">): string {
-  if (running === null) return DASH;
-  return `${running}${maxRunning ? ` / ${maxRunning}` : ""}${waiting ? ` + ${waiting} waiting` : ""}`;
+type Loaded = Pick<Endpoint, "running" | "waiting" | "maxRunning">;
+
+/** Running requests, of the most that can. */
+function load({ running, maxRunning }: Loaded): string {
+  return running === null ? DASH : `${count(running)}${maxRunning ? ` / ${count(maxRunning)}` : ""}`;
+}
+
+function Waiting({ requests }: { requests: number | null }) {
+  if (!requests) return null;
+  return (
+    <span class="waits">
+      {" "}
+      +{count(requests)}
+      <span class="offscreen"> waiting</span>
+    </span>
+  );
 }
 
 function Row({ endpoint }: { endpoint: Endpoint }) {
@@ -95,7 +111,7 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
           <span class="mono breaks">{endpoint.name}</span>
           <span class={`badge ${BADGES[endpoint.state]}`}>{endpoint.state}</span>
         </span>
-        {endpoint.address && !endpoint.name.includes(endpoint.address) && <span class="cell-why mono">{endpoint.address}</span>}
+        {endpoint.address && !endpoint.name.includes(endpoint.address) && <span class="cell-why mono address">{endpoint.address}</span>}
         {endpoint.why && <span class="cell-why breaks">{endpoint.why}</span>}
       </th>
       <td data-label="Revision" class="mono">
@@ -104,11 +120,12 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
       <td data-label="Weight" class="num">
         {number(endpoint.weight)}
       </td>
-      <td data-label="Load" class="num" title={`${endpoint.inFlight} in flight of this router`}>
+      <td data-label="Load" class="num" title={`${endpoint.inFlight} in flight of this router${endpoint.waiting ? `, ${endpoint.waiting} waiting in the engine` : ""}`}>
         <Meter
           label="Running requests"
           share={endpoint.running === null ? null : endpoint.maxRunning ? endpoint.running / endpoint.maxRunning : 0}
           text={load(endpoint)}
+          after={<Waiting requests={endpoint.waiting} />}
           high={0.9}
           full={1.01}
         />

@@ -17,9 +17,9 @@ export function Failures() {
   const failures: Failure[] = statusOf(service).failures ?? [];
   if (!failures.length) return null;
   return (
-    <ul class="failures" aria-label="Failures">
+    <ul class="pod-failures" aria-label="Failures">
       {failures.map((failure) => (
-        <li key={`${failure.pod}/${failure.container}`} class="failure">
+        <li key={`${failure.pod}/${failure.container}`} class="pod-failure">
           <p class="failure-head">
             <span class="badge bad">{failure.reason || "Failed"}</span>
             <span class="mono breaks">{[failure.pod, failure.container].filter(Boolean).join(" / ")}</span>

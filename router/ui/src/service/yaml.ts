@@ -34,8 +34,8 @@ function scalar(value: unknown): string {
   return typeof value === "string" ? text(value) : String(value ?? "null");
 }
 
-const PLAIN = /^[A-Za-z_./$(][^\n\r\t]*$/;
-const NOT_A_STRING = /^(?:true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|[-+]?\.?\d[\d_.:eE+-]*)$/i;
+const PLAIN = /^[A-Za-z0-9_./$(][^\n\r\t]*$/;
+const NOT_A_STRING = /^(?:true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|[-+]?\.?\d[\d_.:eE+-]*|0[xo][\da-f]+|\d{4}-\d\d?-\d\d?.*)$/i;
 
 /** Text as it is where YAML reads it as that text, else in double quotes, whose escapes are those of JSON. */
 function text(value: string): string {

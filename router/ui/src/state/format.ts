@@ -1,4 +1,4 @@
-/** Numbers for people. What is not known is a dash. */
+/** Numbers for people, which stay on one line with their units. What is not known is a dash. */
 
 export const DASH = "–";
 
@@ -10,10 +10,10 @@ export const plainDuration = (seconds: number | null | undefined): string => tim
 function timeSpan(seconds: number | null | undefined, written: (value: number) => string): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return DASH;
   if (seconds < 0) return `-${timeSpan(-seconds, written)}`;
-  if (seconds === 0) return "0 ms";
-  if (seconds < 0.001) return `${written(seconds * 1e6)} µs`;
-  if (seconds < 0.9995) return `${written(seconds * 1000)} ms`;
-  if (seconds < 99.95) return `${written(seconds)} s`;
+  if (seconds === 0) return "0\u00a0ms";
+  if (seconds < 0.001) return `${written(seconds * 1e6)}\u00a0µs`;
+  if (seconds < 0.9995) return `${written(seconds * 1000)}\u00a0ms`;
+  if (seconds < 99.95) return `${written(seconds)}\u00a0s`;
   const whole = Math.round(seconds);
   if (whole < 3600) return units(whole, 60, "min", 1, "s");
   if (whole < 86400) return units(whole, 3600, "h", 60, "min");
@@ -58,7 +58,7 @@ export function short(value: number): string {
 export function percent(share: number | null | undefined): string {
   if (share === null || share === undefined || !Number.isFinite(share)) return DASH;
   const value = share * 100;
-  return `${value > 0 && value < 10 ? digits(Math.round(value * 10) / 10) : Math.round(value)} %`;
+  return `${value > 0 && value < 10 ? digits(Math.round(value * 10) / 10) : Math.round(value)}\u00a0%`;
 }
 
 /** Bytes in Kubernetes' binary units: 15.3 GiB. */
@@ -70,7 +70,7 @@ export function bytes(value: number | null | undefined): string {
     value /= 1024;
     index += 1;
   }
-  return `${digits(value)} ${names[index]}`;
+  return `${digits(value)}\u00a0${names[index]}`;
 }
 
 const clockFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });

@@ -18,7 +18,7 @@ export function WaterfallBar({ request, now, scale }: Props) {
       {shown.map((bar) => (
         <span
           key={bar.phase}
-          class={`bar ${bar.phase} ${bar.open ? "open" : ""}`}
+          class={`phase phase-${bar.phase} ${bar.open ? "grows" : ""}`}
           style={{ left: `${share(bar.from).toFixed(2)}%`, width: `${Math.max(0, share(bar.to) - share(bar.from)).toFixed(2)}%` }}
         />
       ))}

@@ -21,7 +21,7 @@ export function Details({ request, now, onClose }: { request: Request; now: numb
           <ul class="legend">
             {bars(request, now).map((bar) => (
               <li key={bar.phase}>
-                <span class={`swatch ${bar.phase}`} aria-hidden="true" />
+                <span class={`swatch phase-${bar.phase}`} aria-hidden="true" />
                 <span class="legend-label">{PHASES[bar.phase]}</span>
                 <span class="legend-value">
                   {duration(bar.to - bar.from)}
@@ -35,37 +35,39 @@ export function Details({ request, now, onClose }: { request: Request; now: numb
           <Pair name="Status">
             <StatusBadge request={request} />
           </Pair>
-          {request.error && (
-            <Pair name="Error" copy={request.error}>
-              <code>{request.error}</code>
-            </Pair>
-          )}
-          <Pair name="Request id" copy={request.id}>
-            <code>{request.id}</code>
-          </Pair>
-          <Pair name="Trace id" copy={request.traceId}>
-            <code>{request.traceId ?? DASH}</code>
-          </Pair>
           <Pair name="Started">{clock(request.started)}</Pair>
-          <Pair name="Path">
-            <code>{request.path}</code> {request.stream ? "(stream)" : ""}
-          </Pair>
-          <Pair name="Model" copy={request.model}>
-            {request.model}
-          </Pair>
-          <Pair name="Key">{request.key ?? DASH}</Pair>
-          <Pair name="Engine" copy={request.endpoint}>
-            <code>{request.endpoint ?? DASH}</code>
-          </Pair>
-          <Pair name="Prompt">
-            {count(request.promptTokens)} tokens, {count(request.cachedTokens)} of them cached{cached === null ? "" : ` (${percent(cached)})`}
-          </Pair>
-          <Pair name="Completion">{count(request.completionTokens)} tokens</Pair>
-          <Pair name="First token">{duration(request.firstToken)}</Pair>
-          <Pair name="Per token after it">{duration(speed)}</Pair>
           <Pair name="Total">
             {duration(total)}
             {request.end === null ? " so far" : ""}
+          </Pair>
+          <Pair name="First token">{duration(request.firstToken)}</Pair>
+          <Pair name="Per token after it">{duration(speed)}</Pair>
+          <Pair name="Prompt">{count(request.promptTokens)} tokens</Pair>
+          <Pair name="Of them cached">
+            {count(request.cachedTokens)}
+            {cached === null ? "" : ` (${percent(cached)})`}
+          </Pair>
+          <Pair name="Completion">{count(request.completionTokens)} tokens</Pair>
+          <Pair name="Key">{request.key ?? DASH}</Pair>
+          <Pair name="Model" copy={request.model}>
+            {request.model}
+          </Pair>
+          {request.error && (
+            <Pair name="Error" wide copy={request.error}>
+              <code>{request.error}</code>
+            </Pair>
+          )}
+          <Pair name="Path" wide>
+            <code>{request.path}</code> {request.stream ? "(stream)" : ""}
+          </Pair>
+          <Pair name="Engine" wide copy={request.endpoint}>
+            <code>{request.endpoint ?? DASH}</code>
+          </Pair>
+          <Pair name="Request id" wide copy={request.id}>
+            <code>{request.id}</code>
+          </Pair>
+          <Pair name="Trace id" wide copy={request.traceId}>
+            <code>{request.traceId ?? DASH}</code>
           </Pair>
         </dl>
         {request.reason && <Reason reason={request.reason} />}
@@ -75,9 +77,18 @@ export function Details({ request, now, onClose }: { request: Request; now: numb
   );
 }
 
-function Pair({ name, copy, children }: { name: string; copy?: string | null; children: ComponentChildren }) {
+interface PairProps {
+  name: string;
+  /** What its button copies. */
+  copy?: string | null;
+  /** A line of its own. */
+  wide?: boolean;
+  children: ComponentChildren;
+}
+
+function Pair({ name, copy, wide, children }: PairProps) {
   return (
-    <div>
+    <div class={wide ? "own-line" : undefined}>
       <dt>{name}</dt>
       <dd>
         <span class="breaks">{children}</span>

@@ -37,7 +37,7 @@ export function Traffic() {
       <Panel title="Requests" note={`${shown.length} of the last ${state.requests.length}`} actions={<Legend />}>
         <Filters requests={state.requests} filter={filter} onChange={setFilter} />
         {shown.length ? (
-          <Requests requests={shown} now={state.time} prefix={commonPrefix(state.endpoints.map((endpoint) => endpoint.name))} onOpen={(id) => setOpened(state.requests.find((request) => request.id === id) ?? null)} />
+          <Requests requests={shown} now={state.time} prefix={commonPrefix(state.endpoints.map((endpoint) => endpoint.name))} opened={opened?.id ?? null} onOpen={(id) => setOpened(state.requests.find((request) => request.id === id) ?? null)} />
         ) : (
           <p class="panel-empty">{state.requests.length ? "None of the last requests is like that." : "No request yet."}</p>
         )}
@@ -52,7 +52,7 @@ function Legend() {
     <ul class="legend phases">
       {(Object.keys(PHASES) as Phase[]).map((phase) => (
         <li key={phase}>
-          <span class={`swatch ${phase}`} aria-hidden="true" />
+          <span class={`swatch phase-${phase}`} aria-hidden="true" />
           <span class="legend-label">{PHASES[phase]}</span>
         </li>
       ))}

@@ -20,11 +20,13 @@ interface Props {
   now: number;
   /** What all engines' names begin with, which is left out. */
   prefix: string;
+  /** The one whose details are shown: its row stays, since the focus returns there. */
+  opened: string | null;
   onOpen: (id: string) => void;
 }
 
 /** The last requests: only rows in sight exist, each keeps its place under the reader while new ones come. */
-export function Requests({ requests, now, prefix, onOpen }: Props) {
+export function Requests({ requests, now, prefix, opened, onOpen }: Props) {
   const height = useNarrow() ? ROW_NARROW : ROW;
   const scroller = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
@@ -32,12 +34,29 @@ export function Requests({ requests, now, prefix, onOpen }: Props) {
   const scale = useMemo(() => scaleOf(requests, now), [requests, now]);
   const view = Math.min(requests.length, VIEW) * height;
   useStaysInPlace(scroller, requests, height);
-
   const { first, last } = slice(requests.length, height, top, view);
   const shown = requests.slice(first, last).map((request, index) => ({ request, index: first + index }));
-  const held = focused === null ? -1 : requests.findIndex((request) => request.id === focused);
+  const keep = focused ?? opened;
+  const held = keep === null ? -1 : requests.findIndex((request) => request.id === keep);
   const kept = requests[held];
   if (kept && (held < first || held >= last)) shown.push({ request: kept, index: held }); // or the focus would be lost
+
+  const wanted = useRef<string | null>(null);
+  const before = useRef(opened);
+  useLayoutEffect(() => {
+    const closed = before.current !== null && opened === null && document.activeElement === document.body;
+    before.current = opened;
+    // The row with the focus was the oldest and is gone: that which is now the oldest gets it
+    if ((focused !== null && held < 0) || closed) {
+      wanted.current = requests.at(-1)?.id ?? null;
+      setFocused(wanted.current);
+    }
+    const id = wanted.current;
+    const button = id === null ? null : scroller.current?.querySelector<HTMLElement>(`[data-id="${CSS.escape(id)}"]`);
+    if (!button) return;
+    wanted.current = null;
+    button.focus({ preventScroll: true });
+  });
 
   const move = (event: KeyboardEvent, index: number) => {
     const to = { ArrowDown: index + 1, ArrowUp: index - 1, Home: 0, End: requests.length - 1 }[event.key];
@@ -47,9 +66,8 @@ export function Requests({ requests, now, prefix, onOpen }: Props) {
     if (to * height < element.scrollTop) element.scrollTop = to * height;
     else if ((to + 1) * height > element.scrollTop + view) element.scrollTop = (to + 1) * height - view;
     setTop(element.scrollTop);
-    const id = requests[to].id;
-    setFocused(id);
-    requestAnimationFrame(() => element.querySelector<HTMLElement>(`[data-id="${CSS.escape(id)}"]`)?.focus());
+    wanted.current = requests[to].id;
+    setFocused(wanted.current);
   };
 
   return (
