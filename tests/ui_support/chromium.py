@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Playwright, sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Programs that are looked for on ``PATH``, best first."""
 
-MILLISECONDS = 9_000
+MILLISECONDS = 60_000
 """How long a step may take: machines that test are busy. Nothing waits longer than it has to."""
 
 _FLAGS = (
