@@ -25,8 +25,7 @@ class Chat:
         self.message.fill(text)
         with self.page.expect_request(ENDPOINT) as request:
             self.message.press("Enter")
-        body: dict[str, Any] = request.value.post_data_json
-        return body
+        return dict(request.value.post_data_json or {})
 
     def ask(self, text: str) -> Locator:
         """Send it; the response, once it is whole."""
