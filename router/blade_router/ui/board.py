@@ -30,6 +30,7 @@ class Board:
         """Requests on endpoints, of all processes."""
         self.tokens: dict[str, float] = {}
         """Completion tokens of keys, of all samples."""
+        self._by_key: dict[str | None, list[RequestRow]] | None = None
         self._known: dict[str, Known] = {}
         self._open: dict[str, dict[str, float]] = {}
         """By process, the ids of requests that were in flight in its last part, and when each began."""
@@ -38,9 +39,18 @@ class Board:
         """What it has of the process at ``place``."""
         return self._known.get(place, Known())
 
+    def rows_of(self, key: str) -> list[RequestRow]:
+        """The requests of one key."""
+        if self._by_key is None:
+            self._by_key = {}
+            for row in self.rows.values():
+                self._by_key.setdefault(row.key, []).append(row)
+        return self._by_key.get(key, [])
+
     def update(self, parts: Sequence[tuple[str, Part]]) -> None:
         """Take over the parts of these places; a process that did not respond in time is not among them."""
         self.new_rows = []
+        self._by_key = None
         self.in_flight = Counter()
         seconds: dict[int, Sample] = {}
         for place, part in parts:

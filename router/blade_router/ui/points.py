@@ -1,6 +1,6 @@
 """Points of traffic from samples: of everybody, or of one key."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from blade_router.ui.sampler import KeyCounts, Sample
 from blade_router.ui.state import Percentiles, Point, RequestRow
@@ -32,12 +32,12 @@ def whole_point(sample: Sample, top: frozenset[str], acceptance: float | None) -
     )
 
 
-def key_points(samples: Iterable[Sample], key: str, rows: Sequence[RequestRow]) -> list[Point]:
+def key_points(samples: Iterable[Sample], key: str, rows: Iterable[RequestRow]) -> list[Point]:
     """The points of one key; ``rows``: its requests, of which the last point has times and shares."""
     found = list(samples)
     if not found:
         return []
-    last = found[-1].time
+    rows, last = list(rows), found[-1].time
     in_flight = [row for row in rows if row.status is None]
     queue = sum(1 for row in in_flight if row.queued is not None and row.chosen is None)
     recent = [row for row in rows if row.end is not None and row.started + row.end > last - 60.0]

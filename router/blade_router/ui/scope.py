@@ -1,7 +1,7 @@
 """What the viewers of one scope see: everybody's requests, or those of one key, serialised once for all of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
@@ -53,7 +53,7 @@ class Scope:
 
     def own_in_flight(self, board: Board) -> Counter[str]:
         """Requests in flight of the key, by endpoint."""
-        return Counter(row.endpoint for row in self._rows(board.rows.values()) if row.status is None and row.endpoint)
+        return Counter(row.endpoint for row in self._all_rows(board) if row.status is None and row.endpoint)
 
     def update(self, tick: Tick, router: bytes, endpoints: bytes) -> bytes | None:
         """Take over what is new; returns the event that says so, None at first, when there is only a snapshot."""
@@ -70,7 +70,7 @@ class Scope:
         changed: dict[str, object] = {
             name: msgspec.Raw(value) for name, value in members.items() if value != self._members.get(name)
         }
-        rows = [] if first else self._rows(board.new_rows)
+        rows = [] if first else self._new_rows(board)
         if points:
             changed["traffic"] = {"interval": 1, "points": points}
         if rows:
@@ -82,7 +82,7 @@ class Scope:
         """The event with everything as of the last update."""
         if self._snapshot is None:
             assert self._board is not None
-            rows = sorted(self._rows(self._board.rows.values()), key=lambda row: row.started)
+            rows = sorted(self._all_rows(self._board), key=lambda row: row.started)
             state = {
                 "time": self._time,
                 **{name: msgspec.Raw(value) for name, value in self._members.items()},
@@ -92,16 +92,21 @@ class Scope:
             self._snapshot = event(b"snapshot", _encode(state))
         return self._snapshot
 
-    def _rows(self, rows: Iterable[RequestRow]) -> list[RequestRow]:
-        if self.sees_all:
-            return list(rows)
-        name = self.key.name if self.key is not None else ""
-        return [row for row in rows if row.key == name]
+    def _all_rows(self, board: Board) -> Collection[RequestRow]:
+        if self.sees_all or self.key is None:
+            return board.rows.values()
+        return board.rows_of(self.key.name)
+
+    def _new_rows(self, board: Board) -> list[RequestRow]:
+        if self.sees_all or self.key is None:
+            return board.new_rows
+        name = self.key.name
+        return [row for row in board.new_rows if row.key == name]
 
     def _new_points(self, samples: Sequence[Sample], tick: Tick) -> list[Point]:
         board = tick.board
         if not self.sees_all and self.key is not None:
-            return key_points(samples, self.key.name, self._rows(board.rows.values()))
+            return key_points(samples, self.key.name, self._all_rows(board))
         top = frozenset(nlargest(MOST_KEYS, board.tokens, key=lambda key: board.tokens[key]))
         last = samples[-1].time if samples else 0
         return [whole_point(each, top, tick.acceptance if each.time == last else None) for each in samples]
