@@ -143,7 +143,7 @@ function AssistantTurn({
         </details>
       )}
       {waits && (
-        <div class="waiting" role="img" aria-label="Waiting for the first token">
+        <div class="first-token" role="img" aria-label="Waiting for the first token">
           <span />
           <span />
           <span />

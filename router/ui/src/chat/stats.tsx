@@ -36,7 +36,7 @@ function describe(stats: Stats): [string, string][] {
     ]);
   }
   if (speed !== null) parts.push([`${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`, "Tokens a second after the first"]);
-  if (stats.tokens !== null) parts.push([`${stats.tokens} tokens`, "Completion tokens"]);
+  if (stats.tokens !== null) parts.push([`${stats.tokens} ${stats.tokens === 1 ? "token" : "tokens"}`, "Completion tokens"]);
   if (stats.promptTokens !== null) {
     const cached = stats.cachedTokens ? `, ${stats.cachedTokens} cached` : "";
     parts.push([`prompt ${stats.promptTokens}${cached}`, "Prompt tokens, and those found in the prefix cache"]);
