@@ -25,7 +25,7 @@ class Scenario:
 
     def __init__(self, now: float, load: Load, service: Object | None, *, keyed: bool = False, key: str | None = None):
         self.traffic = Traffic(load)
-        self._service = service
+        self._service = services.public(service) if load.own is not None and service is not None else service
         self._now = now
         own = load.own is not None
         self._router = {
@@ -42,7 +42,7 @@ class Scenario:
                 "time": self._now,
                 "router": self._router,
                 "service": self._service,
-                "endpoints": self.traffic.endpoints(),
+                "endpoints": self._endpoints(),
                 "traffic": {"interval": 1, "points": list(self.traffic.points)},
                 "requests": list(self.traffic.rows.values()),
             }
@@ -54,7 +54,7 @@ class Scenario:
         changed = self.traffic.tick(self._now)
         held = {
             "time": self._now,
-            "endpoints": self.traffic.endpoints(),
+            "endpoints": self._endpoints(),
             "traffic": {"interval": 1, "points": [self.traffic.points[-1]]},
         }
         if changed:
@@ -63,6 +63,10 @@ class Scenario:
             self._service["reported"] = self._now
             held["service"] = self._service
         return copy.deepcopy(held)
+
+    def _endpoints(self) -> list[Object]:
+        endpoints = self.traffic.endpoints()
+        return [services.public_endpoint(each) for each in endpoints] if self._router["scope"] == "own" else endpoints
 
 
 def _models(service: Object | None) -> list[Object]:
@@ -114,7 +118,7 @@ def bare(now: float) -> Scenario:
 
 
 def own(now: float) -> Scenario:
-    """A viewer whose key sees its own requests alone."""
+    """A viewer whose key sees its own requests alone, and of service and engines what clients may know."""
     load = Load(_engines(4), streams=6, keys=("team-b",), own="team-b")
     return Scenario(now, load, services.service(now), keyed=True, key="team-b")
 

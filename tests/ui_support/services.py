@@ -138,6 +138,27 @@ def with_failure(held: Object, now: float) -> Object:
     return held
 
 
+def public(held: Object) -> Object:
+    """What a client with a key may see of the service ``held``: no spec, pods, events and messages."""
+    llm = held["object"]
+    shown = ("phase", "desiredReplicas", "replicas", "readyReplicas", "revision")
+    status = {key: llm["status"][key] for key in shown if key in llm["status"]}
+    status["conditions"] = [
+        {key: condition[key] for key in ("type", "status", "reason", "lastTransitionTime")}
+        for condition in llm["status"]["conditions"]
+    ]
+    return {"reported": held["reported"], "object": {**llm, "spec": {}, "status": status}, "pods": [], "events": []}
+
+
+def public_endpoint(endpoint: Object) -> Object:
+    """What a client with a key may see of an engine: neither address nor load."""
+    unknown = (
+        "why", "running", "waiting", "maxRunning", "kvUsed", "kvTokens", "kvTokensTotal", "prefixHit", "acceptance",
+        "tokensPerSecond",
+    )  # fmt: skip
+    return {**endpoint, **dict.fromkeys(unknown), "address": "", "models": [], "adapters": [], "gpus": []}
+
+
 def _object(now: float, engines: int, name: str) -> Object:
     began = stamp(now - 2710)
     conditions = [
@@ -197,6 +218,11 @@ def _object(now: float, engines: int, name: str) -> Object:
                     f"{stamp(now - 2400)} 1 -> 2: TTFT 812 ms of 500 ms",
                     f"{stamp(now - 1260)} {max(1, engines - 1)} -> {engines}: 40.0 requests/s: TTFT 335 ms expected",
                 ],
+            },
+            "cost": {
+                "currency": "EUR", "window": "1h", "perHour": f"{engines * 2.5:.2f}", "perMillionTokens": "0.31",
+                "perMillionCompletionTokens": "1.12", "engineHours": f"{engines}.0", "promptTokens": 23400000,
+                "completionTokens": 8930000, "observedAt": stamp(now - 30),
             },
             "speculation": {"drafted": 500000, "acceptance": "0.7"},
         },

@@ -119,16 +119,19 @@ class Traffic:
         row["firstToken"] = min(row["firstToken"] or row["end"], row["end"])
         draw = self.random.random()
         row["status"] = 200
+        row["attempts"][-1]["outcome"] = "200"
         if draw < 0.02:
             row |= {"status": 503, "error": "engine_unavailable", "firstToken": None, "completionTokens": 0}
+            row["attempts"][-1]["outcome"] = "503"
         elif draw < 0.03:
             row |= {"status": 400, "error": "context_length_exceeded", "firstToken": None, "completionTokens": 0}
+            row["attempts"][-1]["outcome"] = "400"
         elif draw < 0.06 and len(self.load.engines) > 1:
             others = [name for name in self.load.engines if name != row["endpoint"]]
             middle = row["firstToken"] + (row["end"] - row["firstToken"]) * 0.4
-            row["attempts"].append({"endpoint": row["endpoint"], "at": round(middle, 4), "outcome": "connection lost"})
+            row["attempts"][-1]["outcome"] = "connection lost"
             row["endpoint"] = self.random.choice(others)
-            row["attempts"].append({"endpoint": row["endpoint"], "at": round(middle + 0.05, 4), "outcome": "resumed"})
+            row["attempts"].append({"endpoint": row["endpoint"], "at": round(middle, 4), "outcome": "resumed"})
 
     def _start(self, now: float, started: float) -> Object:
         draw = self.random
@@ -143,13 +146,14 @@ class Traffic:
         attempts = []
         if self.load.failing is not None and draw.random() < 0.15:
             failed = self.load.engines[self.load.failing]
-            attempts.append({"endpoint": failed, "at": queued, "outcome": "connect failed"})
+            attempts.append({"endpoint": failed, "at": queued, "outcome": "connect"})
         load, cost = draw.randint(0, 9), draw.uniform(2, 90)
         reason = f"auto prefix={draw.randint(0, blocks)}/{blocks} in_flight={load} ms={cost:.1f}"
         if self.load.revisions:
             reason = f"canary rev={self.load.revisions[self.load.engines.index(endpoint)]} {reason}"
         if attempts:
             reason += " retry=connect"
+        attempts.append({"endpoint": endpoint, "at": round(queued + 0.02 * len(attempts), 4), "outcome": "running"})
         row = {
             "id": identifier, "traceId": f"{draw.getrandbits(128):032x}", "started": round(started, 4),
             "key": self.load.own or draw.choices(self.load.keys, range(len(self.load.keys), 0, -1))[0] or None,
@@ -171,7 +175,8 @@ class Traffic:
         share = [1 / (index + 1) for index in range(len(keys))]
         total = sum(share)
         return {
-            "time": now, "rate": float(started), "inFlight": streams, "queue": 0 if self.load.plain else int(draw.expovariate(0.4)),
+            "time": now, "rate": float(started), "inFlight": streams,
+            "queue": 0 if self.load.plain else int(draw.expovariate(0.4)),
             "errors": float(draw.random() < 0.12 + 0.4 * (self.load.failing is not None)),
             "ttft": [round(value * slow * draw.uniform(0.92, 1.08), 4) for value in (0.18, 0.42, 0.97)],
             "tpot": [round(value * slow * draw.uniform(0.95, 1.05), 5) for value in (0.024, 0.031, 0.048)],
@@ -190,7 +195,7 @@ class Traffic:
             "state": "ejected" if failing else "ready",
             "why": "connection refused, 5 failures in a row; next probe in 8 s" if failing else None,
             "revision": self.load.revisions[index] if self.load.revisions else "4ca6cbb5",
-            "weight": self.load.weights[index] if self.load.weights else 100,
+            "weight": self.load.weights[index] if self.load.weights else 1.0,
             "models": ["qwen3-8b", "qwen"], "adapters": ["sql", "support"] if known else [],
             "inFlight": running, "running": running if known else None, "waiting": running // 30 if known else None,
             "maxRunning": 64 if known else None, "kvUsed": round(used, 4) if known else None,

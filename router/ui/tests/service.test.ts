@@ -1,12 +1,17 @@
 import { describe, expect, it } from "vitest";
-import { conditionTree, tone } from "../src/service/conditions";
-import { BY_NAME, memory, sortEndpoints, totals } from "../src/service/engines";
-import { rolloutView } from "../src/service/rollout";
-import { parseChange } from "../src/service/scaling";
-import { toYaml } from "../src/service/yaml";
+import { conditionTree, tone } from "../src/service/model/conditions";
+import { BY_NAME, memory, sortEndpoints, totals } from "../src/service/model/engines";
+import { rolloutView } from "../src/service/model/rollout";
+import { parseChange } from "../src/service/model/scaling";
+import { toYaml } from "../src/service/model/yaml";
 import type { Condition, Endpoint, Service } from "../src/state/types";
 
-const condition = (type: string, status: Condition["status"], reason: string): Condition => ({ type, status, reason, message: "" });
+const condition = (type: string, status: Condition["status"], reason: string): Condition => ({
+  type,
+  status,
+  reason,
+  message: "",
+});
 
 describe("conditions", () => {
   it.each([
@@ -52,7 +57,16 @@ describe("YAML", () => {
   it("writes blocks, and quotes only what would be read as something else", () => {
     const value = {
       kind: "LLMService",
-      spec: { replicas: 2, memory: "0.9", on: "yes", uri: "hf://Qwen/Qwen3-8B", note: "a: b", empty: {}, none: [], tail: "it # is" },
+      spec: {
+        replicas: 2,
+        memory: "0.9",
+        on: "yes",
+        uri: "hf://Qwen/Qwen3-8B",
+        note: "a: b",
+        empty: {},
+        none: [],
+        tail: "it # is",
+      },
       list: [{ name: "sql", pods: ["a", "b"] }, 3, "-x", ""],
       text: "two\nlines",
       wait: "500ms",
@@ -135,6 +149,12 @@ describe("rollout", () => {
     ]);
   });
 
+  it("does not say that no engine is updated to a viewer who is not told", () => {
+    const all = service("Running", 25);
+    expect(rolloutView(all).updated).toBe(0);
+    expect(rolloutView({ ...all, object: { ...all.object, spec: {} } }).updated).toBeNull();
+  });
+
   it("copes with a service that has no status yet", () => {
     const view = rolloutView({ object: { spec: {} }, pods: [] } as unknown as Service);
     expect(view).toMatchObject({ state: "complete", desired: 0, canary: null, revisions: [] });
@@ -189,7 +209,11 @@ describe("engines", () => {
   });
 
   it("adds up what is known", () => {
-    const all = totals([endpoint("a", { running: 3, waiting: 1 }), endpoint("b", { state: "draining" }), endpoint("c", { running: 4 })]);
+    const all = totals([
+      endpoint("a", { running: 3, waiting: 1 }),
+      endpoint("b", { state: "draining" }),
+      endpoint("c", { running: 4 }),
+    ]);
     expect(all).toMatchObject({ ready: 2, inFlight: 3, running: 7, waiting: 1, kvTokens: null });
     expect(memory(endpoint("a"))).toBeNull();
     const gpu = { name: "", memoryUsed: 1, memoryTotal: 4 };

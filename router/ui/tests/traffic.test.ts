@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
 import type { Point, Request } from "../src/state/types";
-import { choices, filterRequests, NO_FILTER, NO_KEY } from "../src/traffic/filter";
-import { commonPrefix } from "../src/traffic/names";
-import { explainReason, shortReason } from "../src/traffic/reason";
-import { columns, keysOf, stacked, summarize, tableRows } from "../src/traffic/series";
-import { bars, roundUp, scaleOf, tpot } from "../src/traffic/waterfall";
-import { slice } from "../src/traffic/window";
+import { choices, filterRequests, NO_FILTER, NO_KEY } from "../src/traffic/model/filter";
+import { commonPrefix } from "../src/traffic/model/names";
+import { explainReason, shortReason } from "../src/traffic/model/reason";
+import { columns, keysOf, stacked, summarize, tableRows } from "../src/traffic/model/series";
+import { bars, roundUp, scaleOf, tpot } from "../src/traffic/model/waterfall";
+import { slice } from "../src/traffic/model/window";
 
 const request = (id: string, change: Partial<Request> = {}): Request => ({
   id,
@@ -63,7 +63,10 @@ describe("waterfall", () => {
   });
 
   it("has no tokens where a request failed before one, and is never negative by a clock that is off", () => {
-    expect(bars(request("a", { firstToken: null, status: 503 }), 200).map((bar) => bar.phase)).toEqual(["queued", "first"]);
+    expect(bars(request("a", { firstToken: null, status: 503 }), 200).map((bar) => bar.phase)).toEqual([
+      "queued",
+      "first",
+    ]);
     expect(bars(request("a", { status: null, end: null, chosen: null, firstToken: null }), 90)).toEqual([
       { phase: "queued", from: 0, to: 0, open: true },
     ]);
@@ -83,13 +86,15 @@ describe("waterfall", () => {
 });
 
 describe("filter", () => {
+  const first = { endpoint: "e-1", at: 0, outcome: "connect" };
   const list = [
-    request("a", { key: null }),
+    request("a", { key: null, attempts: [first] }),
     request("b", { status: 503, error: "engine_unavailable", endpoint: "e-2" }),
     request("c", { status: null, end: null, model: "sql" }),
-    request("d", { attempts: [{ endpoint: "e-2", at: 0.1, outcome: "connect failed" }] }),
+    request("d", { started: 101, attempts: [first, { endpoint: "e-2", at: 0.1, outcome: "200" }] }),
   ];
-  const ids = (change: Partial<typeof NO_FILTER>) => filterRequests(list, { ...NO_FILTER, ...change }).map((each) => each.id);
+  const ids = (change: Partial<typeof NO_FILTER>) =>
+    filterRequests(list, { ...NO_FILTER, ...change }).map((each) => each.id);
 
   it("shows the newest first, and of them what passes", () => {
     expect(ids({})).toEqual(["d", "c", "b", "a"]);
@@ -100,6 +105,11 @@ describe("filter", () => {
     expect(ids({ outcome: "ok" })).toEqual(["d", "a"]);
     expect(ids({ outcome: "error" })).toEqual(["b"]);
     expect(ids({ outcome: "retried", key: "team-a" })).toEqual(["d"]);
+  });
+
+  it("has the order of their start where they come in another", () => {
+    const late = [request("x", { started: 105 }), request("y", { started: 104 })];
+    expect(filterRequests(late, NO_FILTER).map((each) => each.id)).toEqual(["x", "y"]);
   });
 
   it("offers what there is, and what is chosen already", () => {
@@ -113,7 +123,9 @@ describe("filter", () => {
 
 describe("reason", () => {
   it("says in words why an engine was chosen", () => {
-    const { policy, facts } = explainReason("canary rev=5b6c auto prefix=12/17 in_flight=3 ms=24.0 retry=connect odd=1");
+    const { policy, facts } = explainReason(
+      "canary rev=5b6c auto prefix=12/17 in_flight=3 ms=24.0 retry=connect odd=1",
+    );
     expect(policy).toBe("canary auto");
     expect(facts.map((fact) => `${fact.name}: ${fact.value}`)).toEqual([
       "Revision: 5b6c",
@@ -124,7 +136,7 @@ describe("reason", () => {
       "odd: 1",
     ]);
     expect(shortReason("auto prefix=12/17 in_flight=3 ms=24.0")).toBe("auto · 12 of 17");
-    expect(shortReason("auto")).toBe("auto");
+    expect(shortReason("auto prefix=0/0 in_flight=0 ms=0.7")).toBe("auto");
     expect(shortReason(null)).toBe("");
   });
 });
@@ -154,7 +166,13 @@ describe("series", () => {
   });
 
   it("has a row for each ten seconds in the table, newest first", () => {
-    const rows = tableRows([[10, 11, 20], [1, 3, null]], 10);
+    const rows = tableRows(
+      [
+        [10, 11, 20],
+        [1, 3, null],
+      ],
+      10,
+    );
     expect(rows).toEqual([
       { time: 20, values: [null] },
       { time: 10, values: [2] },

@@ -9,14 +9,16 @@ interface Props {
   /** Before the bar; the share in percent without it. */
   text?: string;
   after?: ComponentChildren;
+  /** In place of all where the share is not known. */
+  unknown?: string;
   /** From this share on it is amber, and from `full` on red. */
   high?: number;
   full?: number;
 }
 
 /** A number with a bar behind it that shows how much of the whole it is. */
-export function Meter({ label, share, text, after, high = 0.85, full = 0.95 }: Props) {
-  if (share === null) return <span class="unknown">{DASH}</span>;
+export function Meter({ label, share, text, after, unknown = DASH, high = 0.85, full = 0.95 }: Props) {
+  if (share === null) return <span class="unknown">{unknown}</span>;
   const shown = Math.min(1, Math.max(0, share));
   const tone = share >= full ? "bad" : share >= high ? "warn" : "";
   return (

@@ -17,7 +17,10 @@ export function Adapters() {
   const adapters: Adapter[] = status.adapters ?? [];
   if (!adapters.length) return null;
   return (
-    <Panel title="Adapters" note={status.adaptersReady ? `${status.adaptersReady.replace("/", " of ")} everywhere` : undefined}>
+    <Panel
+      title="Adapters"
+      note={status.adaptersReady ? `${status.adaptersReady.replace("/", " of ")} everywhere` : undefined}
+    >
       <table class="data">
         <thead>
           <tr>

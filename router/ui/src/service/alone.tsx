@@ -13,7 +13,9 @@ export function Alone() {
         <h2>Router</h2>
         <span class="badge">runs alone</span>
       </div>
-      <p class="muted">No operator reports to this router: conditions, rollouts and scaling are shown where one does.</p>
+      <p class="muted">
+        No operator reports to this router: conditions, rollouts and scaling are shown where one does.
+      </p>
       <dl class="facts-line">
         <div>
           <dt>Version</dt>

@@ -18,8 +18,18 @@ export function Facts() {
               {model.bytesPerSecond ? `, ${bytes(model.bytesPerSecond)}/s` : ""}
               {model.etaSeconds ? `, ${duration(model.etaSeconds)} left` : ""}
             </span>
-            <span class="meter-track" role="progressbar" aria-label="Download" aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.round((100 * (model.downloaded ?? 0)) / model.bytes)}>
-              <span class="meter-fill" style={{ width: `${((100 * (model.downloaded ?? 0)) / model.bytes).toFixed(1)}%` }} />
+            <span
+              class="meter-track"
+              role="progressbar"
+              aria-label="Download"
+              aria-valuemin={0}
+              aria-valuemax={100}
+              aria-valuenow={Math.round((100 * (model.downloaded ?? 0)) / model.bytes)}
+            >
+              <span
+                class="meter-fill"
+                style={{ width: `${((100 * (model.downloaded ?? 0)) / model.bytes).toFixed(1)}%` }}
+              />
             </span>
           </div>
         </Panel>

@@ -4,11 +4,18 @@ import { CopyButton } from "../components/copy";
 import { age, DASH } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
-import { BADGE, tone } from "./conditions";
-import { statusOf, useService } from "./use_service";
+import { BADGE, tone } from "./model/conditions";
+import { isPublic, statusOf, useService } from "./use_service";
 import { YamlDialog } from "./yaml_dialog";
 
-const PHASES: Record<string, string> = { Ready: "ok", ScaledToZero: "ok", Sleeping: "ok", Degraded: "warn", Failed: "bad", Invalid: "bad" };
+const PHASES: Record<string, string> = {
+  Ready: "ok",
+  ScaledToZero: "ok",
+  Sleeping: "ok",
+  Degraded: "warn",
+  Failed: "bad",
+  Invalid: "bad",
+};
 
 /** Name, phase and URL of the service, and what Ready says. */
 export function ServiceHead() {
@@ -18,7 +25,10 @@ export function ServiceHead() {
   const { metadata, spec } = service.object;
   const status = statusOf(service);
   const ready = status.conditions?.find((each: { type: string }) => each.type === "Ready");
-  const behind = status.observedGeneration !== undefined && metadata.generation !== undefined && status.observedGeneration < metadata.generation;
+  const behind =
+    status.observedGeneration !== undefined &&
+    metadata.generation !== undefined &&
+    status.observedGeneration < metadata.generation;
   return (
     <div class="service-head">
       <div class="service-title">
@@ -27,9 +37,11 @@ export function ServiceHead() {
         {behind && <span class="badge warn">spec {metadata.generation} is not in effect yet</span>}
         <span class="service-title-end">
           <Reported />
-          <Button icon="code" onClick={() => setYaml(true)}>
-            YAML
-          </Button>
+          {!isPublic(service) && (
+            <Button icon="code" onClick={() => setYaml(true)}>
+              YAML
+            </Button>
+          )}
         </span>
       </div>
       {ready && (
@@ -37,18 +49,27 @@ export function ServiceHead() {
           <span class={`dot-text ${BADGE[tone(ready)]}`}>{ready.reason}</span> {ready.message}
         </p>
       )}
+      {isPublic(service) && (
+        <p class="muted">
+          With this key: phase, engines and conditions. Spec, pods and events are for those who see everything.
+        </p>
+      )}
       <dl class="facts-line">
-        <div>
-          <dt>Model</dt>
-          <dd class="mono">{spec.model?.uri ?? DASH}</dd>
-        </div>
-        <div>
-          <dt>URL</dt>
-          <dd class="mono with-copy">
-            {status.url || DASH}
-            {status.url && <CopyButton text={status.url} label="Copy the URL" />}
-          </dd>
-        </div>
+        {spec.model?.uri && (
+          <div>
+            <dt>Model</dt>
+            <dd class="mono">{spec.model.uri}</dd>
+          </div>
+        )}
+        {status.url && (
+          <div>
+            <dt>URL</dt>
+            <dd class="mono with-copy">
+              {status.url}
+              <CopyButton text={status.url} label="Copy the URL" />
+            </dd>
+          </div>
+        )}
         <div>
           <dt>Engines ready</dt>
           <dd>
@@ -61,11 +82,19 @@ export function ServiceHead() {
   );
 }
 
+/** The operator reports what changes at once, and all of it every five minutes: older than two of them is old. */
+const OLD = 660;
+
 /** How old the operator's report is. */
 function Reported() {
-  const seconds = useStore(liveState, (state) => (state?.service ? Math.max(0, Math.floor((state.time - state.service.reported) / 5) * 5) : 0));
+  const seconds = useStore(liveState, (state) =>
+    state?.service ? Math.max(0, Math.floor((state.time - state.service.reported) / 5) * 5) : 0,
+  );
   return (
-    <span class={seconds > 60 ? "reported old" : "reported"} title="When the operator last reported the service to this router">
+    <span
+      class={seconds > OLD ? "reported old" : "reported"}
+      title="When the operator last reported the service to this router"
+    >
       operator: {seconds < 5 ? "now" : age(seconds)}
     </span>
   );

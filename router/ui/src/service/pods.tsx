@@ -30,7 +30,11 @@ export function Pods() {
               </th>
             </tr>
           </thead>
-          <tbody>{shown.map((pod) => <Row key={pod.name} pod={pod} />)}</tbody>
+          <tbody>
+            {shown.map((pod) => (
+              <Row key={pod.name} pod={pod} />
+            ))}
+          </tbody>
         </table>
       </div>
       {pods.length > FEW && (
@@ -55,7 +59,9 @@ function Row({ pod }: { pod: Pod }) {
           {pod.name}
         </th>
         <td data-label="State">
-          <span class={`badge ${pod.ready ? "ok" : pod.message ? "bad" : "info"}`}>{pod.ready ? "ready" : pod.message ? "failing" : "not ready"}</span>
+          <span class={`badge ${pod.ready ? "ok" : pod.message ? "bad" : "info"}`}>
+            {pod.ready ? "ready" : pod.message ? "failing" : "not ready"}
+          </span>
           {!pod.ready && <span class="muted"> {pod.phase}</span>}
         </td>
         <td data-label="Role">{pod.role}</td>

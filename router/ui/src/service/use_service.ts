@@ -7,5 +7,8 @@ export function useService(): Service | null {
   return useStore(liveState, (state) => state?.service ?? null);
 }
 
+/** A viewer with a key gets the service without its spec, and then without pods, events and messages as well. */
+export const isPublic = (service: Service): boolean => !Object.keys(service.object.spec ?? {}).length;
+
 /** The status's fields, of which any may be missing. */
 export const statusOf = (service: Service | null): Record<string, any> => service?.object.status ?? {};

@@ -73,7 +73,12 @@ export function bytes(value: number | null | undefined): string {
   return `${digits(value)}\u00a0${names[index]}`;
 }
 
-const clockFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const clockFormat = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const dayFormat = new Intl.DateTimeFormat(undefined, {
   month: "short",
   day: "numeric",

@@ -1,6 +1,7 @@
 import { duration } from "../state/format";
 import type { Request } from "../state/types";
-import { bars, clamp, PHASES } from "./waterfall";
+import { retries } from "./model/filter";
+import { bars, clamp, PHASES } from "./model/waterfall";
 
 interface Props {
   request: Request;
@@ -19,10 +20,13 @@ export function WaterfallBar({ request, now, scale }: Props) {
         <span
           key={bar.phase}
           class={`phase phase-${bar.phase} ${bar.open ? "grows" : ""}`}
-          style={{ left: `${share(bar.from).toFixed(2)}%`, width: `${Math.max(0, share(bar.to) - share(bar.from)).toFixed(2)}%` }}
+          style={{
+            left: `${share(bar.from).toFixed(2)}%`,
+            width: `${Math.max(0, share(bar.to) - share(bar.from)).toFixed(2)}%`,
+          }}
         />
       ))}
-      {request.attempts.map((attempt, index) => (
+      {retries(request).map((attempt, index) => (
         <span key={index} class="attempt" style={{ left: `${share(attempt.at).toFixed(2)}%` }} />
       ))}
       {(shown.at(-1)?.to ?? 0) > scale && <span class="beyond">›</span>}
@@ -31,7 +35,9 @@ export function WaterfallBar({ request, now, scale }: Props) {
 }
 
 function words(request: Request, now: number): string {
-  const parts = bars(request, now).map((bar) => `${PHASES[bar.phase]} ${duration(bar.to - bar.from)}${bar.open ? " so far" : ""}`);
-  for (const attempt of request.attempts) parts.push(`${attempt.outcome} at ${duration(attempt.at)}`);
+  const parts = bars(request, now).map(
+    (bar) => `${PHASES[bar.phase]} ${duration(bar.to - bar.from)}${bar.open ? " so far" : ""}`,
+  );
+  for (const attempt of retries(request)) parts.push(`${attempt.outcome} at ${duration(attempt.at)}`);
   return parts.join(", ") || "just started";
 }

@@ -4,15 +4,16 @@ import { Dialog } from "../components/dialog";
 import { clock, count, DASH, duration, percent } from "../state/format";
 import type { Request } from "../state/types";
 import { WaterfallBar } from "./bar";
-import { explainReason } from "./reason";
+import { explainReason } from "./model/reason";
 import { StatusBadge } from "./status";
-import { bars, PHASES, took, tpot } from "./waterfall";
+import { bars, PHASES, took, tpot } from "./model/waterfall";
 
 /** All that the router knows of one request. */
 export function Details({ request, now, onClose }: { request: Request; now: number; onClose: () => void }) {
   const total = took(request, now);
   const speed = tpot(request);
-  const cached = request.promptTokens && request.cachedTokens !== null ? request.cachedTokens / request.promptTokens : null;
+  const cached =
+    request.promptTokens && request.cachedTokens !== null ? request.cachedTokens / request.promptTokens : null;
   return (
     <Dialog title="Request" onClose={onClose} wide>
       <div class="details">

@@ -1,6 +1,6 @@
 import { useId } from "preact/hooks";
 import { Button } from "../components/button";
-import { choices, type Filter, NO_FILTER, type Outcome } from "./filter";
+import { choices, type Filter, NO_FILTER, type Outcome } from "./model/filter";
 import type { Request } from "../state/types";
 
 const OUTCOMES: [Outcome, string][] = [
@@ -10,7 +10,15 @@ const OUTCOMES: [Outcome, string][] = [
   ["retried", "retried or resumed"],
 ];
 
-export function Filters({ requests, filter, onChange }: { requests: Request[]; filter: Filter; onChange: (filter: Filter) => void }) {
+export function Filters({
+  requests,
+  filter,
+  onChange,
+}: {
+  requests: Request[];
+  filter: Filter;
+  onChange: (filter: Filter) => void;
+}) {
   const { keys, models, engines } = choices(requests, filter);
   const set = (change: Partial<Filter>) => onChange({ ...filter, ...change });
   const pairs = (names: string[]) => names.map((name): [string, string] => [name, name]);
@@ -20,7 +28,12 @@ export function Filters({ requests, filter, onChange }: { requests: Request[]; f
       <Choice name="Key" value={filter.key} values={pairs(keys)} onChange={(key) => set({ key })} />
       <Choice name="Model" value={filter.model} values={pairs(models)} onChange={(model) => set({ model })} />
       <Choice name="Engine" value={filter.engine} values={pairs(engines)} onChange={(engine) => set({ engine })} />
-      <Choice name="Status" value={filter.outcome} values={OUTCOMES} onChange={(outcome) => set({ outcome: outcome as Outcome })} />
+      <Choice
+        name="Status"
+        value={filter.outcome}
+        values={OUTCOMES}
+        onChange={(outcome) => set({ outcome: outcome as Outcome })}
+      />
       <Button kind="quiet" disabled={!active} onClick={() => onChange(NO_FILTER)}>
         Clear
       </Button>
@@ -28,7 +41,17 @@ export function Filters({ requests, filter, onChange }: { requests: Request[]; f
   );
 }
 
-function Choice({ name, value, values, onChange }: { name: string; value: string; values: [string, string][]; onChange: (value: string) => void }) {
+function Choice({
+  name,
+  value,
+  values,
+  onChange,
+}: {
+  name: string;
+  value: string;
+  values: [string, string][];
+  onChange: (value: string) => void;
+}) {
   const id = useId();
   return (
     <span class="choice">

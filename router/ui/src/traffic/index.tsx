@@ -5,12 +5,12 @@ import { Panel } from "../components/panel";
 import { liveState } from "../state/stream";
 import type { Request, State } from "../state/types";
 import { Details } from "./details";
-import { commonPrefix } from "./names";
-import { type Filter, filterRequests, NO_FILTER } from "./filter";
+import { commonPrefix } from "./model/names";
+import { type Filter, filterRequests, NO_FILTER } from "./model/filter";
 import { Filters } from "./filters";
 import { Plots } from "./plots";
 import { Requests } from "./requests";
-import { PHASES, type Phase } from "./waterfall";
+import { PHASES, type Phase } from "./model/waterfall";
 
 /** What comes and goes: plots of the last five minutes, and the last requests. */
 export function Traffic() {
@@ -37,9 +37,17 @@ export function Traffic() {
       <Panel title="Requests" note={`${shown.length} of the last ${state.requests.length}`} actions={<Legend />}>
         <Filters requests={state.requests} filter={filter} onChange={setFilter} />
         {shown.length ? (
-          <Requests requests={shown} now={state.time} prefix={commonPrefix(state.endpoints.map((endpoint) => endpoint.name))} opened={opened?.id ?? null} onOpen={(id) => setOpened(state.requests.find((request) => request.id === id) ?? null)} />
+          <Requests
+            requests={shown}
+            now={state.time}
+            prefix={commonPrefix(state.endpoints.map((endpoint) => endpoint.name))}
+            opened={opened?.id ?? null}
+            onOpen={(id) => setOpened(state.requests.find((request) => request.id === id) ?? null)}
+          />
         ) : (
-          <p class="panel-empty">{state.requests.length ? "None of the last requests is like that." : "No request yet."}</p>
+          <p class="panel-empty">
+            {state.requests.length ? "None of the last requests is like that." : "No request yet."}
+          </p>
         )}
       </Panel>
       {current && <Details request={current} now={state.time} onClose={() => setOpened(null)} />}

@@ -3,7 +3,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { clock, DASH, minute } from "../state/format";
 import { color, shownTheme } from "../state/theme";
-import { type Column, summarize, tableRows } from "./series";
+import { type Column, summarize, tableRows } from "./model/series";
 
 export interface Line {
   label: string;
@@ -45,7 +45,11 @@ export function Plot({ title, lines, data, drawn, format, axis, least = 1, most 
   useEffect(() => {
     const element = host.current;
     if (!element) return;
-    const made = new uPlot(options(lines, element.clientWidth, axis, least, most, Boolean(drawn), setHovered), shown as uPlot.AlignedData, element);
+    const made = new uPlot(
+      options(lines, element.clientWidth, axis, least, most, Boolean(drawn), setHovered),
+      shown as uPlot.AlignedData,
+      element,
+    );
     plot.current = made;
     const sizes = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: HEIGHT }));
     sizes.observe(element);
@@ -91,7 +95,9 @@ export function sentence(lines: Line[], data: Props["data"], format: Props["form
   return lines
     .map((line, index) => {
       const { now, mean, highest } = summarize(data[index + 1] ?? []);
-      return highest === null ? `${line.label} not known` : `${line.label} now ${format(now)}, mean ${format(mean)}, highest ${format(highest)}`;
+      return highest === null
+        ? `${line.label} not known`
+        : `${line.label} now ${format(now)}, mean ${format(mean)}, highest ${format(highest)}`;
     })
     .join("; ");
 }
@@ -165,7 +171,8 @@ function options(
     hooks: { setCursor: [(made) => hover(made.cursor.idx ?? null)] },
   };
   // The band between two sums has the upper one's colour
-  if (isStacked) made.bands = lines.slice(1).map((_, index) => ({ series: [index + 2, index + 1] as [number, number] }));
+  if (isStacked)
+    made.bands = lines.slice(1).map((_, index) => ({ series: [index + 2, index + 1] as [number, number] }));
   return made;
 }
 

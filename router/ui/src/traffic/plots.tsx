@@ -2,7 +2,7 @@ import { useMemo } from "preact/hooks";
 import { duration, number, percent, plainDuration, short } from "../state/format";
 import type { Point } from "../state/types";
 import { type Line, Plot } from "./plot";
-import { columns, keysOf, OTHER, type Pick, stacked } from "./series";
+import { columns, keysOf, OTHER, type Pick, stacked } from "./model/series";
 
 const QUANTILES: Line[] = [
   { label: "p50", color: "--c3" },
@@ -27,11 +27,43 @@ export function Plots({ points }: { points: Point[] }) {
   return (
     <div class="plots">
       <Simple points={points} title="Requests" lines={RATE} picks={RATE_PICKS} format={number} axis={short} least={1} />
-      <Simple points={points} title="In flight and queue" lines={LOAD} picks={LOAD_PICKS} format={number} axis={short} least={4} />
+      <Simple
+        points={points}
+        title="In flight and queue"
+        lines={LOAD}
+        picks={LOAD_PICKS}
+        format={number}
+        axis={short}
+        least={4}
+      />
       <Tokens points={points} />
-      <Simple points={points} title="Time to the first token" lines={QUANTILES} picks={TTFT_PICKS} format={duration} axis={plainDuration} least={0.01} />
-      <Simple points={points} title="Time per output token" lines={QUANTILES} picks={TPOT_PICKS} format={duration} axis={plainDuration} least={0.001} />
-      <Simple points={points} title="Cache hits and speculation" lines={SHARES} picks={SHARE_PICKS} format={percent} axis={percent} most={1} />
+      <Simple
+        points={points}
+        title="Time to the first token"
+        lines={QUANTILES}
+        picks={TTFT_PICKS}
+        format={duration}
+        axis={plainDuration}
+        least={0.01}
+      />
+      <Simple
+        points={points}
+        title="Time per output token"
+        lines={QUANTILES}
+        picks={TPOT_PICKS}
+        format={duration}
+        axis={plainDuration}
+        least={0.001}
+      />
+      <Simple
+        points={points}
+        title="Cache hits and speculation"
+        lines={SHARES}
+        picks={SHARE_PICKS}
+        format={percent}
+        axis={percent}
+        most={1}
+      />
     </div>
   );
 }
@@ -78,5 +110,15 @@ function Tokens({ points }: { points: Point[] }) {
     [points],
   );
   const drawn = useMemo(() => stacked(points, named), [points]);
-  return <Plot title={keys.length > 1 || keys[0] ? "Tokens/s by key" : "Tokens/s"} lines={lines} data={data} drawn={drawn} format={number} axis={short} least={1} />;
+  return (
+    <Plot
+      title={keys.length > 1 || keys[0] ? "Tokens/s by key" : "Tokens/s"}
+      lines={lines}
+      data={data}
+      drawn={drawn}
+      format={number}
+      axis={short}
+      least={1}
+    />
+  );
 }

@@ -2,11 +2,11 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { clock, count, DASH, duration, plainDuration } from "../state/format";
 import type { Request } from "../state/types";
 import { WaterfallBar } from "./bar";
-import { isError } from "./filter";
-import { shortReason } from "./reason";
+import { isError } from "./model/filter";
+import { shortReason } from "./model/reason";
 import { StatusBadge } from "./status";
-import { scaleOf, took } from "./waterfall";
-import { slice } from "./window";
+import { scaleOf, took } from "./model/waterfall";
+import { slice } from "./model/window";
 
 const NARROW = matchMedia("(width <= 760px)");
 const ROW = 34;
@@ -154,7 +154,9 @@ function Cells({ request, now, scale, prefix }: { request: Request; now: number;
         {request.model}
       </span>
       <span role="cell" class="r-engine" title={[request.endpoint, request.reason].filter(Boolean).join("\n")}>
-        <span class="mono">{request.endpoint?.slice(request.endpoint.startsWith(prefix) ? prefix.length : 0) ?? DASH}</span>
+        <span class="mono">
+          {request.endpoint?.slice(request.endpoint.startsWith(prefix) ? prefix.length : 0) ?? DASH}
+        </span>
         {request.reason && <span class="r-why">{shortReason(request.reason)}</span>}
       </span>
       <span role="cell" class="r-num r-tokens" title="prompt → completion">

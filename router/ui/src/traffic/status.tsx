@@ -1,5 +1,5 @@
 import type { Request } from "../state/types";
-import { inFlight, isError } from "./filter";
+import { inFlight, isError } from "./model/filter";
 
 export function StatusBadge({ request }: { request: Request }) {
   if (inFlight(request)) return <span class="badge info">{request.firstToken === null ? "waiting" : "streaming"}</span>;

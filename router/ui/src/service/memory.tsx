@@ -25,7 +25,8 @@ export function Memory() {
         ))}
       </dl>
       <p class="panel-text">
-        The KV cache holds {fit.kvTokens ? count(fit.kvTokens) : DASH} tokens: {fit.concurrency || DASH} requests of {fit.contextLength ? count(fit.contextLength) : DASH} tokens at once.
+        The KV cache holds {fit.kvTokens ? count(fit.kvTokens) : DASH} tokens: {fit.concurrency || DASH} requests of{" "}
+        {fit.contextLength ? count(fit.contextLength) : DASH} tokens at once.
       </p>
     </Panel>
   );

@@ -1,5 +1,5 @@
 /** Points of the stream as columns for uPlot, and what they say in words. */
-import type { Point } from "../state/types";
+import type { Point } from "../../state/types";
 
 export type Column = (number | null)[];
 

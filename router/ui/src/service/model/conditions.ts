@@ -1,10 +1,16 @@
 /** What a condition's status means: some are good when they hold, others when they do not. */
-import type { Condition } from "../state/types";
+import type { Condition } from "../../state/types";
 
 /** "busy": on its way; "warn": works, but look; "unknown": not said yet. */
 export type Tone = "good" | "busy" | "warn" | "bad" | "unknown";
 
-export const WORDS: Record<Tone, string> = { good: "OK", busy: "In progress", warn: "Attention", bad: "Failing", unknown: "Unknown" };
+export const WORDS: Record<Tone, string> = {
+  good: "OK",
+  busy: "In progress",
+  warn: "Attention",
+  bad: "Failing",
+  unknown: "Unknown",
+};
 
 export interface Judged {
   condition: Condition;
@@ -21,12 +27,33 @@ export interface Tree {
 }
 
 const NEEDED = ["SpecValid", "ModelCached", "PreflightPassed", "ModelFits", "WorkersReady", "RouterReady"];
-const BESIDES = ["AdaptersReady", "Scaling", "SpeculationEffective", "Progressing", "Degraded", "Stalled", "Reconciling"];
+const BESIDES = [
+  "AdaptersReady",
+  "Scaling",
+  "SpeculationEffective",
+  "Progressing",
+  "Degraded",
+  "Stalled",
+  "Reconciling",
+];
 const GOOD_WHEN_FALSE = new Set(["Degraded", "Stalled", "Contested", "RolloutAborted", "InternalTokenRefused"]);
 /** Reasons of what is not there yet, and comes without anybody's doing. */
 const ON_ITS_WAY = new Set([
-  "Downloading", "EnginesStarting", "RouterStarting", "Starting", "Loading", "Checking", "Waking", "Updating", "NoPods",
-  "NotReported", "Canary", "Draining", "Pending", "PodInitializing", "ContainerCreating",
+  "Downloading",
+  "EnginesStarting",
+  "RouterStarting",
+  "Starting",
+  "Loading",
+  "Checking",
+  "Waking",
+  "Updating",
+  "NoPods",
+  "NotReported",
+  "Canary",
+  "Draining",
+  "Pending",
+  "PodInitializing",
+  "ContainerCreating",
 ]);
 /** Reasons of what holds, with a reservation. */
 const RESERVED = new Set(["PassedWithWarnings", "SomeReady", "ReplicasIgnored", "ReplicasNotRead"]);
@@ -43,7 +70,14 @@ export function tone({ type, status, reason = "" }: Condition): Tone {
     return reason === "Complete" ? "good" : "bad";
   }
   if (type === "Reconciling") return status === "False" ? "good" : status === "True" ? "busy" : "unknown";
-  if (status === "Unknown") return ON_ITS_WAY.has(reason) ? (reason === "Checking" ? "busy" : "unknown") : type === "Scaling" ? "warn" : "unknown";
+  if (status === "Unknown")
+    return ON_ITS_WAY.has(reason)
+      ? reason === "Checking"
+        ? "busy"
+        : "unknown"
+      : type === "Scaling"
+        ? "warn"
+        : "unknown";
   if (GOOD_WHEN_FALSE.has(type)) return status === "False" ? "good" : "bad";
   if (status === "True") return RESERVED.has(reason) ? "warn" : "good";
   if (ASLEEP.has(reason)) return "good";

@@ -1,8 +1,8 @@
 import { Panel } from "../components/panel";
-import { duration } from "../state/format";
+import { DASH, duration } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
-import { type CanaryView, type RevisionRow, type RolloutView, rolloutView } from "./rollout";
+import { type CanaryView, type RevisionRow, type RolloutView, rolloutView } from "./model/rollout";
 import { useService } from "./use_service";
 
 const STATES: Record<RolloutView["state"], [string, string]> = {
@@ -22,7 +22,9 @@ export function Rollout() {
     <Panel title={view.canary ? "Canary" : "Rollout"} actions={<span class={`badge ${badge}`}>{word}</span>}>
       {view.canary && <Canary canary={view.canary} />}
       {!view.canary && view.message && <p class="panel-text">{view.message}</p>}
-      {view.state !== "complete" && view.desired > 0 && <Progress updated={view.updated} desired={view.desired} />}
+      {view.state !== "complete" && view.updated !== null && view.desired > 0 && (
+        <Progress updated={view.updated} desired={view.desired} />
+      )}
       {view.revisions.length > 0 && (
         <table class="data">
           <thead>
@@ -34,23 +36,33 @@ export function Rollout() {
               </th>
             </tr>
           </thead>
-          <tbody>{view.revisions.map((row) => <Row key={row.name} row={row} />)}</tbody>
+          <tbody>
+            {view.revisions.map((row) => (
+              <Row key={row.name} row={row} pods={service.pods.length > 0} />
+            ))}
+          </tbody>
         </table>
       )}
     </Panel>
   );
 }
 
-function Row({ row }: { row: RevisionRow }) {
+function Row({ row, pods }: { row: RevisionRow; pods: boolean }) {
   return (
     <tr>
       <td class="mono">{row.name}</td>
       <td>
-        {row.roles.length ? row.roles.map((role) => <span key={role} class={`badge ${role === "failed" ? "bad" : ""}`}>{role}</span>) : <span class="muted">leaving</span>}
+        {row.roles.length ? (
+          row.roles.map((role) => (
+            <span key={role} class={`badge ${role === "failed" ? "bad" : ""}`}>
+              {role}
+            </span>
+          ))
+        ) : (
+          <span class="muted">leaving</span>
+        )}
       </td>
-      <td class="num">
-        {row.ready} of {row.engines}
-      </td>
+      <td class="num">{pods ? `${row.ready} of ${row.engines}` : DASH}</td>
     </tr>
   );
 }
@@ -62,7 +74,14 @@ function Progress({ updated, desired }: { updated: number; desired: number }) {
       <span>
         {updated} of {desired} engines run the current revision
       </span>
-      <span class="meter-track" role="progressbar" aria-label="Engines of the current revision" aria-valuemin={0} aria-valuemax={desired} aria-valuenow={updated}>
+      <span
+        class="meter-track"
+        role="progressbar"
+        aria-label="Engines of the current revision"
+        aria-valuemin={0}
+        aria-valuemax={desired}
+        aria-valuenow={updated}
+      >
         <span class="meter-fill" style={{ width: `${(share * 100).toFixed(1)}%` }} />
       </span>
     </div>
@@ -73,7 +92,8 @@ function Canary({ canary }: { canary: CanaryView }) {
   return (
     <div class="canary">
       <p class="panel-text">
-        <strong>{canary.phase}</strong> · <span class="mono">{canary.revision}</span> has {canary.weight} % of the requests, <span class="mono">{canary.stable}</span> the others
+        <strong>{canary.phase}</strong> · <span class="mono">{canary.revision}</span> has {canary.weight} % of the
+        requests, <span class="mono">{canary.stable}</span> the others
         {canary.since !== null && <Since since={canary.since} />}
       </p>
       <ol class="steps" aria-label="Steps">

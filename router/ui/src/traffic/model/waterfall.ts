@@ -1,5 +1,5 @@
 /** A request's time as bars on one scale for all rows: waiting in the router, to the first token, to the end. */
-import type { Request } from "../state/types";
+import type { Request } from "../../state/types";
 
 export type Phase = "queued" | "first" | "tokens";
 
@@ -39,7 +39,8 @@ export const took = (request: Request, now: number): number => Math.max(0, reque
 
 /** Seconds after the first token per token after it; null where there are fewer than two. */
 export function tpot(request: Request): number | null {
-  if (request.end === null || request.firstToken === null || !request.completionTokens || request.completionTokens < 2) return null;
+  if (request.end === null || request.firstToken === null || !request.completionTokens || request.completionTokens < 2)
+    return null;
   return (request.end - request.firstToken) / (request.completionTokens - 1);
 }
 

@@ -5,7 +5,7 @@ import { bytes, count, DASH, number, percent, short } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import type { Endpoint } from "../state/types";
-import { BY_NAME, type Column, memory, type Order, sortEndpoints, totals } from "./engines";
+import { BY_NAME, type Column, memory, type Order, sortEndpoints, totals } from "./model/engines";
 
 const COLUMNS: [Column, string, boolean][] = [
   ["name", "Engine", false],
@@ -19,7 +19,13 @@ const COLUMNS: [Column, string, boolean][] = [
   ["speed", "Tokens/s", true],
   ["adapters", "Adapters", false],
 ];
-const BADGES: Record<Endpoint["state"], string> = { ready: "ok", starting: "info", draining: "warn", ejected: "bad", unreachable: "bad" };
+const BADGES: Record<Endpoint["state"], string> = {
+  ready: "ok",
+  starting: "info",
+  draining: "warn",
+  ejected: "bad",
+  unreachable: "bad",
+};
 const NONE: Endpoint[] = [];
 /** More engines than that scroll within the panel. */
 const MANY = 16;
@@ -35,7 +41,12 @@ export function Engines() {
   return (
     <Panel title="Engines" note={`${all.ready} of ${endpoints.length} ready`}>
       {endpoints.length ? (
-        <div class={endpoints.length > MANY ? "table-scroll many" : "table-scroll"} tabIndex={0} role="region" aria-label="Table of engines">
+        <div
+          class={endpoints.length > MANY ? "table-scroll many" : "table-scroll"}
+          tabIndex={0}
+          role="region"
+          aria-label="Table of engines"
+        >
           <table class="data engines cards">
             <thead>
               <tr>
@@ -54,14 +65,18 @@ export function Engines() {
                 ))}
               </tr>
             </thead>
-            <tbody>{sorted.map((endpoint) => <Row key={endpoint.name} endpoint={endpoint} />)}</tbody>
+            <tbody>
+              {sorted.map((endpoint) => (
+                <Row key={endpoint.name} endpoint={endpoint} />
+              ))}
+            </tbody>
             {endpoints.length > 1 && (
               <tfoot>
                 <tr>
                   <th scope="row">All engines</th>
                   <td colSpan={2} class="wide-only" />
                   <td class="num" data-label="Load">
-                    {load(all)}
+                    {all.running === null && all.inFlight ? `${count(all.inFlight)} in flight` : load(all)}
                     <Waiting requests={all.waiting} />
                   </td>
                   <td class="num" data-label="KV cache">
@@ -111,7 +126,9 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
           <span class="mono breaks">{endpoint.name}</span>
           <span class={`badge ${BADGES[endpoint.state]}`}>{endpoint.state}</span>
         </span>
-        {endpoint.address && !endpoint.name.includes(endpoint.address) && <span class="cell-why mono address">{endpoint.address}</span>}
+        {endpoint.address && !endpoint.name.includes(endpoint.address) && (
+          <span class="cell-why mono address">{endpoint.address}</span>
+        )}
         {endpoint.why && <span class="cell-why breaks">{endpoint.why}</span>}
       </th>
       <td data-label="Revision" class="mono">
@@ -120,24 +137,43 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
       <td data-label="Weight" class="num">
         {number(endpoint.weight)}
       </td>
-      <td data-label="Load" class="num" title={`${endpoint.inFlight} in flight of this router${endpoint.waiting ? `, ${endpoint.waiting} waiting in the engine` : ""}`}>
+      <td
+        data-label="Load"
+        class="num"
+        title={`${endpoint.inFlight} in flight of this router${endpoint.waiting ? `, ${endpoint.waiting} waiting in the engine` : ""}`}
+      >
         <Meter
           label="Running requests"
           share={endpoint.running === null ? null : endpoint.maxRunning ? endpoint.running / endpoint.maxRunning : 0}
+          unknown={endpoint.inFlight ? `${count(endpoint.inFlight)} in flight` : DASH}
           text={load(endpoint)}
           after={<Waiting requests={endpoint.waiting} />}
           high={0.9}
           full={1.01}
         />
       </td>
-      <td data-label="KV cache" class="num" title={endpoint.kvTokens === null ? undefined : `${count(endpoint.kvTokens)} of ${count(endpoint.kvTokensTotal)} tokens`}>
+      <td
+        data-label="KV cache"
+        class="num"
+        title={
+          endpoint.kvTokens === null
+            ? undefined
+            : `${count(endpoint.kvTokens)} of ${count(endpoint.kvTokensTotal)} tokens`
+        }
+      >
         <Meter label="KV cache in use" share={endpoint.kvUsed} />
       </td>
       <td data-label="Cache hits" class="num">
         {percent(endpoint.prefixHit)}
       </td>
       <td data-label="GPU memory" class="num" title={gpuNames(endpoint)}>
-        <Meter label="GPU memory in use" share={device?.share ?? null} text={device ? bytes(device.used) : DASH} high={0.97} full={0.995} />
+        <Meter
+          label="GPU memory in use"
+          share={device?.share ?? null}
+          text={device ? bytes(device.used) : DASH}
+          high={0.97}
+          full={0.995}
+        />
       </td>
       <td data-label="Accepted" class="num">
         {percent(endpoint.acceptance)}
@@ -157,5 +193,7 @@ function adapterNames(names: string[]): string {
 }
 
 function gpuNames({ gpus }: Endpoint): string | undefined {
-  return gpus.length ? gpus.map((gpu) => `${gpu.name}: ${bytes(gpu.memoryUsed)} of ${bytes(gpu.memoryTotal)}`).join("\n") : undefined;
+  return gpus.length
+    ? gpus.map((gpu) => `${gpu.name}: ${bytes(gpu.memoryUsed)} of ${bytes(gpu.memoryTotal)}`).join("\n")
+    : undefined;
 }

@@ -1,5 +1,5 @@
 /** Which of the last requests are shown. */
-import type { Request } from "../state/types";
+import type { Request } from "../../state/types";
 
 export type Outcome = "" | "flight" | "ok" | "error" | "retried";
 
@@ -15,24 +15,26 @@ export const NO_FILTER: Filter = { key: "", model: "", engine: "", outcome: "" }
 /** Stands for requests without a key, which have no name. */
 export const NO_KEY = "(none)";
 
-export const isError = (request: Request): boolean => request.error !== null || (request.status !== null && request.status >= 400);
+export const isError = (request: Request): boolean =>
+  request.error !== null || (request.status !== null && request.status >= 400);
 export const inFlight = (request: Request): boolean => request.status === null && request.end === null;
+
+/** The tries after the first one: retries, and where a stream went on elsewhere. */
+export const retries = (request: Request): Request["attempts"] => request.attempts.slice(1);
 
 /** The requests that pass, newest first. */
 export function filterRequests(requests: Request[], filter: Filter): Request[] {
-  const shown: Request[] = [];
-  for (let index = requests.length - 1; index >= 0; index -= 1) {
-    const request = requests[index];
-    if (request && passes(request, filter)) shown.push(request);
-  }
-  return shown;
+  const shown = requests.filter((request) => passes(request, filter)).reverse();
+  return shown.sort((a, b) => b.started - a.started); // those of several processes come as each of them tells
 }
 
 function passes(request: Request, filter: Filter): boolean {
   return (
     (!filter.key || (request.key ?? NO_KEY) === filter.key) &&
     (!filter.model || request.model === filter.model) &&
-    (!filter.engine || request.endpoint === filter.engine || request.attempts.some((each) => each.endpoint === filter.engine)) &&
+    (!filter.engine ||
+      request.endpoint === filter.engine ||
+      request.attempts.some((each) => each.endpoint === filter.engine)) &&
     hasOutcome(request, filter.outcome)
   );
 }
@@ -46,7 +48,7 @@ function hasOutcome(request: Request, outcome: Outcome): boolean {
     case "error":
       return isError(request);
     case "retried":
-      return request.attempts.length > 0;
+      return retries(request).length > 0;
     default:
       return true;
   }

@@ -18,7 +18,7 @@ export function explainReason(reason: string): { policy: string; facts: Fact[] }
       else policy = policy ? `${policy} ${key}` : key;
       continue;
     }
-    facts.push(fact(key, value));
+    if (value !== "0/0") facts.push(fact(key, value)); // a prompt shorter than a block
   }
   return { policy, facts };
 }

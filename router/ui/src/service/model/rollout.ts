@@ -1,6 +1,6 @@
 /** Where a change of the engines stands, from the fields that the operator writes. */
-import { parseTime } from "../state/format";
-import type { Condition, Service } from "../state/types";
+import { parseTime } from "../../state/format";
+import type { Condition, Service } from "../../state/types";
 
 export interface Step {
   name: string;
@@ -33,7 +33,8 @@ export interface RolloutView {
   /** Whether something changes, is held or has failed: otherwise the revision alone is worth a line. */
   state: "complete" | "running" | "held" | "failed";
   message: string;
-  updated: number;
+  /** Engines of the current revision; null where it is not told. */
+  updated: number | null;
   desired: number;
   revisions: RevisionRow[];
   canary: CanaryView | null;
@@ -46,7 +47,7 @@ export function rolloutView(service: Service): RolloutView {
   return {
     state: stateOf(progressing),
     message: progressing?.message ?? "",
-    updated: status.updatedReplicas ?? 0,
+    updated: status.updatedReplicas ?? (Object.keys(service.object.spec).length ? 0 : null),
     desired: status.desiredReplicas ?? status.replicas ?? 0,
     revisions: revisions(service),
     canary: canaryView(service.object.spec, status, conditions),
@@ -78,7 +79,11 @@ function revisions(service: Service): RevisionRow[] {
   return [...rows.values()];
 }
 
-function canaryView(spec: Record<string, any>, status: Record<string, any>, conditions: Condition[]): CanaryView | null {
+function canaryView(
+  spec: Record<string, any>,
+  status: Record<string, any>,
+  conditions: Condition[],
+): CanaryView | null {
   const canary = status.canary;
   if (!canary) return null;
   const settings = spec.rollout?.canary ?? {};
@@ -106,5 +111,8 @@ function steps(settings: Record<string, any>, phase: string, weight: number): St
   const passed = shares.filter((share) => share < weight || (share === weight && phase === "Waiting")).length;
   const at = phase === "Promoting" ? names.length - 1 : phase === "Shadowing" || !weight ? 0 : first + passed;
   const over = phase === "Aborted" || phase === "Withdrawn";
-  return names.map((name, index) => ({ name, state: over ? "next" : index < at ? "done" : index === at ? "now" : "next" }));
+  return names.map((name, index) => ({
+    name,
+    state: over ? "next" : index < at ? "done" : index === at ? "now" : "next",
+  }));
 }

@@ -1,5 +1,5 @@
 /** The decisions on the number of engines, which the status holds as text. */
-import { parseTime } from "../state/format";
+import { parseTime } from "../../state/format";
 
 export interface Change {
   time: number | null;

@@ -1,6 +1,6 @@
 import { Panel } from "../components/panel";
 import { moment, parseTime } from "../state/format";
-import { BADGE, conditionTree, type Judged, type Tone, WORDS } from "./conditions";
+import { BADGE, conditionTree, type Judged, type Tone, WORDS } from "./model/conditions";
 import { useService } from "./use_service";
 
 const MARKS: Record<Tone, string> = { good: "✓", busy: "…", warn: "!", bad: "✕", unknown: "?" };
@@ -21,11 +21,17 @@ export function Conditions() {
       <ul class="conditions">
         {root && (
           <Item judged={root}>
-            <ul>{needed.map((each) => <Item key={each.condition.type} judged={each} />)}</ul>
+            <ul>
+              {needed.map((each) => (
+                <Item key={each.condition.type} judged={each} />
+              ))}
+            </ul>
           </Item>
         )}
         {!root && needed.map((each) => <Item key={each.condition.type} judged={each} />)}
-        {besides.map((each) => <Item key={each.condition.type} judged={each} />)}
+        {besides.map((each) => (
+          <Item key={each.condition.type} judged={each} />
+        ))}
       </ul>
     </Panel>
   );

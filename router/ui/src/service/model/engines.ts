@@ -1,7 +1,8 @@
 /** The order of the engines table, and its last row. */
-import type { Endpoint } from "../state/types";
+import type { Endpoint } from "../../state/types";
 
-export type Column = "name" | "revision" | "weight" | "load" | "kv" | "hits" | "memory" | "acceptance" | "speed" | "adapters";
+export type Column =
+  "name" | "revision" | "weight" | "load" | "kv" | "hits" | "memory" | "acceptance" | "speed" | "adapters";
 
 export interface Order {
   column: Column;
@@ -78,7 +79,9 @@ export interface Totals {
 
 /** Sums over the engines; null where none says a number. */
 export function totals(endpoints: Endpoint[]): Totals {
-  const sum = (key: "running" | "waiting" | "maxRunning" | "kvTokens" | "kvTokensTotal" | "tokensPerSecond"): number | null =>
+  const sum = (
+    key: "running" | "waiting" | "maxRunning" | "kvTokens" | "kvTokensTotal" | "tokensPerSecond",
+  ): number | null =>
     endpoints.reduce<number | null>((all, each) => (each[key] === null ? all : (all ?? 0) + each[key]), null);
   return {
     ready: endpoints.filter((each) => each.state === "ready").length,

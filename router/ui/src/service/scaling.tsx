@@ -1,6 +1,6 @@
 import { Panel } from "../components/panel";
 import { DASH, moment } from "../state/format";
-import { parseChange } from "./scaling";
+import { parseChange } from "./model/scaling";
 import { statusOf, useService } from "./use_service";
 
 /** The decision on the number of engines, and the last changes with the numbers behind them. */
@@ -12,7 +12,8 @@ export function Scaling() {
     return (
       <Panel title="Scaling" note="Fixed">
         <p class="panel-text">
-          {service.object.spec.replicas ?? statusOf(service).desiredReplicas ?? DASH} engines, as <code>spec.replicas</code> says.
+          {service.object.spec.replicas ?? statusOf(service).desiredReplicas ?? DASH} engines, as{" "}
+          <code>spec.replicas</code> says.
         </p>
       </Panel>
     );

@@ -25,7 +25,9 @@ function lines(value: unknown, indent: string): string[] {
 }
 
 function isNested(value: unknown): boolean {
-  return Array.isArray(value) ? value.length > 0 : typeof value === "object" && value !== null && Object.keys(value).length > 0;
+  return Array.isArray(value)
+    ? value.length > 0
+    : typeof value === "object" && value !== null && Object.keys(value).length > 0;
 }
 
 function scalar(value: unknown): string {
@@ -35,10 +37,14 @@ function scalar(value: unknown): string {
 }
 
 const PLAIN = /^[A-Za-z0-9_./$(][^\n\r\t]*$/;
-const NOT_A_STRING = /^(?:true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|[-+]?\.?\d[\d_.:eE+-]*|0[xo][\da-f]+|\d{4}-\d\d?-\d\d?.*)$/i;
+const NOT_A_STRING =
+  /^(?:true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|[-+]?\.?\d[\d_.:eE+-]*|0[xo][\da-f]+|\d{4}-\d\d?-\d\d?.*)$/i;
 
 /** Text as it is where YAML reads it as that text, else in double quotes, whose escapes are those of JSON. */
 function text(value: string): string {
-  const plain = PLAIN.test(value) && !NOT_A_STRING.test(value) && !/: |:$| #|\s$|[\u0000-\u001f\u007f-\u009f\u2028\u2029\ufeff]/.test(value);
+  const plain =
+    PLAIN.test(value) &&
+    !NOT_A_STRING.test(value) &&
+    !/: |:$| #|\s$|[\u0000-\u001f\u007f-\u009f\u2028\u2029\ufeff]/.test(value);
   return plain ? value : JSON.stringify(value);
 }
