@@ -65,5 +65,5 @@ def context(browser: Browser, simulate: object) -> Iterator[Open]:
 
 @pytest.fixture
 def page(context: Open, service: Demo) -> Page:
-    """The web UI of the demo service in a window of a laptop."""
-    return context(service.origin).page()
+    """The web UI of the demo service in a wide window, in which the chat's settings have their place."""
+    return context(service.origin, width=1600, height=900).page()

@@ -14,16 +14,20 @@ from ui_support.watched import Open
 LONG = 2400
 """Tokens of a response that nobody waits for."""
 
-# The lengths that the last turn had, one after another
-_WATCH = """
-() => {
-  window.lengths = [];
-  new MutationObserver(() => {
+# The lengths that the last turn had, one after another, once there are five
+_GROWTH = """
+() => new Promise((resolve) => {
+  const lengths = [];
+  const observer = new MutationObserver(() => {
     const turn = [...document.querySelectorAll("article")].at(-1);
     const length = turn?.querySelector(".markdown")?.textContent.length ?? 0;
-    if (length !== window.lengths.at(-1)) window.lengths.push(length);
-  }).observe(document.querySelector("main"), { subtree: true, childList: true, characterData: true });
-}
+    if (length !== lengths.at(-1)) lengths.push(length);
+    if (lengths.length < 5) return;
+    observer.disconnect();
+    resolve(lengths);
+  });
+  observer.observe(document.querySelector("main"), { subtree: true, childList: true, characterData: true });
+})
 """
 
 
@@ -35,18 +39,16 @@ def chat(page: Page) -> Chat:
 def test_it_streams_until_it_is_stopped(chat: Chat) -> None:
     chat.set("Ignore end of sequence", "true")
     chat.set("Max tokens", str(LONG))
-    chat.page.evaluate(_WATCH)
     chat.send(QUESTION)
     growing = chat.turns.last
     expect(growing).to_have_attribute("aria-busy", "true")
-    chat.page.wait_for_function("window.lengths.length > 5")
+    lengths = chat.page.evaluate(_GROWTH)
+    assert lengths == sorted(lengths)
     expect(growing.locator(".stats")).to_contain_text("TTFT")
     expect(growing.locator(".stats")).to_contain_text("tokens/s")
     chat.page.get_by_role("button", name="Stop").click()
     stopped = chat.response()
     expect(stopped.locator(".stats")).to_contain_text("stopped")
-    lengths = chat.page.evaluate("window.lengths")
-    assert lengths == sorted(lengths)
     chat.send("And sorted?")  # nothing is in its way
     chat.page.keyboard.press("Escape")
     expect(chat.response().locator(".stats")).to_contain_text("stopped")
@@ -80,7 +82,7 @@ def test_a_message_is_edited_and_sent_again_as_a_branch(chat: Chat) -> None:
     edit = chat.page.get_by_role("textbox", name="Edit the message")
     expect(edit).to_be_focused()
     edit.fill("What is a KeyError?")
-    chat.page.get_by_role("button", name="Resend").click()
+    chat.page.get_by_role("button", name="Resend", exact=True).click()
     expect(chat.turns.first).to_contain_text("2/2")
     second = text_of(chat.response())
     assert "mapping key not found" in second
@@ -145,8 +147,9 @@ def test_conversations_stay_in_this_browser(chat: Chat, context: Open, service: 
     chat.greedy()
     chat.ask(QUESTION)
     chat.page.reload()
-    assert text_of(chat.response()) == ANSWER
     kept = chat.page.get_by_role("navigation", name="Conversations")
+    kept.get_by_role("button", name=QUESTION, exact=True).click()
+    assert text_of(chat.response()) == ANSWER
     kept.get_by_role("button", name="New chat").click()
     expect(chat.turns).to_have_count(0)
     with chat.page.expect_download() as download:
@@ -155,7 +158,7 @@ def test_conversations_stay_in_this_browser(chat: Chat, context: Open, service: 
     download.value.save_as(file)
     assert ANSWER in json.dumps(json.loads(file.read_text()))
 
-    other = Chat(context(service.origin).page())
+    other = Chat(context(service.origin, width=1600).page())
     theirs = other.page.get_by_role("navigation", name="Conversations")
     expect(theirs).to_contain_text("Conversations stay in this browser.")
     other.page.get_by_label("A file of exported conversations").set_input_files(file)

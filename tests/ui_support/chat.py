@@ -25,8 +25,7 @@ class Chat:
         self.message.fill(text)
         with self.page.expect_request(ENDPOINT) as request:
             self.message.press("Enter")
-        body: dict[str, Any] = request.value.post_data_json
-        return body
+        return dict(request.value.post_data_json or {})
 
     def ask(self, text: str) -> Locator:
         """Send it; the response, once it is whole."""
@@ -43,13 +42,16 @@ class Chat:
         """The panel of settings; its sections are open."""
         if not self.settings.is_visible():
             self.toolbar.get_by_role("button", name="Settings").click()
-        for section in self.settings.locator("details:not([open]) > summary").all():
-            section.click()
+        closed = self.settings.locator("details:not([open]) > summary")
+        while closed.count():
+            closed.first.click()
         return self.settings
 
     def set(self, label: str, value: str) -> None:
         """Give a field of the settings this value."""
-        field = self.open_settings().get_by_label(label, exact=True)
+        panel = self.open_settings()
+        named = (panel.get_by_role(role, name=label, exact=True) for role in ("textbox", "combobox"))
+        field = next(named).or_(next(named))
         if field.evaluate("(element) => element.localName") == "select":
             field.select_option(value)
         else:

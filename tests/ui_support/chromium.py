@@ -13,12 +13,12 @@ from playwright.sync_api import Browser, Playwright, sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Programs that are looked for on ``PATH``, best first."""
 
-MILLISECONDS = 9_000
+MILLISECONDS = 60_000
 """How long a step may take: machines that test are busy. Nothing waits longer than it has to."""
 
 _FLAGS = (
     "--no-proxy-server",  # which the environment may name
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+    "--host-resolver-rules=MAP *.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--disable-dev-shm-usage",  # containers have 64 MiB of it
     "--disable-gpu",
     "--force-color-profile=srgb",
