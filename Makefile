@@ -162,7 +162,7 @@ bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and 
 bench-quant: install ## perplexity of each way to quantise, as served; trains a model first (half an hour); QUICK=1, ROWS=bf16,gptq-4
 	$(BIN)/python -m benchmarks.quantization
 
-bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, KV cache, experts, latent attention, CPU operators, attention of decodes, long contexts, guided decoding, start-up, replicas
+bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, KV cache, experts, latent attention, CPU operators, attention of decodes, long contexts, guided decoding, start-up, presets, replicas
 	$(BIN)/python -m benchmarks.engine.host_step
 	$(BIN)/python -m benchmarks.engine.scheduling
 	$(BIN)/python -m benchmarks.engine.api_server
@@ -181,6 +181,7 @@ bench-engine: install ## the engine's parts: host's time a step, scheduling, API
 	$(BIN)/python -m benchmarks.engine.long_context
 	$(BIN)/python -m benchmarks.engine.guided
 	$(BIN)/python -m benchmarks.engine.startup
+	$(BIN)/python -m benchmarks.engine.presets
 	$(BIN)/python -m benchmarks.engine_replicas
 
 gpu: ## everything that needs a GPU: PART=kernels, quantization, ranks, engine, bench, lora or speculation (docs/gpu.md)
