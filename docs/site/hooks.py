@@ -71,8 +71,19 @@ def navigation(contents: str) -> Navigation:
             sections[depth - 1].append({heading[2]: sections[depth]})
         elif row := _ROW.match(line):
             outside = outside_docs("README.md", row[1])
-            sections[max(sections)].append(row[1] if outside is None else site_path(outside))
+            path = row[1] if outside is None else site_path(outside)
+            sections[max(sections)].append({_title(path): _folder(path)} if path.endswith("/README.md") else path)
     return result
+
+
+def _folder(readme: str) -> Navigation:
+    """A folder's contents, then its pages; a folder from outside docs/ has its README alone."""
+    found = sorted((DOCS / readme).parent.glob("*.md"))
+    return [readme, *(path.relative_to(DOCS).as_posix() for path in found if path.name != "README.md")]
+
+
+def _title(readme: str) -> str:
+    return readme.split("/")[-2].capitalize()
 
 
 def outside_docs(page: str, target: str) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blade_operator.status.transitions import transitions
+from blade_operator.status.events.transitions import transitions
 
 
 def failure(pod: str, reason: str = "OOMKilled") -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from operator_support.sleepy import Sleepy
 
 from blade_operator.spec import columns
-from blade_operator.status import transitions
+from blade_operator.status.events.transitions import transitions
 
 
 def test_a_service_that_sleeps_is_ready_for_it_answers_requests() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from blade_operator.model.plan import EventRecord
-from blade_operator.status import recoveries, sleep
+from blade_operator.status import sleep
+from blade_operator.status.events import recoveries
 from blade_operator.status.failures.failure import killing_signal
 from blade_operator.status.failures.find import failure_key
 

@@ -1,0 +1,1 @@
+"""Kubernetes Events from what changed between two statuses."""
