@@ -142,6 +142,8 @@ def test_namespaces_and_contexts_are_those_of_kubectl(cluster: FakeCluster, run:
     assert "llm/one" in run("status")
     assert "llm/two" in run("status", "-n", "other")
     assert "llm/two" in run("status", "--context", "b")
+    assert "llm/two" in run("-n", "other", "status")
+    assert "llm/one" in run("--context=b", "--namespace", "team", "status")
     both = run("status", "-A")
     assert "llm/one" in both
     assert "llm/two" in both
@@ -290,8 +292,27 @@ def test_check_runs_a_job_on_a_node_and_deletes_it(cluster: FakeCluster, run: Te
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
     assert job["spec"]["activeDeadlineSeconds"] == 300
     assert any(each.startswith("DELETE /apis/batch/v1/namespaces/team/jobs/llm-check-") for each in cluster.requests)
+    assert template["tolerations"] == [{"operator": "Exists"}]
     printed = yaml.safe_load(run("check", "--image", "x", "-o", "yaml"))
     assert (printed["kind"], printed["spec"]["template"]["spec"]["containers"][0]["image"]) == ("Job", "x")
+
+
+def test_check_of_a_service_is_where_its_engines_are(cluster: FakeCluster, run: Terminal) -> None:
+    service, taint = llm(), {"key": "gpu", "operator": "Exists"}
+    overlay = {"tolerations": [taint], "nodeSelector": {"pool": "h100"}, "priorityClassName": "x"}
+    service["spec"]["engine"] = {
+        "image": "own:1",
+        "gpus": {"count": 16, "nodes": 2, "resource": "amd.com/gpu"},
+        "podTemplate": {"spec": overlay},
+    }
+    cluster.put(service)
+    template = yaml.safe_load(run("check", "qwen", "-o", "yaml"))["spec"]["template"]["spec"]
+    assert (template["tolerations"], template["nodeSelector"]) == ([taint], {"pool": "h100"})
+    assert "priorityClassName" not in template
+    assert template["containers"][0]["image"] == "own:1"
+    assert template["containers"][0]["resources"]["limits"] == {"amd.com/gpu": "8"}
+    template = yaml.safe_load(run("check", "qwen", "--node", "n", "-o", "yaml"))["spec"]["template"]["spec"]
+    assert template["nodeSelector"] == {"pool": "h100", "kubernetes.io/hostname": "n"}
 
 
 def test_a_job_that_cannot_start_is_explained_and_deleted(cluster: FakeCluster, run: Terminal) -> None:

@@ -44,7 +44,10 @@ def make_job(place: Place, options: argparse.Namespace) -> Object:
     engine, fields = dict[str, Any](), dict[str, Any]()
     if options.object:
         engine = the_service(place, namespace, options.object)["spec"].get("engine") or {}
-        fields = {name: engine[name] for name in _POD_FIELDS if engine.get(name)}
+        overlay = (engine.get("podTemplate") or {}).get("spec") or {}
+        fields = {name: overlay[name] for name in _POD_FIELDS if overlay.get(name)}
+    if options.node:
+        fields["tolerations"] = [{"operator": "Exists"}]  # who names a node means it, cordoned or tainted
     gpus = engine.get("gpus") or {}
     count = gpus.get("count", 0) // max(1, gpus.get("nodes", 1)) if options.gpus is None else options.gpus
     tool = Tool(
