@@ -204,6 +204,14 @@ _API: Final = (
         queries={"responses": "sum(rate(blade_llm_unkept_responses_total{SELECTED}[RATE]))"},
     ),
     Panel(
+        title="Spans and payload records that were dropped",
+        unit="cps",
+        queries={
+            "spans": "sum(rate(blade_llm_spans_dropped_total{SELECTED}[RATE]))",
+            "payloads": "sum(rate(blade_llm_payloads_dropped_total{SELECTED}[RATE]))",
+        },
+    ),
+    Panel(
         title="CPU of the API server",
         queries={
             "{{pod}}": "sum by (pod) (rate(process_cpu_seconds_total{SELECTED}[RATE]) "

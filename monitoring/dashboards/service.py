@@ -233,6 +233,11 @@ _ROUTERS: Final = (
         text="Cores that each router uses.",
     ),
     Panel(
+        title="Spans that were dropped",
+        unit="cps",
+        queries={"spans": "sum(rate(blade_router_spans_dropped_total{SELECTED}[RATE]))"},
+    ),
+    Panel(
         title="Events between routers",
         unit="cps",
         queries={

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from blade_operator.cli.errors import CommandError
+from blade_operator.cli.errors import Changed, CommandError
 from blade_operator.cluster.local.commands import resource, send
+from blade_operator.cluster.local.errors import Changed as ChangedHere
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.store import matches, read_objects
 from blade_operator.model.objects import Object
@@ -22,7 +23,7 @@ class Client(Protocol):
         """The ControllerRevisions of a service."""
 
     def replace(self, service: Object) -> None:
-        """Write ``service`` in place of what was read. Raises `CommandError` where it has changed meanwhile."""
+        """Write ``service`` in place of what was read. Raises `Changed` where it has changed meanwhile."""
 
 
 class LocalClient:
@@ -45,4 +46,7 @@ class LocalClient:
 
     def replace(self, service: Object) -> None:
         """See `Client`."""
-        send(self._layout, "replace", obj=service)
+        try:
+            send(self._layout, "replace", obj=service)
+        except ChangedHere as error:
+            raise Changed(str(error)) from error

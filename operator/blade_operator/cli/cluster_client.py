@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kubernetes.aio.config import ConfigException
 
-from blade_operator.cli.errors import CommandError
+from blade_operator.cli.errors import Changed, CommandError
 from blade_operator.cluster.kubernetes.api import Api, ApiError, load_configuration
 from blade_operator.cluster.kubernetes.fence import WriteFence
 from blade_operator.cluster.kubernetes.kinds import JOB, KINDS
@@ -44,7 +44,16 @@ class ClusterClient:
         """See `clients.Client`."""
         path = KINDS[KIND].path(service["metadata"]["namespace"], service["metadata"]["name"])
         params = {"fieldManager": FIELD_MANAGER}
-        self._run(lambda api: api.write("PUT", path, service, kind=KIND, params=params, timeout=30.0, guarded=False))
+
+        async def write(api: Api) -> None:
+            try:
+                await api.write("PUT", path, service, kind=KIND, params=params, timeout=30.0, guarded=False)
+            except ApiError as error:
+                if error.status == HTTPStatus.CONFLICT:
+                    raise Changed(str(error)) from error
+                raise
+
+        self._run(write)
 
     def create_job(self, job: Object) -> None:
         """Create a Job. Raises `CommandError` when there is one of its name."""

@@ -9,18 +9,20 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
 from blade_operator.cli import history, tables
 from blade_operator.cli.clients import Client, LocalClient
-from blade_operator.cli.errors import CommandError
+from blade_operator.cli.errors import Changed, CommandError
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.model.objects import Object
 from blade_protocol.labels import GROUP, SINGULAR
 
 _POLL = 0.5
 """Seconds between two looks at the status."""
+_ATTEMPTS: Final = 5
 _RETRY: Final = "nothing to retry: the current revision was not rolled back; `rollout restart` replaces all engines"
 
 
@@ -37,8 +39,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def execute(client: Client, namespace: str, options: argparse.Namespace) -> int:
-    """Execute the command that ``options`` name, where ``client`` leads to."""
+    """Execute the command that ``options`` name, where ``client`` leads to; again where the service has changed
+    between being read and being written, by its status for one."""
     name = options.object[-1].rpartition("/")[2]
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(Changed):
+            return _COMMANDS[options.action](client, namespace, name, options)
     return _COMMANDS[options.action](client, namespace, name, options)
 
 

@@ -32,6 +32,11 @@ class Server:
         self.requests: list[str] = []
         self.jobs: list[Object] = []
 
+    def edit(self) -> None:
+        """Somebody else writes the service."""
+        version = str(int(self.service["metadata"]["resourceVersion"]) + 1)
+        self.service = {**self.service, "metadata": {**self.service["metadata"], "resourceVersion": version}}
+
     def respond(self, method: str, target: str, body: Object) -> tuple[int, Object]:
         self.requests.append(f"{method} {target}")
         path = target.partition("?")[0]
@@ -113,12 +118,27 @@ def test_refusals_are_the_servers_words(server: Server, tmp_path: Path, capsys: 
 
     def edited_meanwhile(method: str, target: str, body: Object) -> tuple[int, Object]:
         if method == "PUT":
-            server.service = {**server.service, "metadata": {**server.service["metadata"], "resourceVersion": "8"}}
+            server.edit()
         return respond(method, target, body)
 
     server.respond = edited_meanwhile  # type: ignore[method-assign]
     assert run(tmp_path, "pause", "qwen") == 1
     assert capsys.readouterr().err == "error: the object has been modified\n"
+
+
+def test_a_service_that_changed_while_it_was_edited_is_read_again(server: Server, tmp_path: Path) -> None:
+    respond = server.respond
+
+    def edited_once(method: str, target: str, body: Object) -> tuple[int, Object]:
+        if method == "PUT":
+            server.respond = respond  # type: ignore[method-assign]
+            server.edit()
+        return respond(method, target, body)
+
+    server.respond = edited_once  # type: ignore[method-assign]
+    assert run(tmp_path, "pause", "qwen") == 0
+    assert server.service["spec"]["rollout"]["paused"] is True
+    assert [line.split()[0] for line in server.requests] == ["GET", "PUT", "GET", "PUT"]
 
 
 def test_a_job_is_created_once(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from blade_operator.cluster.local.errors import LocalError, NotFound
+from blade_operator.cluster.local.errors import Changed, LocalError, NotFound
 from blade_operator.cluster.local.layout import Layout
 from blade_operator.cluster.local.store import Admit, Store
 from blade_operator.model.objects import Object, Ref
@@ -67,14 +67,15 @@ class Commands:
 
         Raises:
             NotFound: there is none.
-            LocalError: it has changed since, or may not become so.
+            Changed: it has changed since.
+            LocalError: it may not become so.
         """
         ref = Ref(KIND, obj["metadata"]["namespace"], obj["metadata"]["name"])
         live = self._store.get(ref)
         if live is None:
             raise NotFound(f'{resource(KIND)} "{ref.name}" not found')
         if live["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
-            raise LocalError(f'{resource(KIND)} "{ref.name}" has changed meanwhile: try again')
+            raise Changed(f'{resource(KIND)} "{ref.name}" has changed meanwhile: try again')
 
         def change(edited: Object) -> None:
             edited["spec"] = obj["spec"]
@@ -115,7 +116,7 @@ async def serve(layout: Layout, commands: Commands) -> AsyncIterator[None]:
                 request = json.loads(line)
                 result: Object = {"result": verbs[request["verb"]](**request["arguments"])}
             except (LocalError, ValueError) as error:
-                result = {"error": str(error)}
+                result = {"error": str(error), "changed": isinstance(error, Changed)}
             writer.write(json.dumps(result).encode() + b"\n")
             await writer.drain()
 
@@ -135,6 +136,7 @@ def send(layout: Layout, verb: str, **arguments: Any) -> Any:
     """Have the running control loop execute one command.
 
     Raises:
+        Changed: the object has changed since it was read.
         LocalError: no control loop runs, or it refused the command.
     """
     with socket.socket(socket.AF_UNIX) as connection:
@@ -153,7 +155,7 @@ def send(layout: Layout, verb: str, **arguments: Any) -> Any:
         raise LocalError("the control loop ended before it answered; see its terminal")
     response = json.loads(line)
     if "error" in response:
-        raise LocalError(response["error"])
+        raise (Changed if response["changed"] else LocalError)(response["error"])
     return response["result"]
 
 

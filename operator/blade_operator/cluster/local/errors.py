@@ -15,6 +15,10 @@ class Conflict(LocalError):
     """An object of that name exists already, or the name cannot be one."""
 
 
+class Changed(LocalError):
+    """An object has changed since it was read."""
+
+
 class UnsupportedField(LocalError):
     """An object has a field the local runtime does not support: it is rejected rather than silently ignored."""
 
