@@ -25,8 +25,9 @@ logger: Final = logging.getLogger(__name__)
 MAX_PENDING: Final = 4096
 """The most spans that wait, or are on their way."""
 BATCH: Final = 512
-FLUSH_SECONDS: Final = 1.0
-"""Seconds a span waits at most before it is sent, while the collector responds."""
+FLUSH_SECONDS: Final = 5.0
+"""Seconds a span waits at most before it is sent, while the collector responds; OpenTelemetry's default. A request to
+the collector costs as much as thirty spans."""
 CLOSE_SECONDS: Final = 2.0
 """Seconds that sending the last spans may take when a program ends."""
 TIMEOUT: Final = 5.0
