@@ -1,6 +1,6 @@
 """What tracing costs the router: CPU time a request with traces of 1 % of requests, divided by that without tracing.
 
-Two routers on one CPU over engines of their own, measured in turn for a second each, in changing order; the collector
+Two routers on one CPU over engines of their own, measured in turn for a moment each, in changing order; the collector
 and the load are on another CPU. The figure is the median over the pairs.
 
     python -m benchmarks.router.tracing        QUICK=1: fewer pairs
@@ -26,8 +26,8 @@ from benchmarks.router.prompts import grouped
 from benchmarks.router.routers import LOAD_CPU, PYTHON, Router, ours, started
 
 RATIO = "0.01"
-PAIRS = 6 if QUICK else 24
-SECONDS = 1.0
+PAIRS = 8 if QUICK else 40
+SECONDS = 0.7
 CALLERS = 64
 
 

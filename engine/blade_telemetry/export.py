@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -24,15 +25,14 @@ logger: Final = logging.getLogger(__name__)
 MAX_PENDING: Final = 4096
 """The most spans that wait, or are on their way."""
 BATCH: Final = 512
-FLUSH_SECONDS: Final = 1.0
-"""Seconds a span waits at most before it is sent, while the collector responds."""
+FLUSH_SECONDS: Final = 5.0
+"""Seconds a span waits at most before it is sent, while the collector responds; OpenTelemetry's default. A request to
+the collector costs as much as thirty spans."""
 CLOSE_SECONDS: Final = 2.0
 """Seconds that sending the last spans may take when a program ends."""
 TIMEOUT: Final = 5.0
 """Seconds for one request to the collector, tries again included; ``OTEL_EXPORTER_OTLP_TIMEOUT`` replaces it."""
 _TIMEOUTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
-_NAME: Final = "OTEL_SERVICE_NAME"
-_RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 
 Value = str | int | float | bool | Sequence[str]
 Attributes = Mapping[str, Value]
@@ -72,12 +72,9 @@ class SpanExport:
 
     def __init__(self, options: TraceOptions, program: str, exporter: SpanExporter | None = None) -> None:
         require_opentelemetry()
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-        from blade_telemetry.otlp import CountingExporter, GivenIds, otlp_exporter
+        from blade_telemetry.otlp import CountingExporter, SpanFactory, otlp_exporter
 
         if exporter is None:
             exporter = otlp_exporter(options.endpoint, None if any(map(os.environ.get, _TIMEOUTS)) else TIMEOUT)
@@ -87,14 +84,7 @@ class SpanExport:
         self.overflowed = 0
         """Spans that found too many waiting."""
         self._begun = 0
-        self._ids = GivenIds()
-        named = _NAME in os.environ or "service.name=" in os.environ.get(_RESOURCE, "")
-        self._provider = TracerProvider(
-            sampler=ALWAYS_ON,  # it was decided before
-            id_generator=self._ids,
-            resource=Resource.create({} if named else {"service.name": program}),
-            shutdown_on_exit=False,
-        )
+        self._factory = SpanFactory(program)
         counting = CountingExporter(exporter, self._exported)
         self._processor = BatchSpanProcessor(
             counting,
@@ -102,8 +92,6 @@ class SpanExport:
             max_export_batch_size=BATCH,
             schedule_delay_millis=FLUSH_SECONDS * 1e3,
         )
-        self._provider.add_span_processor(self._processor)
-        self._tracer = self._provider.get_tracer(program)
 
     @property
     def dropped(self) -> int:
@@ -133,34 +121,26 @@ class SpanExport:
             events: name, seconds since 1970, attributes.
             error: why it failed; empty where it did not.
         """
-        from opentelemetry.trace import SpanKind, Status, StatusCode
-
-        from blade_telemetry.otlp import parent_context
-
         if self._begun - self.sent - self.failed >= MAX_PENDING:
             self.overflowed += 1
             return
         self._begun += 1
-        self._ids.give(trace_id, span_id)
-        span = self._tracer.start_span(
-            name,
-            parent_context(trace_id, parent_id),
-            SpanKind[kind.upper()],
-            attributes=attributes,
-            start_time=nanoseconds(started),
+        self._processor.on_end(
+            self._factory.make(
+                name,
+                (trace_id, span_id, parent_id),
+                (nanoseconds(started), nanoseconds(ended)),
+                attributes,
+                kind,
+                [(event, nanoseconds(moment), details) for event, moment, details in events],
+                error,
+            )
         )
-        for event, moment, details in events:
-            span.add_event(event, details, nanoseconds(moment))
-        if error:
-            span.set_status(Status(StatusCode.ERROR, error))
-        span.end(nanoseconds(ended))
 
     def close(self) -> None:
         """Send what waits, for a limited time."""
         deadline = time.monotonic() + CLOSE_SECONDS
-        import threading
-
-        thread = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        thread = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
         thread.start()
         thread.join(max(0.0, deadline - time.monotonic()))
 

@@ -37,7 +37,6 @@ KEY: Final = "blade.key"
 """Name of the API key."""
 ENDPOINT: Final = "blade.endpoint"
 ROUTE_REASON: Final = "blade.route_reason"
-TRIES: Final = "blade.tries"
 ADAPTER: Final = "blade.adapter"
 
 PROVIDER_NAME: Final = "bladellm"

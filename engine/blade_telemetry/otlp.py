@@ -4,33 +4,23 @@ imports the SDK."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 logger = logging.getLogger("blade_telemetry")
 
-
-class GivenIds(IdGenerator):
-    """Span ids that were noted before the span is made: they went to the next program already."""
-
-    def __init__(self) -> None:
-        self._trace_id = self._span_id = 1
-
-    def give(self, trace_id: str, span_id: str) -> None:
-        """The next span gets these."""
-        self._trace_id, self._span_id = int(trace_id, 16), int(span_id, 16)
-
-    def generate_trace_id(self) -> int:
-        return self._trace_id
-
-    def generate_span_id(self) -> int:
-        return self._span_id
+_SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+_UNSET: Final = Status()
+_KINDS: Final = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 
 
 class CountingExporter(SpanExporter):
@@ -68,9 +58,43 @@ def otlp_exporter(endpoint: str | None, timeout: float | None) -> SpanExporter:
     return OTLPSpanExporter(endpoint=endpoint, timeout=timeout)
 
 
-def parent_context(trace_id: str, parent_id: str) -> Context:
-    """The context of a span: its parent, which is elsewhere; an empty one where there is none."""
-    if not parent_id:
-        return Context()
-    parent = SpanContext(int(trace_id, 16), int(parent_id, 16), is_remote=True, trace_flags=TraceFlags(1))
-    return set_span_in_context(NonRecordingSpan(parent), Context())
+class SpanFactory:
+    """Makes spans of what has ended. The SDK's tracer would first make one that runs, which takes five times as long;
+    what the processor and the exporter get is the same.
+
+    Args:
+        program: whose spans they are; ``service.name`` where the environment has none.
+    """
+
+    def __init__(self, program: str) -> None:
+        named = OTEL_SERVICE_NAME in os.environ or "service.name=" in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, "")
+        self._resource = Resource.create({} if named else {"service.name": program})
+        self._scope = InstrumentationScope(program)
+
+    def make(
+        self,
+        name: str,
+        ids: tuple[str, str, str],
+        times: tuple[int, int],
+        attributes: Mapping[str, Any],
+        kind: str,
+        events: Sequence[tuple[str, int, Mapping[str, Any]]],
+        error: str,
+    ) -> ReadableSpan:
+        """One span. ``ids``: of the trace, the span and its parent; ``times``: nanoseconds since 1970."""
+        trace_id, span_id, parent_id = ids
+        number = int(trace_id, 16)
+        parent = SpanContext(number, int(parent_id, 16), True, _SAMPLED) if parent_id else None
+        return ReadableSpan(
+            name,
+            context=SpanContext(number, int(span_id, 16), False, _SAMPLED),
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes,
+            events=[Event(event, details, moment) for event, moment, details in events],
+            kind=_KINDS[kind],
+            status=Status(StatusCode.ERROR, error) if error else _UNSET,
+            start_time=times[0],
+            end_time=times[1],
+            instrumentation_scope=self._scope,
+        )

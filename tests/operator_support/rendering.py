@@ -107,6 +107,8 @@ CASES: dict[str, dict[str, Any]] = {
         "router": {"podTemplate": {"spec": {"priorityClassName": "high", "serviceAccountName": "mesh"}}},
     },
     "every_field": {
+        "tracing": {"endpoint": "https://collector.monitoring", "samplingRatio": "0.01"},
+        "logFormat": "json",
         "model": {"uri": "file:///models/qwen", "servedNames": ["qwen"]},
         "engine": {
             "image": "example.org/engine:1",

@@ -84,7 +84,7 @@ async def test_a_chat_is_one_trace_from_the_client_to_the_tokens(
         )
         assert response.status_code == 200, response.text
         assert response.headers.get_list("x-trace-id") == [trace_id]
-        spans = await asyncio.to_thread(of_trace, collector, trace_id, 7)
+        spans = await asyncio.to_thread(of_trace, collector, trace_id, 6)
     # The engine has two spans named "queue" and the router one: look at them by their parents.
     server, attempt = spans["POST /v1/chat/completions"], spans["attempt engine-0"]
     generate = spans["chat tools"]
@@ -127,9 +127,11 @@ async def test_refusals_are_in_the_trace_and_in_no_log_line_of_others(
         unsampled = await client.post(
             "/v1/chat/completions", json={"messages": 1}, headers={"traceparent": CLIENT[:-2] + "00"}
         )
+        routed = await client.post("/v1/chat/completions", json={"messages": 1}, headers={"x-blade-comments": "0"})
         page = await client.get("/health", headers={"traceparent": CLIENT})
     assert (response.status_code, response.headers["x-trace-id"]) == (400, CLIENT.split("-")[1])
     assert unsampled.headers["x-trace-id"] == page.headers["x-trace-id"] == CLIENT.split("-")[1]
+    assert "x-trace-id" not in routed.headers, "its router did not trace it"
     spans = await asyncio.to_thread(of_trace, collector, CLIENT.split("-")[1], 1)
     (refused,) = spans.values()
     assert refused.name == "POST /v1/chat/completions"

@@ -12,7 +12,6 @@ from blade_router.http.errors import Headers
 
 _PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _SAMPLED = 1
-_LOW = (1 << 64) - 1
 MAX_ATTEMPTS = 32
 """Attempts at one request that are recorded; a request that waits for engines may have more."""
 
@@ -78,15 +77,12 @@ class TraceSampler:
         self._bound = bound
         self._parent_based = parent_based
 
-    def begin(self) -> Trace:
-        """A new trace."""
-        number = random.getrandbits(192)
-        text = b"%048x" % number
-        sampled = (number >> 64) & _LOW < self._bound
-        trace = Trace(text[:32], text[32:], b"", sampled)
-        if not sampled:  # said all the same: otherwise engines would begin traces of their own
-            trace.line = b"traceparent: 00-%b-%b-00\r\n" % (trace.trace_id, trace.span_id)
-        return trace
+    def begin(self) -> Trace | None:
+        """A new trace; None: it is not recorded, and nobody needs its id. Behind a router engines begin none."""
+        low = random.getrandbits(64)
+        if low >= self._bound:
+            return None
+        return Trace(b"%016x%016x" % (random.getrandbits(64), low), b"%016x" % random.getrandbits(64), b"", True)
 
     def samples(self, trace_id: bytes, parent_sampled: bool) -> bool:
         """Whether to record a request of a trace that its client began."""

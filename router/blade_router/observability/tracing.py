@@ -1,4 +1,4 @@
-"""Spans of requests: the router's own, and below it one for the wait in the queue and one for each attempt.
+"""Spans of requests: the router's own, with the end of its wait in the queue, and below it one for each attempt.
 
 What was noted while the request ran (:mod:`blade_router.http.trace_context`) becomes spans when it has ended, and only
 where its trace is recorded. Engines' spans are children of the attempt that reached them.
@@ -12,7 +12,7 @@ from blade_router.http.trace_context import Trace, TraceSampler
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.outcome import MAX_PATH_BYTES, Outcome
 from blade_telemetry import names
-from blade_telemetry.export import SpanExport, new_span_id
+from blade_telemetry.export import SpanExport
 from blade_telemetry.options import TraceOptions, read_options
 
 PROGRAM = "blade_router"
@@ -42,11 +42,12 @@ class Tracer:
         if trace is None or not trace.sampled:
             return
         trace_id, span_id = trace.trace_id.decode(), trace.span_id.decode()
-        self._record_queue(trace, outcome)
         self._record_attempts(trace, outcome)
         client = outcome.client
         method, path = _line(outcome)
         events: list[tuple[str, float, dict[str, Any]]] = []
+        if trace.attempts:  # body parsed, key and limits checked, its turn come
+            events.append(("admitted", self._epoch + trace.attempts[0].started, {}))
         if client.began:
             events.append(("first_token", self._epoch + client.began, {}))
         self.export.span(
@@ -65,20 +66,6 @@ class Tracer:
     def close(self) -> None:
         """Send the last spans, for a limited time."""
         self.export.close()
-
-    def _record_queue(self, trace: Trace, outcome: Outcome) -> None:
-        """The time until it went to an endpoint: its body parsed, its key and limits checked, its turn come."""
-        ended = trace.attempts[0].started if trace.attempts else outcome.ended
-        self.export.span(
-            "queue",
-            trace.trace_id.decode(),
-            new_span_id(),
-            trace.span_id.decode(),
-            self._epoch + outcome.started,
-            self._epoch + ended,
-            {},
-            error="" if trace.attempts or outcome.status < 500 else f"status {outcome.status}",
-        )
 
     def _record_attempts(self, trace: Trace, outcome: Outcome) -> None:
         for number, attempt in enumerate(trace.attempts, 1):
@@ -122,9 +109,6 @@ class Tracer:
             found[names.REQUEST_ID] = request.id.decode("latin-1")
             found[names.REQUEST_MODEL] = (request.fields.model or "")[:MAX_MODEL]
             found[names.REQUEST_STREAM] = request.streamed
-            found[names.ENDPOINT] = request.endpoint
-            found[names.ROUTE_REASON] = request.route_reason
-            found[names.TRIES] = request.attempts
             if request.usage is not None:
                 found[names.INPUT_TOKENS] = request.usage.prompt_tokens
                 found[names.OUTPUT_TOKENS] = request.usage.completion_tokens

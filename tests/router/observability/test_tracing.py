@@ -37,22 +37,22 @@ async def test_spans_join_the_clients_trace_and_tell_where_its_time_went(collect
         async with connected(router.port) as client:
             client.send(post(BODY, parent(), b"tracestate: a=b", b"x-request-id: mine"))
             response = await client.response()
-        await eventually(lambda: len(collector.spans) == 3)
+        await eventually(lambda: len(collector.spans) == 2)
     assert response.header("x-trace-id") == PARENT
-    (server,), (queue,), (attempt,) = map(collector.named, ("POST", "queue", "attempt"))
+    (server,), (attempt,) = map(collector.named, ("POST", "attempt"))
     assert {span.trace_id for span in collector.spans} == {PARENT}
-    assert (server.parent_id, queue.parent_id, attempt.parent_id) == (CLIENT, server.span_id, server.span_id)
+    assert (server.parent_id, attempt.parent_id) == (CLIENT, server.span_id)
     assert (server.kind, attempt.kind) == (2, 3), "server and client"
     assert server.name == "POST /v1/chat/completions"
-    assert server.start == queue.start <= queue.end <= attempt.start <= attempt.end <= server.end
+    assert server.start <= server.times["admitted"] == attempt.start <= attempt.end <= server.end
     assert attempt.start <= server.times["first_token"] <= server.end
     said = server.attributes
-    assert (said["http.response.status_code"], said["blade.endpoint"], said["blade.tries"]) == (200, "a", 1)
+    assert said["http.response.status_code"] == 200
     assert (said["gen_ai.operation.name"], said["gen_ai.request.model"]) == ("chat", "mock")
     assert (said["gen_ai.usage.input_tokens"], said["gen_ai.usage.output_tokens"]) == (1, 1)
     assert (said["blade.request_id"], said["client.address"]) == ("mine", "127.0.0.1")
     assert attempt.attributes["blade.endpoint"] == "a"
-    assert attempt.attributes["blade.route_reason"] == said["blade.route_reason"]
+    assert attempt.attributes["blade.route_reason"].startswith("auto")
     assert server.resource["service.name"] == "blade_router"
     (received,) = engine.received
     assert received.header("traceparent") == [f"00-{PARENT}-{attempt.span_id}-01"], "engines are below the attempt"
@@ -106,9 +106,8 @@ async def test_a_client_decides_for_its_trace_and_the_ratio_for_others(collector
     assert {span.trace_id for span in collector.spans} == {LOW}
     assert unsampled.header("x-trace-id") == PARENT
     assert engine.received[0].header("traceparent") == [f"00-{PARENT}-{CLIENT}-00"], "as it came"
-    (passed,) = engine.received[1].header("traceparent")
-    assert passed.startswith(f"00-{begun.header('x-trace-id')}-")
-    assert passed.endswith("-00"), "the engine does not begin a trace of its own"
+    assert begun.header("x-trace-id") is None, "there is no trace"
+    assert engine.received[1].header("traceparent") == []
 
 
 async def test_the_environment_can_make_the_ratio_count_for_all(
@@ -162,12 +161,12 @@ async def test_requests_do_not_notice_a_collector_that_is_away(
                 assert (await router.chat()).status_code == 200
             tracer = router.router._tracer
             assert tracer is not None
-            await eventually(lambda: tracer.export.dropped == 12)
+            await eventually(lambda: tracer.export.dropped == 8)
             assert tracer.export.failed > 0, "the collector did not take them"
-            assert await router.metric("blade_router_spans_dropped_total") == 12
+            assert await router.metric("blade_router_spans_dropped_total") == 8
             collector.status = 200
             assert (await router.chat()).status_code == 200
-            await eventually(lambda: len(collector.spans) == 3)
+            await eventually(lambda: len(collector.spans) == 2)
     assert caplog.text.count("spans cannot be sent") == 1, "logged once"
 
 

@@ -35,7 +35,9 @@ class TraceMiddleware:
         parent, tracer = given.get(TRACEPARENT, ""), self._context.tracer
         trace: RequestTrace | None = None
         trace_id = ""
-        if tracer is not None and scope["method"] == "POST":
+        # A router decides for its engines: without a traceparent it has decided against it.
+        routed = self._paths is not None or headers.COMMENTS in given
+        if tracer is not None and scope["method"] == "POST" and (parent or not routed):
             trace_id, trace = tracer.begin(parent)
         elif parent and (found := parse_traceparent(parent)) is not None:
             trace_id = found.trace_id
