@@ -147,12 +147,15 @@ class Traffic:
         if self.load.failing is not None and draw.random() < 0.15:
             failed = self.load.engines[self.load.failing]
             attempts.append({"endpoint": failed, "at": queued, "outcome": "connect"})
+        elif len(self.load.engines) > 1 and draw.random() < 0.04:
+            busy = draw.choice([name for name in self.load.engines if name != endpoint])
+            attempts.append({"endpoint": busy, "at": queued, "outcome": "503"})
         load, cost = draw.randint(0, 9), draw.uniform(2, 90)
         reason = f"auto prefix={draw.randint(0, blocks)}/{blocks} in_flight={load} ms={cost:.1f}"
         if self.load.revisions:
             reason = f"canary rev={self.load.revisions[self.load.engines.index(endpoint)]} {reason}"
         if attempts:
-            reason += " retry=connect"
+            reason += f" retry={attempts[0]['outcome']}"
         attempts.append({"endpoint": endpoint, "at": round(queued + 0.02 * len(attempts), 4), "outcome": "running"})
         row = {
             "id": identifier, "traceId": f"{draw.getrandbits(128):032x}", "started": round(started, 4),

@@ -56,6 +56,13 @@ def test_a_key_sees_what_clients_may_know():
     assert all(endpoint["address"] == "" and endpoint["running"] is None for endpoint in snapshot["endpoints"])
 
 
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "own"])
+def test_some_requests_are_retried(name):
+    rows = SCENARIOS[name](NOW).snapshot()["requests"]
+    assert any(len(row["attempts"]) > 1 for row in rows)
+    assert all(row["attempts"][-1]["endpoint"] == row["endpoint"] for row in rows)
+
+
 def test_the_big_one_is_big():
     scenario = SCENARIOS["big"](NOW)
     snapshot = scenario.snapshot()
