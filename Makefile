@@ -93,7 +93,7 @@ test-clients: install clients ## every client library against the product as `ma
 
 test-page: install ## the web UI in Chromium, on the product as `make run` starts it and on simulated services
 	@PYTHONPATH=tests $(BIN)/python -m ui_support.accessibility
-	$(TEST_ENV) $(BIN)/pytest -q -m page
+	$(TEST_ENV) $(BIN)/pytest -q -m page tests/ui
 
 page-deps: ## Debian packages that `make test-page` needs; nothing is done where they are installed
 	@dpkg --status $(PAGE_PACKAGES) > /dev/null 2>&1 || { apt-get update -qq && \
