@@ -265,7 +265,9 @@ def _hints(url: str, name: str, layout: Layout, spec: Object) -> list[str]:
         route, body = "embeddings", '{"input": ["What does len do?", "What does sorted do?"]}'
     elif _task(spec) == "score":
         route, body = "rerank", '{"query": "What does len do?", "documents": ["It counts.", "It sorts."]}'
+    page = f"Open it:     {url.removesuffix('/v1')}/ui/ in a browser: chat, the service, its traffic"
     return [
+        *([page] if router.get("ui", {}).get("enabled", True) else []),
         f"Ask it:      curl {options}{url}/{route} -H 'content-type: application/json' -d '{body}'",
         f"Look at it:  {command} get all{runtime}  |  describe {name}  |  logs {name} -f",
         f"Change it:   {command} scale {name} --replicas 3{runtime}  |  apply -f  |  delete {name}",
