@@ -93,11 +93,9 @@ def join(parent: bytes, headers: Headers, sampler: TraceSampler | None) -> tuple
     """The trace of a request, and its headers without what ``Trace.line`` says instead.
 
     Args:
-        parent: its ``traceparent``; empty without one.
+        parent: its ``traceparent``.
         sampler: None: nothing is recorded, and headers pass as they are.
     """
-    if not parent:
-        return (None if sampler is None else sampler.begin()), headers
     found = _PARENT.fullmatch(parent)
     if found is None:
         if sampler is None:

@@ -13,9 +13,12 @@ _TRACE_ID: Final = names.TRACE_ID.encode()
 def join_trace(request: RawRequest, client: Client, sampler: TraceSampler | None) -> None:
     """Set ``request.trace``, and a header with its id for whatever the client gets. ``sampler``: None: nothing is
     recorded."""
-    if sampler is None and not request.traceparent:
+    if request.traceparent:
+        trace, request.headers = join(request.traceparent, request.headers, sampler)
+    elif sampler is not None:
+        trace = sampler.begin()
+    else:
         return
-    trace, request.headers = join(request.traceparent, request.headers, sampler)
-    request.trace = trace
     if trace is not None:
+        request.trace = trace
         client.add_header(_TRACE_ID, trace.trace_id)
