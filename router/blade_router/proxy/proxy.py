@@ -150,7 +150,8 @@ class Proxy:
             finally:
                 admission.close(request.usage)
         except ClientGone:
-            pass
+            if request is not None and request.was_sent_whole:
+                status = request.status
         except Refused as refusal:
             status = refusal.status
             code = refusal.code

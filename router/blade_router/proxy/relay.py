@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from blade_router.http.client import Client
-from blade_router.http.errors import Headers
+from blade_router.http.errors import ClientGone, Headers
 from blade_router.http.upstream.connection import Connection, Sink
 from blade_router.http.upstream.errors import EngineShutdown, UpstreamError
 from blade_router.proxy.response_headers import forwardable
@@ -150,6 +150,11 @@ async def forward(
         chunk = b"" if relay.lost else relay.whole_events(await connection.read())
     except UpstreamError as error:
         return error
+    except ClientGone:
+        if events is not None and events.over and not events.split:
+            request.usage = usage_of_stream(events.last, request.begun_usage)
+            request.was_sent_whole = True
+        raise
     if relay.lost:
         await client.write(chunk)
         return EngineShutdown("the engine shut down in the middle of it")

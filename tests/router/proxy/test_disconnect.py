@@ -6,7 +6,10 @@ import pytest
 from router_support.engine import MockEngine
 from router_support.serving import eventually, question, raw_post, serving
 
+from blade_protocol.routing import EndpointConfig
 from blade_router.http.request_reader import Stage
+from blade_router.observability.outcome import Outcome
+from blade_router.request.usage import Usage
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -61,3 +64,37 @@ async def test_connection_is_not_aborted_after_its_response() -> None:
         gate.release()
         assert (await pending).status_code == 200
         assert engine.aborted == 0
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b""])
+async def test_a_client_that_leaves_with_the_last_event_has_all_of_the_stream(last: bytes) -> None:
+    """Many clients close at ``[DONE]``, before the response's own end has come: usage counts, and it is no 499."""
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":4}}\n\n'
+    left = asyncio.Event()
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for event in (b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', usage + last):
+            writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+            await writer.drain()
+        await left.wait()
+        writer.close()
+
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    endpoint = EndpointConfig(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", name="a", engine="vllm")
+    async with server, serving(wait=False, endpoints=(endpoint,)) as router:
+        outcomes: list[Outcome] = []
+        router.router.proxy.observers = [outcomes.append]
+        reader, writer = await raw_post(router.port, question(stream=True))
+        await reader.readuntil(usage + last)
+        writer.close()
+        await eventually(lambda: outcomes)
+        left.set()
+    (outcome,) = outcomes
+    assert outcome.request is not None
+    if last:
+        assert outcome.status == 200
+        assert outcome.request.usage == Usage(7, 4)
+    else:
+        assert (outcome.status, outcome.request.usage) == (499, None)

@@ -159,8 +159,8 @@ async function run(id: string, index: number, turns: Turn[], text: string): Prom
       let done = false;
       for await (const { data } of readEvents(response.body)) {
         if (data === "[DONE]") {
-          done = true;
-          break;
+          done = true; // read on to the end: whoever leaves before looks to the router as if it had given up
+          continue;
         }
         const chunk = JSON.parse(data) as Chunk;
         if (chunk.error) {
