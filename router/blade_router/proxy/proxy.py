@@ -150,8 +150,7 @@ class Proxy:
             finally:
                 admission.close(request.usage)
         except ClientGone:
-            if request is not None and request.was_sent_whole:
-                status = request.status
+            pass
         except Refused as refusal:
             status = refusal.status
             code = refusal.code

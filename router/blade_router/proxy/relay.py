@@ -136,7 +136,7 @@ async def forward(
         progressed: called for each piece that has whole events.
 
     Raises:
-        ClientGone: the client left.
+        ClientGone: the client left before it had all of it.
     """
 
     relay = _Relay(events, request, client, progressed)
@@ -151,16 +151,19 @@ async def forward(
     except UpstreamError as error:
         return error
     except ClientGone:
-        if events is not None and events.over and not events.split:
-            request.usage = usage_of_stream(events.last, request.begun_usage)
-            request.was_sent_whole = True
-        raise
+        if events is None or events.split or not events.over:
+            raise
+        # It left with the last event, as many do, ahead of the response's own end: it has all of it.
+        request.usage = usage_of_stream(events.last, request.begun_usage)
+        return None
     if relay.lost:
         await client.write(chunk)
         return EngineShutdown("the engine shut down in the middle of it")
     if events is not None:
         chunk += events.end()
         request.usage = usage_of_stream(events.last, request.begun_usage)
+        if client.gone and not chunk and events.over and not events.split:
+            return None  # as above; the response ended in the same moment
     await client.finish(chunk)
     return None
 

@@ -121,7 +121,7 @@ class ClientRequest:
             "internal_token",
             "method",
         ),
-        *("path", "route", "route_words", "status", "streamed", "trace", "usage", "was_sent_whole"),
+        *("path", "route", "route_words", "status", "streamed", "trace", "usage"),
     )
 
     def __init__(
@@ -167,8 +167,6 @@ class ClientRequest:
         """What the first event of its stream says of that, where it does."""
         self.usage: Usage | None = None
         """Tokens its response says it used; known when it has ended."""
-        self.was_sent_whole = False
-        """Its client left with the whole response: after the last event, before the connection's end of it."""
         self.key = ""
         """The name of its API key, once it is admitted."""
         self.queued_at = 0.0

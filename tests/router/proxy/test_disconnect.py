@@ -1,6 +1,7 @@
 """A client that leaves stops the engine's work at once, in both modes."""
 
 import asyncio
+import time
 
 import pytest
 from router_support.engine import MockEngine
@@ -10,6 +11,7 @@ from blade_protocol.routing import EndpointConfig
 from blade_router.http.request_reader import Stage
 from blade_router.observability.outcome import Outcome
 from blade_router.request.usage import Usage
+from blade_router.statistics.revisions import Comparison
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -68,7 +70,8 @@ async def test_connection_is_not_aborted_after_its_response() -> None:
 
 @pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b""])
 async def test_a_client_that_leaves_with_the_last_event_has_all_of_the_stream(last: bytes) -> None:
-    """Many clients close at ``[DONE]``, before the response's own end has come: usage counts, and it is no 499."""
+    """Many clients close at ``[DONE]``, before the response's own end has come: usage counts, it is no 499, and it
+    counts for its revision as any other response."""
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":4}}\n\n'
     left = asyncio.Event()
 
@@ -86,6 +89,7 @@ async def test_a_client_that_leaves_with_the_last_event_has_all_of_the_stream(la
     async with server, serving(wait=False, endpoints=(endpoint,)) as router:
         outcomes: list[Outcome] = []
         router.router.proxy.observers = [outcomes.append]
+        comparison = router.router.metrics.comparison = Comparison({"": 1.0}, time.perf_counter())
         reader, writer = await raw_post(router.port, question(stream=True))
         await reader.readuntil(usage + last)
         writer.close()
@@ -96,5 +100,7 @@ async def test_a_client_that_leaves_with_the_last_event_has_all_of_the_stream(la
     if last:
         assert outcome.status == 200
         assert outcome.request.usage == Usage(7, 4)
+        assert [(each.requests, each.errors) for each in comparison.signals()] == [(1, 0)]
     else:
         assert (outcome.status, outcome.request.usage) == (499, None)
+        assert [each.requests for each in comparison.signals()] == [0]

@@ -65,7 +65,7 @@ def test_tokens_of_a_stream_count_while_it_comes(traffic: Traffic) -> None:
     traffic.request("a", tokens=1)
     made = request("x")
     made.key = "a"
-    traffic.recent.begin(made, time.perf_counter(), None)
+    traffic.recent.begin(made, time.perf_counter())
     made.events = 30
     traffic.sampler.sample(100.0)
     assert traffic.sampler.samples[-1].keys["a"][2] > 0
@@ -114,6 +114,6 @@ def test_records_are_bounded(traffic: Traffic) -> None:
     assert not traffic.recent.in_flight
     assert len(traffic.own.since(first.known, 101.0, 0.0).ended) == SHOWN
     for _ in range(SHOWN + 50):
-        traffic.recent.begin(request("x"), time.perf_counter(), None)
+        traffic.recent.begin(request("x"), time.perf_counter())
     part = traffic.own.since(first.known, 102.0, 0.0)
     assert (len(part.in_flight), part.is_all) == (SHOWN, False)
