@@ -169,6 +169,7 @@ class AdmissionController:
     async def admit(self, request: ClientRequest, client: Client) -> Admission:
         keyring = self.keyring
         key = keyring.find(request.headers)
+        request.key = key.name
         if keyring.required:
             request.withhold(KEY_HEADERS)
             if not key.allows_path(request.path):

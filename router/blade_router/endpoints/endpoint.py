@@ -14,6 +14,11 @@ UNLIMITED = 1 << 30
 """The number of requests that an engine takes which reports neither slots nor a queue of its own."""
 
 
+def public_name(name: str) -> str:
+    """The name of an endpoint for clients: an address is none of their business."""
+    return name if "/" not in name else "engine-" + hashlib.sha256(name.encode("ascii")).hexdigest()[:8]
+
+
 class Endpoint:
     """One replica. ``config`` is written by the configuration, ``report`` by ``engines``, ``health`` by health checks
     and the outcome of attempts, what is in flight by attempts, ``prefill`` by policies."""
@@ -71,10 +76,8 @@ class Endpoint:
         self.name_header = name.encode("ascii")
         self.response_tag = hashlib.sha256(b"responses of " + self.name_header).hexdigest()[:8]
         """Begins the ids of the responses that it keeps, by which routers find it; it does not tell the name."""
-        self.public_name = self.name_header
-        """The same for clients: an address is none of their business."""
-        if "/" in name:
-            self.public_name = b"engine-" + hashlib.sha256(self.name_header).hexdigest()[:8].encode()
+        self.public_name = public_name(name).encode("ascii")
+        """The same for clients."""
 
     @property
     def revision(self) -> str:

@@ -141,7 +141,7 @@ class Proxy:
                     await client.finish(listing)
                     return
             admission = await self.admission_control.admit(request, client)
-            request.key = key = admission.key_name
+            key = admission.key_name
             try:
                 status = await self._serve(request, client, admission)
             except Refused as refusal:

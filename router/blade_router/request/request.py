@@ -168,7 +168,7 @@ class ClientRequest:
         self.usage: Usage | None = None
         """Tokens its response says it used; known when it has ended."""
         self.key = ""
-        """The name of its API key, once it is admitted."""
+        """The name of its API key, once that is known, also where the request is refused."""
         self.queued_at = 0.0
         """When it began to wait for its turn, or for an engine (``time.perf_counter``); 0: it did not."""
         self.chosen_at = 0.0

@@ -4,6 +4,9 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 
+import msgspec
+
+from blade_router.endpoints.endpoint import public_name
 from blade_router.observability.recent_requests import RecentRequest, RecentRequests
 from blade_router.proxy.proxy import CLIENT_GONE
 from blade_router.ui.state import AttemptRow, RequestRow
@@ -56,6 +59,18 @@ def row(recent: RecentRequest) -> RequestRow:
         first_token=_after(started, recent.first_byte_at),
         end=_after(started, recent.ended),
         attempts=_attempts(recent),
+    )
+
+
+def public_row(row: RequestRow) -> RequestRow:
+    """As a client with a key may see its own: like the headers of its response. How much of a prompt is cached, and how
+    busy an engine is, tells of others."""
+    replace = msgspec.structs.replace
+    return replace(
+        row,
+        endpoint=row.endpoint and public_name(row.endpoint),
+        reason=row.reason and row.reason.partition(" ")[0],
+        attempts=tuple(replace(each, endpoint=public_name(each.endpoint)) for each in row.attempts),
     )
 
 

@@ -1,7 +1,7 @@
 """What the viewers of one scope see: everybody's requests, or those of one key, serialised once for all of them."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
@@ -9,8 +9,9 @@ import msgspec
 
 from blade_router.admission.keys import Key
 from blade_router.ui.board import Board
+from blade_router.ui.models import NamedModel
 from blade_router.ui.points import MOST_KEYS, key_points, whole_point
-from blade_router.ui.request_rows import SHOWN
+from blade_router.ui.request_rows import SHOWN, public_row
 from blade_router.ui.sampler import Sample
 from blade_router.ui.state import Point, RequestRow
 
@@ -24,6 +25,7 @@ class Tick:
     time: float
     board: Board
     acceptance: float | None
+    models: Sequence[NamedModel]
     all_endpoints: bytes
     """As those see them who see everything."""
     idle_endpoints: bytes
@@ -74,7 +76,7 @@ class Scope:
         if points:
             changed["traffic"] = {"interval": 1, "points": points}
         if rows:
-            changed["requests"] = rows[-2 * SHOWN :]
+            changed["requests"] = self._shown(rows[-2 * SHOWN :])
         self._members, self._board, self._time, self._snapshot = members, board, tick.time, None
         return None if first else event(b"update", _encode({"time": tick.time, **changed}))
 
@@ -87,7 +89,7 @@ class Scope:
                 "time": self._time,
                 **{name: msgspec.Raw(value) for name, value in self._members.items()},
                 "traffic": {"interval": 1, "points": self._points},
-                "requests": rows[-SHOWN:],
+                "requests": self._shown(rows[-SHOWN:]),
             }
             self._snapshot = event(b"snapshot", _encode(state))
         return self._snapshot
@@ -102,6 +104,9 @@ class Scope:
             return board.new_rows
         name = self.key.name
         return [row for row in board.new_rows if row.key == name]
+
+    def _shown(self, rows: Iterable[RequestRow]) -> list[RequestRow]:
+        return list(rows) if self.sees_all else [public_row(row) for row in rows]
 
     def _new_points(self, samples: Sequence[Sample], tick: Tick) -> list[Point]:
         board = tick.board

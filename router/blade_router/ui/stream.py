@@ -20,7 +20,7 @@ from blade_router.http.head import RawRequest
 from blade_router.ui.board import Board
 from blade_router.ui.endpoint_rows import endpoint_rows, public_rows
 from blade_router.ui.engine_rates import EngineRates
-from blade_router.ui.models import models
+from blade_router.ui.models import models_of, named_models
 from blade_router.ui.parts import OwnPart, Part
 from blade_router.ui.scope import Scope, Tick
 from blade_router.ui.service_report import ServiceReport
@@ -76,7 +76,7 @@ class Stream:
         self._siblings = siblings
         self._board = Board()
         self._tick: Tick | None = None
-        """The last one, while there are viewers."""
+        """The last one, while there are viewers and a second longer."""
         self._ticking = asyncio.Lock()
 
     async def __call__(self, request: RawRequest, client: Client) -> None:
@@ -103,11 +103,12 @@ class Stream:
         finally:
             client.detach()
             self.viewers.remove(viewer)
-            self._forget()
 
     async def tick(self, now: float) -> None:
-        """Send each viewer what is new; ``now``: seconds since 1970."""
+        """Send each viewer what is new; ``now``: seconds since 1970. Without viewers nothing is kept, but until then: a
+        page that is opened again and again must not cost a look at everything each time."""
         if not self.viewers.count:
+            self._board, self._tick = Board(), None
             return
         async with self._ticking:
             tick = self._tick = await self._look(now)
@@ -122,12 +123,6 @@ class Stream:
                 update = self._update(scope, tick)
                 for viewer in viewers:
                     viewer.send(update, moment)
-        self._forget()
-
-    def _forget(self) -> None:
-        """Without viewers nothing is kept."""
-        if not self.viewers.count:
-            self._board, self._tick = Board(), None
 
     def _scope(self, key: Key) -> Scope:
         keyed = self._admission.keyring.required
@@ -141,10 +136,7 @@ class Stream:
         """The key is still one, and may see what it did."""
         if key is None:
             return not self._admission.keyring.required
-        found = self._admission.keyring.named(key.name)
-        if found is None or found.digest != key.digest or found.sees_all != key.sees_all:
-            return False
-        return found.expires is None or found.expires > time.time()
+        return self._admission.keyring.named(key.name) == key and (key.expires is None or key.expires > time.time())
 
     async def _show(self, viewer: Viewer) -> None:
         """Send everything once."""
@@ -168,6 +160,7 @@ class Stream:
             time=round(now, 3),
             board=board,
             acceptance=self._rates.acceptance(self._endpoints.all),
+            models=named_models(self._admission, self._endpoints),
             all_endpoints=_encode(endpoint_rows(self._endpoints, self._rates, board.in_flight)),
             idle_endpoints=_encode(public_rows(self._endpoints, {})),
             service=report.full or _NULL,
@@ -181,9 +174,9 @@ class Stream:
             endpoints = _encode(public_rows(self._endpoints, busy))
         else:
             endpoints = tick.idle_endpoints
-        return scope.update(tick, _encode(self._router(scope)), endpoints)
+        return scope.update(tick, _encode(self._router(scope, tick)), endpoints)
 
-    def _router(self, scope: Scope) -> RouterInfo:
+    def _router(self, scope: Scope, tick: Tick) -> RouterInfo:
         about = self._about
         return RouterInfo(
             version=about.version,
@@ -194,5 +187,5 @@ class Stream:
             keyed=self._admission.keyring.required,
             scope="all" if scope.sees_all else "own",
             key=scope.key.name if scope.key is not None else None,
-            models=models(self._admission, self._endpoints, scope.key),
+            models=models_of(scope.key, tick.models),
         )

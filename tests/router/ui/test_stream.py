@@ -173,6 +173,54 @@ async def test_a_key_sees_its_own_and_nothing_of_others(engine: MockEngine, keys
                 assert "hello" not in text  # the prompt
 
 
+async def test_a_key_sees_no_more_of_its_requests_than_their_responses_say(
+    engine: MockEngine, keys_file: Path
+) -> None:
+    """Where an engine is, how much of a prompt it has cached and how busy it is tells of others."""
+    write(keys_file, content(key(requests_per_minute=1)))
+    endpoints = (EndpointConfig(url=engine.url),)
+    async with serving(keys=keys_file, endpoints=endpoints) as router:
+        await knows(router, "team-a", SECRET)
+        async with viewing(router.client, SECRET) as viewer:
+            await viewer.next()
+            response = await post_chat(router, model="served")
+            refused = await post_chat(router, model="refused")
+            assert (response.status_code, refused.status_code) == (200, 429)
+            await viewer.until(lambda state: len(state["requests"]) == 2)
+            row = of(viewer, "served")
+            assert row["endpoint"] == response.headers["x-blade-endpoint"] == viewer.state["endpoints"][0]["name"]
+            assert row["reason"] == response.headers["x-blade-route-reason"] == "auto"
+            assert [each["endpoint"] for each in row["attempts"]] == [row["endpoint"]]  # type: ignore[attr-defined]
+            assert of(viewer, "refused")["status"] == 429
+        async with viewing(router.client, SECRET) as again:
+            await again.next()
+            assert engine.url not in json.dumps([viewer.events, again.events])
+
+
+async def test_a_key_whose_rights_change_is_shown_what_it_may_use_now(engine: MockEngine, keys_file: Path) -> None:
+    write(keys_file, content(key(models=["mock"])))
+    async with serving(engine, keys=keys_file) as router:
+        await eventually(lambda: any(each.models for each in router.router.admission.keyring.keys))
+        async with viewing(router.client, SECRET) as viewer:
+            await viewer.next()
+            write(keys_file, content(key(models=["other"])))
+            await viewer.until_it_ends()
+
+
+async def test_pages_that_are_opened_in_the_same_second_share_one_look(engine: MockEngine) -> None:
+    async with serving(engine) as router:
+        ui = router.router._ui
+        assert ui is not None
+        ticks = set()
+        for _ in range(3):
+            async with viewing(router.client) as viewer:
+                await viewer.next()
+            await eventually(lambda: ui.stream.viewers.count == 0)
+            ticks.add(ui.stream._tick)
+        assert len(ticks) <= 2, "a second may have passed"
+        assert None not in ticks
+
+
 @pytest.mark.parametrize("secret", ["", "sk-wrong"])
 async def test_without_a_key_there_is_nothing_to_see(engine: MockEngine, keys_file: Path, secret: str) -> None:
     async with serving(engine, keys=keys_file) as router:
@@ -180,7 +228,7 @@ async def test_without_a_key_there_is_nothing_to_see(engine: MockEngine, keys_fi
         response = await router.client.get("/ui/stream", headers=headers)
         like = await router.client.get("/v1/models", headers=headers)
         assert (response.status_code, response.json()) == (401, like.json())
-        assert (await router.client.get("/ui/")).status_code == 404  # no key needed: there are no files
+        assert (await router.client.get("/ui/", headers=headers)).status_code == 200, "no secret is in the files"
 
 
 async def test_a_key_that_is_gone_sees_nothing_more(engine: MockEngine, keys_file: Path) -> None:
