@@ -63,6 +63,10 @@ class Accounts:
         """
         return self.all.get((key, model)) or self._open(key, model, status)
 
+    def key_label(self, key: str) -> str:
+        """What requests of a key are counted as."""
+        return key if key in self._keys or len(self._keys) < MAX_LABELS else OTHER
+
     def set_keys(self, names: Collection[str]) -> None:
         """There are exactly these keys from now on: what others used is counted as that of ``OTHER``."""
         gone = self._keys.difference(names, ("",))
@@ -75,8 +79,7 @@ class Accounts:
         return iter(self.all.values())
 
     def _open(self, key: str, model: str, status: int) -> Account:
-        if key not in self._keys and len(self._keys) >= MAX_LABELS:
-            key = OTHER
+        key = self.key_label(key)
         if model:
             model = self._model_label(model, status)
         if len(self.all) >= MAX_ACCOUNTS and (key, model) not in self.all:

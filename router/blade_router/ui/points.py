@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
+from blade_router.observability.accounts import OTHER
 from blade_router.ui.sampler import KeyCounts, Sample
 from blade_router.ui.state import Percentiles, Point, RequestRow
 
 MOST_KEYS = 10
 """Keys whose tokens are counted by themselves; those of others are summed."""
-OTHER = "other"
 _NOTHING: KeyCounts = (0.0, 0.0, 0.0)
 
 
@@ -45,7 +45,8 @@ def key_points(samples: Iterable[Sample], key: str, rows: Iterable[RequestRow]) 
     cached = sum(row.cached_tokens or 0 for row in recent)
     points: list[Point] = []
     for sample in found:
-        rate, errors, tokens = sample.keys.get(key, _NOTHING)
+        # a key of that name would see what surplus keys do
+        rate, errors, tokens = sample.keys.get(key, _NOTHING) if key != OTHER else _NOTHING
         now = sample.time == last
         points.append(
             Point(

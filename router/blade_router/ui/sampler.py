@@ -106,7 +106,8 @@ class Sampler:
     def _count_keys(self) -> dict[str, KeyCounts]:
         """What each key has used so far, the tokens of streams in flight included."""
         found: dict[str, KeyCounts] = {}
-        for (key, _), account in self._metrics.accounts.all.items():
+        accounts = self._metrics.accounts
+        for (key, _), account in accounts.all.items():
             ended, errors, tokens = found.get(key, (0.0, 0.0, 0.0))
             for status, count in account.requests.items():
                 ended += count
@@ -114,11 +115,10 @@ class Sampler:
                     errors += count
             found[key] = ended, errors, tokens + account.completion_tokens
         for request in islice(reversed(self._recent.in_flight), MAX_COUNTED):
-            if request.events and request.key in found:
-                ended, errors, tokens = found[request.key]
-                found[request.key] = ended, errors, tokens + request.events
-            elif request.events:
-                found[request.key] = 0.0, 0.0, request.events
+            if request.events:
+                key = accounts.key_label(request.key)  # there are more keys than every sample could have
+                ended, errors, tokens = found.get(key, (0.0, 0.0, 0.0))
+                found[key] = ended, errors, tokens + request.events
         return found
 
 

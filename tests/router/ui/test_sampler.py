@@ -6,6 +6,7 @@ import pytest
 from router_support.requests import request
 
 from blade_router.endpoints.endpoint_set import EndpointSet
+from blade_router.observability.accounts import MAX_LABELS, OTHER
 from blade_router.observability.metrics import Metrics
 from blade_router.observability.recent_requests import KEPT, RecentRequests
 from blade_router.request.usage import Usage
@@ -72,6 +73,22 @@ def test_tokens_of_a_stream_count_while_it_comes(traffic: Traffic) -> None:
     made.events = 0
     traffic.sampler.sample(101.0)
     assert traffic.sampler.samples[-1].keys["a"][2] == 0  # never below
+
+
+def test_streams_of_more_keys_than_are_told_apart_count_together(traffic: Traffic) -> None:
+    for number in range(MAX_LABELS):
+        traffic.request(f"k{number}")
+    for number in range(2 * MAX_LABELS):
+        made = request("x")
+        made.key = f"k{number}"
+        made.events = 5
+        traffic.recent.begin(made, time.perf_counter())
+    traffic.sampler.sample(100.0)
+    keys = traffic.sampler.samples[-1].keys
+    assert set(keys) == {*(f"k{number}" for number in range(MAX_LABELS)), OTHER}
+    assert keys[OTHER][2] == pytest.approx(MAX_LABELS * 5 / 15 * keys["k0"][2], rel=0.01)
+    (point,) = key_points(traffic.sampler.samples, OTHER, ())
+    assert point.tokens == {}
 
 
 def test_the_most_busy_keys_are_told_apart(traffic: Traffic) -> None:

@@ -173,9 +173,7 @@ async def test_a_key_sees_its_own_and_nothing_of_others(engine: MockEngine, keys
                 assert "hello" not in text  # the prompt
 
 
-async def test_a_key_sees_no_more_of_its_requests_than_their_responses_say(
-    engine: MockEngine, keys_file: Path
-) -> None:
+async def test_a_key_sees_no_more_of_its_requests_than_their_responses_say(engine: MockEngine, keys_file: Path) -> None:
     """Where an engine is, how much of a prompt it has cached and how busy it is tells of others."""
     write(keys_file, content(key(requests_per_minute=1)))
     endpoints = (EndpointConfig(url=engine.url),)
