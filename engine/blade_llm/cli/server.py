@@ -225,7 +225,7 @@ def _response_store(flags: Mapping[str, Any]) -> ResponseStoreOptions:
 
 def _payload_log(flags: Mapping[str, Any]) -> PayloadOptions | None:
     """What to keep of prompts and outputs; None: nothing."""
-    from blade_llm.api.telemetry.payload_log import STDOUT, PayloadOptions, check_patterns
+    from blade_llm.api.telemetry.payload_log import STDOUT, PayloadOptions, check_patterns, open_private
 
     if (target := flags["log_payloads"]) is None:
         return None
@@ -233,7 +233,7 @@ def _payload_log(flags: Mapping[str, Any]) -> PayloadOptions | None:
     try:
         check_patterns(patterns)
         if target != STDOUT:
-            Path(target).open("ab").close()
+            os.close(open_private(target))
     except ValueError as error:
         raise StartError(f"--payload_redact: {error}") from None
     except OSError as error:

@@ -23,7 +23,7 @@ def log_payload(
     result: GenerationResult,
 ) -> None:
     """Keep the texts of ``result``, and log them with the prompts when it has ended."""
-    texts = result.texts = [""] * len(result.choices)
+    texts = result.texts = [list[str]() for _ in result.choices]
 
     def end() -> None:
         parent = parse_traceparent(request.headers.get(TRACEPARENT, ""))
@@ -36,7 +36,7 @@ def log_payload(
             "prompt_tokens": result.prompt_tokens,
             "completion_tokens": result.completion_tokens,
         }
-        payloads.put(record, _prompts(fields, prompts), texts)
+        payloads.put(record, _prompts(fields, prompts), ["".join(pieces) for pieces in texts])
 
     result.at_end = end
 

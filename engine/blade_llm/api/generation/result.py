@@ -218,8 +218,8 @@ class GenerationResult:
     draft_tokens: int = 0
     """Verified for all choices; those accepted are in ``accepted_tokens``."""
     accepted_tokens: int = 0
-    texts: list[str] | None = None
-    """The choices' whole texts so far, for the payload log; None: they are not kept."""
+    texts: list[list[str]] | None = None
+    """The choices' texts so far, in pieces, for the payload log; None: they are not kept."""
     at_end: Callable[[], None] | None = None
     """Called when the request has ended, however it did."""
     started: float = field(default_factory=time.monotonic)
@@ -277,7 +277,7 @@ class GenerationResult:
             choice.preempted_after = output.preempted_after
         update = choice.add(output)
         if self.texts is not None and update is not None:
-            self.texts[index] += update.text
+            self.texts[index].append(update.text)
         if update is not None and update.finish_reason is not None and output.finish_reason is None:
             self.generation.stop(index)  # a stop string
         return update

@@ -7,11 +7,13 @@ are dropped and counted, and requests do not notice.
 
 from __future__ import annotations
 
+import errno
 import logging
 import logging.handlers
 import os
 import queue
 import random
+import stat
 import sys
 import threading
 import time
@@ -24,6 +26,8 @@ import msgspec
 import regex
 
 from blade_telemetry.logs import json_line
+
+logger: Final = logging.getLogger(__name__)
 
 MAX_PENDING: Final = 256
 """Records that wait for the thread; each is bounded, so this bounds their memory."""
@@ -40,7 +44,7 @@ DEFAULT_PATTERNS: Final = (
     r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
-    r"(?<!\d)(?:\+|00)?\d(?:[ ()./-]{0,2}\d){8,30}(?!\d)",
+    r"(?<!\d)\+?\d(?:[ ()./-]{0,2}\d){8,}",
 )
 """Keys of APIs, tokens, private keys, e-mail addresses, and numbers of nine digits and more: telephones, cards,
 accounts."""
@@ -59,6 +63,28 @@ class PayloadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Characters of prompts, and of outputs, that a record keeps of each request."""
     file_bytes: int = 64 << 20
     """Size at which the file is rotated."""
+
+
+def open_private(path: str | Path) -> int:
+    """A descriptor that appends to a file which this user alone may read, whoever has made it.
+
+    Raises OSError, also for a link, which could lead anywhere, and for what is no regular file.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        os.fchmod(descriptor, 0o600)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
@@ -121,15 +147,20 @@ class PayloadLog:
         return text
 
     def _run(self) -> None:
+        failing = False
         while (record := self._queue.get()) is not None:
-            moment = datetime.fromtimestamp(record["time"], UTC).isoformat(timespec="milliseconds")
-            record["time"] = moment.replace("+00:00", "Z")
-            for name in ("prompt", "output"):
-                record[name] = [self.redact(text) for text in record[name]]
             try:
+                moment = datetime.fromtimestamp(record["time"], UTC).isoformat(timespec="milliseconds")
+                record["time"] = moment.replace("+00:00", "Z")
+                for name in ("prompt", "output"):
+                    record[name] = [self.redact(text) for text in record[name]]
                 self._write(json_line(record))
-            except OSError:
+                failing = False
+            except Exception as error:  # whatever it is, the thread must go on
                 self.dropped += 1
+                if not failing:
+                    logger.warning("the payload log cannot be written: %s; records are dropped until it can", error)
+                failing = True
 
 
 def _bounded(texts: Sequence[str], most: int) -> list[str]:
@@ -147,7 +178,6 @@ def _writer(options: PayloadOptions, index: int) -> Callable[[str], None]:
     path = Path(options.target)
     if index:
         path = path.with_name(f"{path.stem}-{index}{path.suffix}")
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # others have no business with it
     handler = _RotatingFile(path, maxBytes=options.file_bytes, backupCount=KEPT_FILES, encoding="utf-8")
 
     def write(line: str) -> None:
@@ -157,12 +187,10 @@ def _writer(options: PayloadOptions, index: int) -> Callable[[str], None]:
 
 
 class _RotatingFile(logging.handlers.RotatingFileHandler):
-    """One whose errors are the caller's, and whose new files are this user's alone."""
+    """One whose errors are the caller's, and whose files are this user's alone from their first moment."""
 
     def _open(self) -> Any:
-        stream = super()._open()
-        os.chmod(self.baseFilename, 0o600)
-        return stream
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=lambda path, flags: open_private(path))
 
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ def records(path: Path) -> list[dict[str, Any]]:
         "jane.doe+x@mail.example.com",
         "+49 (0)431 123 456-78",
         "4111 1111 1111 1111",
+        "1234567890" * 5,
         "DE89370400440532013000"[2:],
     ],
 )
@@ -122,16 +125,58 @@ def test_a_disk_that_is_slow_costs_records_and_no_request(tmp_path: Path, monkey
     assert len(written) == 20 - log.dropped
 
 
-def test_one_that_cannot_be_written_is_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [OSError("no space"), ValueError("closed")])
+def test_one_that_cannot_be_written_is_counted_and_said_once(
+    error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = opened(tmp_path / "p", file_bytes=1)
 
     def full(line: str) -> None:
-        raise OSError("no space")
+        raise error
 
-    log._write = full
+    write, log._write = log._write, full
     log.put({}, ["x"], ["y"])
+    log.put({}, ["x"], ["y"])
+    while log._queue.qsize() or log.dropped < 2:
+        time.sleep(0.001)
+    log._write = write
+    log.put({}, ["x"], ["z"])
     log.close()
-    assert log.dropped == 1
+    assert log.dropped == 2
+    assert [record.message for record in caplog.records] == [
+        f"the payload log cannot be written: {error}; records are dropped until it can"
+    ]
+    assert records(tmp_path / "p")[0]["output"] == ["z"]
+
+
+def test_nobody_else_can_read_it_or_say_where_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.touch(0o644)
+    opened(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        opened(tmp_path / "link")
+    os.mkfifo(tmp_path / "fifo")
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(OSError, match="it is no regular file"):
+        opened(tmp_path / "fifo")
+    os.close(reader)
+
+
+def test_its_file_is_never_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who opens it in that moment reads all that comes."""
+    monkeypatch.setattr(os, "fchmod", lambda descriptor, mode: None)
+    before = os.umask(0)
+    try:
+        log = opened(tmp_path / "p", file_bytes=1)
+        for _ in range(2):
+            log.put({}, ["x"], ["y"])
+        log.close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "p.1").exists()
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
 
 
 def test_only_a_share_is_logged(tmp_path: Path) -> None:
