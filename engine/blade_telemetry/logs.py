@@ -50,10 +50,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             **self._where,
-            **(request_fields.get() or {}),
         }
+        known = request_fields.get() or {}
         for name in FIELDS:
-            if (value := getattr(record, name, None)) not in (None, ""):
+            if (value := getattr(record, name, None) or known.get(name)) not in (None, ""):
                 line[name] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

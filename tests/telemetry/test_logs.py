@@ -61,6 +61,11 @@ def test_a_line_says_which_request_it_is_about() -> None:
     assert (line["request_id"], line["trace_id"], line["endpoint"], line["status"]) == ("req-1", "ab", "a", 502)
     assert "key" not in line, "what is not known is left out"
     assert "request_id" not in json.loads(formatted("x"))
+    token = request_fields.set({"request_id": "req-1", "trace_id": ""})
+    try:
+        assert "trace_id" not in json.loads(formatted("x"))
+    finally:
+        request_fields.reset(token)
 
 
 def test_an_exception_is_part_of_its_line(root: logging.Logger) -> None:

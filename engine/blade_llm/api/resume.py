@@ -27,6 +27,7 @@ from blade_llm.api.telemetry.tracing import STATE, trace_of
 from blade_protocol import headers, paths
 from blade_protocol.resume import ResumeRequest
 from blade_telemetry import names
+from blade_telemetry.logs import request_fields
 
 _ROUTES: Final[dict[str, Callable[[ServerContext, Request], Awaitable[Response]]]] = {
     paths.CHAT_COMPLETIONS: chat_completions,
@@ -50,8 +51,12 @@ async def resume(context: ServerContext, request: Request) -> Response:
     caller, authorization = resumed.owner or ("", "")
     owner = ((headers.CALLER, caller), ("authorization", authorization))
     state: dict[str, object] = {"request_id": resumed.request_id}
+    request_fields.set({**(request_fields.get() or {}), "request_id": resumed.request_id})
     if (trace := trace_of(request)) is not None:
-        trace.attributes[names.OPERATION] = names.operation(resumed.path)
+        trace.attributes |= {
+            names.OPERATION: names.operation(resumed.path),
+            names.REQUEST_ID: resumed.request_id,
+        }
         state[STATE] = trace
     scope = {
         **request.scope,

@@ -11,7 +11,7 @@ from blade_llm.api.generation.prompt import Prompt
 from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.result import GenerationResult
 from blade_llm.api.telemetry.payload_log import PayloadLog
-from blade_telemetry.context import TRACEPARENT, parse_traceparent
+from blade_telemetry.logs import request_fields
 
 
 def log_payload(
@@ -24,12 +24,12 @@ def log_payload(
 ) -> None:
     """Keep the texts of ``result``, and log them with the prompts when it has ended."""
     texts = result.texts = [list[str]() for _ in result.choices]
+    trace_id = (request_fields.get() or {}).get("trace_id", "")
 
     def end() -> None:
-        parent = parse_traceparent(request.headers.get(TRACEPARENT, ""))
         record: dict[str, Any] = {
             "request_id": request.state.request_id,
-            "trace_id": "" if parent is None else parent.trace_id,
+            "trace_id": trace_id,
             "path": request.url.path,
             "model": model,
             "finish_reasons": [choice.finish_reason or "abort" for choice in result.choices],
