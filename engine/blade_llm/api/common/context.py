@@ -97,10 +97,8 @@ class ServerContext:
         self.structures.close()
         self.response_writer.close()
         await self.templates.close()
-        if self.payloads is not None:
-            await asyncio.to_thread(self.payloads.close)
-        if self.tracer is not None:
-            await asyncio.to_thread(self.tracer.export.close)
+        writers = (self.payloads, None if self.tracer is None else self.tracer.export)  # each takes its time to end
+        await asyncio.gather(*(asyncio.to_thread(each.close) for each in writers if each is not None))
 
     def set_draining(self, value: bool, standby: bool = False) -> None:
         """Refuse new requests, or accept them again unless the server shuts down.

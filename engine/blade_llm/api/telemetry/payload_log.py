@@ -131,11 +131,12 @@ class PayloadLog:
 
     def close(self, seconds: float = 2.0) -> None:
         """Write what waits, for a limited time."""
+        deadline = time.monotonic() + seconds
         try:
             self._queue.put(None, timeout=seconds)
         except queue.Full:
             return
-        self._thread.join(seconds)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def redact(self, text: str) -> str:
         """The text without what looks like a secret."""
