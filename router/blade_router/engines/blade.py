@@ -66,7 +66,8 @@ class BladeEngine:
                         await self._apply_kv(None)  # there may be an index by now
                         continue
                     event = _decode_event(data)
-                    self._apply_state(event)
+                    # The report keeps the state, and no batch, which may be large.
+                    self._apply_state(event if event.kv is None else msgspec.structs.replace(event, kv=None))
                     await self._apply_kv(event.kv)
                     on_event()
                     if self._endpoint.removed:

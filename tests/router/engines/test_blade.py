@@ -13,7 +13,7 @@ from router_support.serving import Running, eventually, serving
 
 from blade_protocol.adapters import AdapterCounts
 from blade_protocol.routing import EndpointConfig, RouterConfig
-from blade_protocol.state import MemoryPlan
+from blade_protocol.state import KVBatch, MemoryPlan
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.engines import blade, watchers
 
@@ -69,6 +69,10 @@ async def test_load_models_and_room_come_with_each_event() -> None:
             await eventually(lambda: endpoint.report.adapter_seconds == {"greek": 0.25})
             port.set(adapter_tiers=("host", "device"))
             await eventually(lambda: endpoint.report.adapter_seconds == {})
+            port.state = msgspec.structs.replace(port.state, running=4)
+            port.publish(KVBatch(sequence=1, stored=b"x" * 8))
+            await eventually(lambda: endpoint.report.running == 4)
+            assert getattr(endpoint.report.state, "kv", None) is None, "a batch is not kept"
             assert port.queries == {"/internal/events": 1}, "one connection, and no poll"
 
 
