@@ -15,6 +15,8 @@ from router_support.ui import Viewer, viewing
 from blade_protocol.routing import EndpointConfig
 from blade_protocol.state import GpuMemory, MemoryPlan, SpeculationCounts
 from blade_router.ui import viewers
+from blade_router.ui.scope import Tick
+from blade_router.ui.stream import Stream
 
 OTHER = "sk-another"
 USAGE = {"prompt_tokens": 40, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 30}}  # type: ignore[dict-item]
@@ -205,18 +207,30 @@ async def test_a_key_whose_rights_change_is_shown_what_it_may_use_now(engine: Mo
             await viewer.until_it_ends()
 
 
-async def test_pages_that_are_opened_in_the_same_second_share_one_look(engine: MockEngine) -> None:
+async def test_pages_that_are_opened_in_the_same_second_share_one_look(
+    engine: MockEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick, look, looks = Stream.tick, Stream._look, []
+
+    async def never(self: Stream, now: float) -> None:
+        """The next second does not come."""
+
+    async def counted(self: Stream, now: float) -> Tick:
+        looks.append(now)
+        return await look(self, now)
+
+    monkeypatch.setattr(Stream, "tick", never)
+    monkeypatch.setattr(Stream, "_look", counted)
     async with serving(engine) as router:
         ui = router.router._ui
         assert ui is not None
-        ticks = set()
         for _ in range(3):
             async with viewing(router.client) as viewer:
                 await viewer.next()
             await eventually(lambda: ui.stream.viewers.count == 0)
-            ticks.add(ui.stream._tick)
-        assert len(ticks) <= 2, "a second may have passed"
-        assert None not in ticks
+        assert len(looks) == 1
+        await tick(ui.stream, looks[0] + 1.0)
+        assert ui.stream._tick is None
 
 
 @pytest.mark.parametrize("secret", ["", "sk-wrong"])
