@@ -193,6 +193,19 @@ class _RotatingFile(logging.handlers.RotatingFileHandler):
     def _open(self) -> Any:
         return open(self.baseFilename, "a", encoding=self.encoding, opener=lambda path, flags: open_private(path))
 
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.stream is not None and not self._is_there(self.stream.fileno()):
+            self.stream.close()
+            self.stream = None  # opened anew below
+        super().emit(record)
+
+    def _is_there(self, descriptor: int) -> bool:
+        """The file is still the one of that name: others may have moved it, like another engine with the same flag."""
+        try:
+            return os.path.samestat(os.stat(self.baseFilename), os.fstat(descriptor))
+        except FileNotFoundError:
+            return False
+
     def handleError(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
         raise error if isinstance(error, OSError) else OSError(str(error))

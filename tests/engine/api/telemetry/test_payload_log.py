@@ -164,6 +164,19 @@ def test_nobody_else_can_read_it_or_say_where_it_goes(tmp_path: Path) -> None:
     os.close(reader)
 
 
+def test_a_file_that_others_have_moved_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    log = opened(path)
+    write = log._write
+    write("1")
+    path.rename(tmp_path / "moved")
+    write("2")
+    path.unlink()
+    write("3")
+    log.close()
+    assert ((tmp_path / "moved").read_text(), path.read_text()) == ("1\n", "3\n")
+
+
 def test_its_file_is_never_open_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who opens it in that moment reads all that comes."""
     monkeypatch.setattr(os, "fchmod", lambda descriptor, mode: None)
