@@ -1,8 +1,4 @@
-"""The report of a service for its routers' web UI: the object, its pods and Events, without what may be secret.
-
-It goes to browsers, so more is left out than of what ``kubectl llm doctor`` packs up: all values of environment
-variables, and whole queries of URLs.
-"""
+"""The report of a service for its routers' web UI: the object, its pods and Events, without what may be secret."""
 
 from __future__ import annotations
 
@@ -15,14 +11,19 @@ import msgspec
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
-from blade_operator.model.redact import REDACTED, redact_object
 from blade_operator.status.failures.container_failures import container_failure
 from blade_operator.status.failures.pod_failures import pod_failure
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 from blade_protocol.limits import SERVICE_REPORT_BYTES
 
 MAX_EVENTS = 50
+HIDDEN = "…"
+"""Stands for what is not said."""
+_USER = re.compile(r"(?<=://)[^/@\s?#]+(?=@)")
 _QUERY = re.compile(r"(://[^\s?#]*\?)[^\s\"']+")
+_SECRET = r"token|secret|password|passwd|api[_-]?key|credential"
+_SECRET_FLAG = re.compile(rf"^(--?[\w.-]*(?:{_SECRET})[\w.-]*)(=.*)?$", re.IGNORECASE | re.DOTALL)
+_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
 
 def service_report(
@@ -61,28 +62,47 @@ def encode(report: Object, most: int = SERVICE_REPORT_BYTES) -> bytes:
 
 
 def without_secrets(value: Any) -> Any:
-    """``value`` without the values of environment variables, the queries of URLs, and what has the name or the form of
-    a secret (:mod:`~blade_operator.model.redact`)."""
-    return redact_object(_without_variables(value))
-
-
-def _without_variables(value: Any) -> Any:
+    """``value`` without the values of environment variables, of flags that are named like secrets, and the user and
+    query of URLs."""
     if isinstance(value, dict):
-        return {name: _variables(each) if name == "env" else _without_variables(each) for name, each in value.items()}
+        return {name: _field(name, each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_variables(each) for each in value]
-    return _QUERY.sub(rf"\1{REDACTED}", value) if isinstance(value, str) else value
+        return _items(value)
+    if isinstance(value, str):
+        return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(HIDDEN, value)) if "://" in value else value
+    return value
 
 
-def _variables(env: Any) -> Any:
-    if isinstance(env, dict):
-        return dict.fromkeys(env, REDACTED)
-    if not isinstance(env, list | tuple):
-        return _without_variables(env)
-    return [
-        {**each, "value": REDACTED} if isinstance(each, dict) and "value" in each else _without_variables(each)
-        for each in env
-    ]
+def _field(name: str, value: Any) -> Any:
+    if name == "env" and isinstance(value, list | tuple):
+        return [_variable(each) for each in value]
+    if name == "env" and isinstance(value, dict):
+        return dict.fromkeys(value, HIDDEN)
+    if isinstance(value, str) and _SECRET_NAME.search(name) and not name.endswith(("Name", "Ref")):
+        return HIDDEN
+    return without_secrets(value)
+
+
+def _variable(variable: Any) -> Any:
+    if not isinstance(variable, dict) or "value" not in variable:
+        return without_secrets(variable)
+    return {**variable, "value": HIDDEN}
+
+
+def _items(values: Sequence[Any]) -> list[Any]:
+    """Of a command line the values of flags that are named like secrets are hidden."""
+    found: list[Any] = []
+    hides_next = False
+    for each in values:
+        flag = _SECRET_FLAG.match(each) if isinstance(each, str) else None
+        if hides_next and isinstance(each, str) and not each.startswith("-"):
+            found.append(HIDDEN)
+        elif flag is not None and flag[2] is not None:
+            found.append(f"{flag[1]}={HIDDEN}")
+        else:
+            found.append(without_secrets(each))
+        hides_next = flag is not None and flag[2] is None
+    return found
 
 
 def _pod(pod: Object, now: datetime) -> Object:

@@ -86,15 +86,15 @@ def redact_object(obj: Any) -> Any:
     """A copy of a Kubernetes object, or a list of them, without secrets; its shape stays."""
     if isinstance(obj, dict) and obj.get("kind") == "Secret":
         return _secret(obj)
-    return _redact(obj)
+    return _redact(obj, "")
 
 
-def _redact(value: Any) -> Any:
+def _redact(value: Any, name: str) -> Any:
     if isinstance(value, dict):
         return {key: _field(str(key), each, value) for key, each in value.items() if not _copies_spec(str(key))}
     if isinstance(value, list):
-        if all(isinstance(each, str) for each in value):
-            return redact_words(value)  # any of them may be a command line
+        if name in ("command", "args") and all(isinstance(each, str) for each in value):
+            return redact_words(value)
         return [redact_object(each) for each in value]
     return redact_text(value) if isinstance(value, str) else value
 
@@ -105,7 +105,7 @@ def _field(key: str, value: Any, holder: Object) -> Any:
             return REDACTED
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return [REDACTED] * len(value)
-    return _redact(value)
+    return _redact(value, key)
 
 
 def _is_variable(key: str, holder: Object) -> bool:
@@ -127,7 +127,7 @@ def _secret(obj: Object) -> Object:
     metadata = dict(body.get("metadata") or {})
     if "annotations" in metadata:
         metadata["annotations"] = dict.fromkeys(metadata["annotations"] or {}, REDACTED)
-    return {**_redact({**body, "metadata": metadata}), **hidden}
+    return {**_redact({**body, "metadata": metadata}, ""), **hidden}
 
 
 def _parameter(match: re.Match[str]) -> str:
