@@ -52,6 +52,7 @@ test("formats", () => {
     response_format: { type: "json_schema", json_schema: { name: "output", schema, strict: true } },
   });
   expect(formatFields({ format: "choice", "format.choice": "yes\nno\n" })).toEqual({ guided_choice: ["yes", "no"] });
+  for (const unknown of ["yaml", "constructor"]) expect(formatFields({ format: unknown })).toEqual({});
   expect(formatFields({ format: "json_object" })).toEqual({ response_format: { type: "json_object" } });
   for (const typed of ["", "[1]", "{"]) {
     expect(() => formatFields({ format: "json_schema", "format.json_schema": typed })).toThrow(FieldError);

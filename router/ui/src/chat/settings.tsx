@@ -4,7 +4,7 @@ import { Button, IconButton } from "../components/button";
 import { useOverlay } from "../components/overlay";
 import { FieldInput } from "./field_input";
 import { change } from "./model/conversations";
-import { FORMATS, type Format, GROUPS, problemOf } from "./model/fields";
+import { FORMATS, GROUPS, problemOf } from "./model/fields";
 import { formatFields, formatOf, parseTools } from "./model/request";
 import type { Conversation, Settings } from "./model/types";
 
@@ -128,9 +128,9 @@ function OutputFormat({ values, setValue }: { values: Record<string, string>; se
           ))}
         </select>
       </div>
-      {FORMATS[format as Format].field && (
+      {FORMATS[format].field && (
         <label class="field">
-          <span>{FORMATS[format as Format].name}</span>
+          <span>{FORMATS[format].name}</span>
           <textarea
             class="mono"
             rows={7}

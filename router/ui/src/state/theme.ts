@@ -1,11 +1,13 @@
 import { createStore } from "./store";
 
-export type Theme = "system" | "light" | "dark";
+const THEMES = ["system", "light", "dark"] as const;
+export type Theme = (typeof THEMES)[number];
 
 const NAME = "blade.theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-export const theme = createStore<Theme>((localStorage.getItem(NAME) as Theme | null) ?? "system");
+const stored = localStorage.getItem(NAME);
+export const theme = createStore<Theme>(THEMES.find((one) => one === stored) ?? "system");
 /** What is shown: canvases draw anew when it changes. */
 export const shownTheme = createStore<"light" | "dark">("light");
 

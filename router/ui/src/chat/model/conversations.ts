@@ -93,9 +93,14 @@ export function discard(id: string): void {
  * how many.
  */
 export function add(imported: Conversation[]): number {
+  const known = new Set(conversations.get().map((one) => one.id));
   const list = imported
     .filter((one) => find(one.id)?.updated !== one.updated)
-    .map((one) => (find(one.id) ? { ...one, id: newId() } : one));
+    .map((one) => {
+      const added = known.has(one.id) ? { ...one, id: newId() } : one;
+      known.add(added.id);
+      return added;
+    });
   conversations.set([...conversations.get(), ...list].sort((a, b) => b.updated - a.updated));
   for (const one of list) waiting.add(one.id);
   flush();
