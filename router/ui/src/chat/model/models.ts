@@ -1,6 +1,6 @@
 /** The models and adapters of `/v1/models`. No field of it says that a model takes images, and no engine takes them. */
 
-import { apiKey, fetchWithKey } from "../../state/auth";
+import { fetchWithKey, keysGiven } from "../../state/auth";
 import { createStore } from "../../state/store";
 import { change, currentId, find } from "./conversations";
 
@@ -56,4 +56,4 @@ export function chooseFirst(): void {
   );
 }
 
-apiKey.subscribe(() => void loadModels());
+keysGiven.subscribe(() => void loadModels());
