@@ -100,7 +100,7 @@ type SetValue = (name: string, value: string) => void;
 const FORMAT_HINTS: Record<string, string> = {
   json_schema: '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}',
   regex: "[0-9]{4}-[0-9]{2}-[0-9]{2}",
-  choice: "One a line",
+  choice: "One a line; with escapes in quotes",
   grammar: 'start: "yes" | "no"',
 };
 
@@ -175,6 +175,8 @@ function Tools({
   const names = problem
     ? []
     : parseTools(settings.tools).flatMap((tool) => (tool.function as { name?: string } | undefined)?.name ?? []);
+  const choice = settings.values.tool_choice ?? "";
+  const gone = choice !== "" && !["none", "required", ...names].includes(choice);
   return (
     <>
       <label class="field">
@@ -201,7 +203,7 @@ function Tools({
           <label for={`${id}-choice`}>Tool choice</label>
           <select
             id={`${id}-choice`}
-            value={settings.values.tool_choice ?? ""}
+            value={choice}
             onChange={(event) => setValue("tool_choice", event.currentTarget.value)}
           >
             <option value="">auto (default)</option>
@@ -210,6 +212,7 @@ function Tools({
             {names.map((name) => (
               <option key={name}>{name}</option>
             ))}
+            {gone && <option value={choice}>{choice} (not among the tools)</option>}
           </select>
         </div>
         <div class="setting">

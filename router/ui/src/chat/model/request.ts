@@ -1,6 +1,6 @@
 /** From a conversation to the body of `POST /v1/chat/completions`. */
 
-import { FieldError, type Format, FORMATS, json, samplingFields } from "./fields";
+import { FieldError, type Format, FORMATS, json, linesOf, samplingFields } from "./fields";
 import { pathTo } from "./tree";
 import type { Fields, Pane, Sent, Settings, Turn } from "./types";
 
@@ -106,7 +106,7 @@ export function formatFields(values: Record<string, string>): Fields {
     case "regex":
       return { guided_regex: typed };
     case "choice":
-      return { guided_choice: typed.split("\n").filter((line) => line !== "") };
+      return { guided_choice: linesOf(typed) };
     case "grammar":
       return { guided_grammar: typed };
   }
