@@ -11,7 +11,7 @@ import type { Conversation, Settings } from "./model/types";
 /** What all requests of a conversation are sent with. Only what was changed is sent. */
 export function SettingsPanel({ conversation, onClose }: { conversation: Conversation; onClose: () => void }) {
   const { settings, system } = conversation;
-  const panel = useOverlay<HTMLElement>("(width < 1100px)", onClose);
+  const panel = useOverlay<HTMLElement>("(width < 900px)", onClose);
   const set = (to: (settings: Settings) => Settings) =>
     change(conversation.id, (one) => ({ ...one, settings: to(one.settings) }), false);
   const setValue = (name: string, value: string) =>
