@@ -5,6 +5,7 @@ import { commonPrefix } from "../src/traffic/model/names";
 import { explainReason, shortReason } from "../src/traffic/model/reason";
 import { columns, keysOf, stacked, summarize, tableRows } from "../src/traffic/model/series";
 import { bars, roundUp, scaleOf, tpot } from "../src/traffic/model/waterfall";
+import { usageUnknown } from "../src/traffic/model/usage";
 import { slice } from "../src/traffic/model/window";
 
 const request = (id: string, change: Partial<Request> = {}): Request => ({
@@ -118,6 +119,17 @@ describe("filter", () => {
       models: ["gone", "m", "sql"],
       engines: ["e-1", "e-2"],
     });
+  });
+});
+
+describe("usage", () => {
+  it("says why tokens are not known", () => {
+    const ended = { status: 200, end: 1 };
+    expect(usageUnknown(request("a", { ...ended, completionTokens: 0 }))).toBeNull();
+    expect(usageUnknown(request("a", { status: 503, end: 1, completionTokens: null }))).toBeNull();
+    expect(usageUnknown(request("a", { ...ended, stream: true, completionTokens: null }))).toContain("include_usage");
+    expect(usageUnknown(request("a", { ...ended, stream: false, completionTokens: null }))).not.toContain("stream");
+    expect(usageUnknown(request("a", { status: null, end: null, completionTokens: null }))).toContain("before");
   });
 });
 

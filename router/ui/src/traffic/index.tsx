@@ -28,7 +28,7 @@ export function Traffic() {
       <div class="traffic-head">
         <h2>Traffic</h2>
         {router.scope === "own" && <span class="badge info">requests of the key {router.key ?? ""} only</span>}
-        {router.replicas > 1 && <span class="muted">of this router, one of {router.replicas}</span>}
+        {router.replicas > 1 && <span class="muted">this router only, one of {router.replicas} replicas</span>}
         <Button aria-pressed={paused} onClick={() => setPaused(!paused)}>
           {paused ? "Resume" : "Pause"}
         </Button>
@@ -46,7 +46,7 @@ export function Traffic() {
           />
         ) : (
           <p class="panel-empty">
-            {state.requests.length ? "None of the last requests is like that." : "No request yet."}
+            {state.requests.length ? "No request matches the filter." : "No requests yet."}
           </p>
         )}
       </Panel>
