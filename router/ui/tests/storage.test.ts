@@ -6,13 +6,13 @@ import {
   MAX_CONVERSATIONS,
   readConversation,
   save,
-  type Storage,
 } from "../src/chat/model/storage";
+import type { BrowserStorage } from "../src/state/browser_storage";
 import { newConversation } from "../src/chat/model/tree";
 import type { Conversation } from "../src/chat/model/types";
 import { pane, turn } from "./support";
 
-class Memory implements Storage {
+class Memory implements BrowserStorage {
   readonly entries = new Map<string, string>();
   constructor(private readonly room = Number.POSITIVE_INFINITY) {}
   get length() {

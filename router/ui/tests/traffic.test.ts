@@ -108,6 +108,15 @@ describe("filter", () => {
     expect(ids({ outcome: "retried", key: "team-a" })).toEqual(["d"]);
   });
 
+  it("counts one whose end is not recorded neither as succeeded nor as failed", () => {
+    const lost = [request("l", { status: 0, error: "not_recorded", completionTokens: null })];
+    const counted = (["flight", "ok", "error"] as const).map(
+      (outcome) => filterRequests(lost, { ...NO_FILTER, outcome }).length,
+    );
+    expect(counted).toEqual([0, 0, 0]);
+    expect(usageUnknown(lost[0]!)).toBeNull();
+  });
+
   it("has the order of their start where they come in another", () => {
     const late = [request("x", { started: 105 }), request("y", { started: 104 })];
     expect(filterRequests(late, NO_FILTER).map((each) => each.id)).toEqual(["x", "y"]);

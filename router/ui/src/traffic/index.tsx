@@ -2,6 +2,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { Button } from "../components/button";
 import { NoData } from "../components/no_data";
 import { Panel } from "../components/panel";
+import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import type { Request, State } from "../state/types";
 import { Details } from "./details";
@@ -15,7 +16,8 @@ import { PHASES, type Phase } from "./model/waterfall";
 /** What comes and goes: plots of the last five minutes, and the last requests. */
 export function Traffic() {
   const [paused, setPaused] = useState(false);
-  const state = useStateUnless(paused);
+  const shownState = useStateUnless(paused);
+  const state = useStore(liveState, (now) => now !== null) ? shownState : null; // without a key nothing is kept
   const [filter, setFilter] = useState<Filter>(NO_FILTER);
   const [opened, setOpened] = useState<Request | null>(null);
   const requests = state?.requests;

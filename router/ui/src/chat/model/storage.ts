@@ -1,5 +1,6 @@
 /** Conversations in the browser's storage, one entry each, bounded: the oldest leave when there is no room. */
 
+import type { BrowserStorage } from "../../state/browser_storage";
 import { GROUPS } from "./fields";
 import { newConversation } from "./tree";
 import type { Conversation, Failure, Pane, Sent, Stats, Token, ToolCall, Turn } from "./types";
@@ -9,16 +10,8 @@ export const MAX_CONVERSATIONS = 100;
 /** Characters of all entries together: browsers give about 5 million. */
 export const MAX_CHARACTERS = 4_000_000;
 
-export interface Storage {
-  readonly length: number;
-  key(index: number): string | null;
-  getItem(name: string): string | null;
-  setItem(name: string, value: string): void;
-  removeItem(name: string): void;
-}
-
 /** All that are stored, the last updated first. */
-export function load(storage: Storage): Conversation[] {
+export function load(storage: BrowserStorage): Conversation[] {
   const found: Conversation[] = [];
   for (let index = 0; index < storage.length; index++) {
     const name = storage.key(index);
@@ -44,7 +37,7 @@ export function parse(text: string | null): Conversation | null {
 /**
  * Store one; returns the ids of those that had to leave for it, or null when it does not fit alone: then none has left.
  */
-export function save(storage: Storage, conversation: Conversation, all: Conversation[]): string[] | null {
+export function save(storage: BrowserStorage, conversation: Conversation, all: Conversation[]): string[] | null {
   const text = JSON.stringify(conversation);
   if (text.length > MAX_CHARACTERS) return null;
   const others = all.filter(({ id }) => id !== conversation.id).sort((a, b) => a.updated - b.updated);
@@ -74,7 +67,7 @@ export function save(storage: Storage, conversation: Conversation, all: Conversa
   }
 }
 
-export function remove(storage: Storage, id: string): void {
+export function remove(storage: BrowserStorage, id: string): void {
   storage.removeItem(PREFIX + id);
 }
 
