@@ -46,15 +46,16 @@ async function begin(...names: string[]) {
   vi.resetModules();
   const stored = await import("../src/chat/model/conversations");
   const generation = await import("../src/chat/model/generation");
+  const { announced } = await import("../src/components/announce");
   const id = stored.currentId.get();
   stored.change(id, (one) => ({ ...one, panes: names.map((model) => ({ model, turns: {}, leaf: null })) }));
   const now = (): Conversation => stored.find(id)!;
   const last = (pane: number) => shownTurns(now().panes[pane]!).at(-1)!;
-  return { ...stored, ...generation, id, now, last, settle: () => vi.advanceTimersByTimeAsync(100) };
+  return { ...stored, ...generation, announced, id, now, last, settle: () => vi.advanceTimersByTimeAsync(100) };
 }
 
 test("of two models one fails, and the other one's response is whole", async () => {
-  const { say, now, last, settle, isRunning, id } = await begin("good", "bad");
+  const { say, now, last, settle, isRunning, announced, id } = await begin("good", "bad");
   respond = ({ model }) => (model === "good" ? reply("Hello.") : refusal());
   say(now(), "Hi");
   expect(isRunning(id, 2)).toBe(true);
@@ -68,6 +69,8 @@ test("of two models one fails, and the other one's response is whole", async () 
     message: "The engine is gone. Try again in 7 s.",
     requestId: "r-1",
   });
+  expect(announced.get()).toMatch(/good: Hello\./);
+  expect(announced.get()).toMatch(/The service is not ready or too busy\./);
   respond = () => reply("Again.");
   say(now(), "Still there?");
   await settle();
