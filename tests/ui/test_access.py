@@ -76,8 +76,10 @@ def test_by_a_name_over_plain_http(context: Open, service: Demo) -> None:
     assert text_of(chat.ask(QUESTION)) == ANSWER
     chat.toolbar.get_by_role("button", name="Code").click()
     dialog = chat.page.get_by_role("dialog", name="This request as code")
-    dialog.get_by_role("button", name="Copy the code").click()
+    copy = dialog.get_by_role("button", name="Copy the code")
+    copy.press("Enter")
     expect(chat.page.get_by_text("Copied")).to_be_attached()
+    expect(copy).to_be_focused()
 
 
 def _complete(url: str, key: str) -> str:

@@ -81,11 +81,11 @@ def test_a_chat_in_one_tab_is_traffic_in_another(context: Open, service: Demo) -
 def test_plots_show_what_is_measured(context: Open, service: Demo) -> None:
     page = context(service.origin).page("/ui/#/traffic")
     _complete(service, NAME)
-    for title in ("Time to the first token", "Time per output token", "Requests"):
+    for title in ("Time to first token (TTFT)", "Time per output token (TPOT)", "Requests"):
         plot = page.locator(".plot").filter(has_text=title).first
         expect(plot.locator("canvas")).to_be_visible()
-    page.get_by_text("As a table of Time to the first token").click()
-    table = page.get_by_role("region", name="Time to the first token, as a table")
+    page.get_by_text("As a table of Time to first token (TTFT)").click()
+    table = page.get_by_role("region", name="Time to first token (TTFT), as a table")
     expect(table.get_by_role("cell").filter(has_text="ms").first).to_be_visible()
 
 

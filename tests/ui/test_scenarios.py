@@ -38,6 +38,18 @@ def test_every_page_fits_every_window(scenario: str, context: Open, simulate: Si
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.parametrize("width", [380, 900, 1024])
+def test_settings_leave_the_toolbar_free(width: int, context: Open, simulate: Simulate) -> None:
+    """They share the width with the messages, or lie over them; a second click closes them."""
+    page = context(simulate("calm").origin, width=width).page()
+    button = page.get_by_role("group", name="This conversation").get_by_role("button", name="Settings")
+    settings = page.get_by_role("complementary", name="Settings of this conversation")
+    button.click()
+    expect(settings).to_be_visible()
+    button.click()
+    expect(settings).to_be_hidden()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("scenario", ["bare", "canary", "failing", "own"])
 def test_no_page_has_a_barrier(scenario: str, theme: str, context: Open, simulate: Simulate) -> None:

@@ -41,6 +41,30 @@ test.each([
   expect(() => parseField(name, typed)).toThrow(FieldError);
 });
 
+test("numbers as they are typed in other countries", () => {
+  expect(parseField("temperature", "0,7")).toBe(0.7);
+  expect(parseField("top_p", ",95")).toBe(0.95);
+  expect(parseField("presence_penalty", "-0,125")).toBe(-0.125);
+  expect(parseField("temperature", "1e-3")).toBe(0.001);
+  for (const [name, typed] of [["temperature", "1,000"], ["max_completion_tokens", "2,048"]] as const) {
+    expect(() => parseField(name, typed)).toThrow("comma between thousands");
+  }
+  expect(() => parseField("max_completion_tokens", "10,5")).toThrow("not a number");
+  expect(() => parseField("seed", "9223372036854775807")).toThrow("at most 9007199254740991");
+});
+
+test("a line in quotes has escapes", () => {
+  expect(parseField("stop", '"\\n\\n"\n\\nabla\n"\n""\n" "\n"a" or "b"')).toEqual([
+    "\n\n",
+    "\\nabla",
+    '"',
+    '""',
+    " ",
+    '"a" or "b"',
+  ]);
+  expect(formatFields({ format: "choice", "format.choice": '"a\\tb"\nc' })).toEqual({ guided_choice: ["a\tb", "c"] });
+});
+
 test("every field has a name of its own", () => {
   const names = GROUPS.flatMap((group) => group.fields.map((field) => field.name));
   expect(new Set(names).size).toBe(names.length);
@@ -52,6 +76,7 @@ test("formats", () => {
     response_format: { type: "json_schema", json_schema: { name: "output", schema, strict: true } },
   });
   expect(formatFields({ format: "choice", "format.choice": "yes\nno\n" })).toEqual({ guided_choice: ["yes", "no"] });
+  for (const unknown of ["yaml", "constructor"]) expect(formatFields({ format: unknown })).toEqual({});
   expect(formatFields({ format: "json_object" })).toEqual({ response_format: { type: "json_object" } });
   for (const typed of ["", "[1]", "{"]) {
     expect(() => formatFields({ format: "json_schema", "format.json_schema": typed })).toThrow(FieldError);

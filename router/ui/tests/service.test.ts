@@ -3,7 +3,7 @@ import { conditionTree, tone } from "../src/service/model/conditions";
 import { BY_NAME, memory, sortEndpoints, totals } from "../src/service/model/engines";
 import { rolloutView } from "../src/service/model/rollout";
 import { parseChange } from "../src/service/model/scaling";
-import { toYaml } from "../src/service/model/yaml";
+import { toYaml } from "../src/state/yaml";
 import type { Condition, Endpoint, Service } from "../src/state/types";
 
 const condition = (type: string, status: Condition["status"], reason: string): Condition => ({

@@ -1,7 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { expect, test } from "vitest";
 import { asCurl, asManifest, asPython } from "../src/chat/model/snippets";
-import { toYaml } from "../src/chat/model/yaml";
 
 const BODY = {
   model: "m",
@@ -38,41 +37,6 @@ test("Python gives the client what was sent", () => {
   expect(program).toMatch(/extra_body=\{[^}]*"top_k": 3/);
 });
 
-test("YAML quotes what would be read as something else", () => {
-  expect(
-    toYaml({
-      a: "yes",
-      b: "1.5",
-      c: "hf://o/m",
-      d: [],
-      e: [{ f: null, g: "x y" }, "z"],
-      h: { i: { j: true } },
-      k: "a: b",
-      l: "",
-      m: "64Mi",
-      n1: "1e3",
-    }),
-  ).toBe(
-    [
-      'a: "yes"',
-      'b: "1.5"',
-      "c: hf://o/m",
-      "d: []",
-      "e:",
-      "  - f: null",
-      "    g: x y",
-      "  - z",
-      "h:",
-      "  i:",
-      "    j: true",
-      'k: "a: b"',
-      'l: ""',
-      "m: 64Mi",
-      'n1: "1e3"',
-    ].join("\n"),
-  );
-});
-
 test("the manifest is the service's own, where the operator said it", () => {
   const object = {
     apiVersion: "v",
@@ -85,4 +49,10 @@ test("the manifest is the service's own, where the operator said it", () => {
     "apiVersion: v\nkind: LLMService\nmetadata:\n  name: svc\n  namespace: ns\nspec:\n  replicas: 2\n",
   );
   expect(asManifest("polite", "Demo.1", null)).toContain("name: demo-1");
+  expect(asManifest("m", null, null)).toMatch(/^# This router has no operator/);
+  const secret = { ...object, spec: { router: { env: [{ name: "TOKEN", value: "…" }] } } };
+  expect(asManifest("m", null, secret)).toMatch(/^# What is shown as … is hidden.*\napiVersion: v\n/);
+  const restricted = asManifest("m", null, { ...object, spec: {} }); // what a key without `web_ui: all` sees
+  expect(restricted).toMatch(/^# This page is not shown the service's spec/);
+  expect(restricted).toContain("name: svc\n");
 });

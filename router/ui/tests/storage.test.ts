@@ -6,13 +6,13 @@ import {
   MAX_CONVERSATIONS,
   readConversation,
   save,
-  type Storage,
 } from "../src/chat/model/storage";
+import type { BrowserStorage } from "../src/state/browser_storage";
 import { newConversation } from "../src/chat/model/tree";
 import type { Conversation } from "../src/chat/model/types";
 import { pane, turn } from "./support";
 
-class Memory implements Storage {
+class Memory implements BrowserStorage {
   readonly entries = new Map<string, string>();
   constructor(private readonly room = Number.POSITIVE_INFINITY) {}
   get length() {
@@ -61,6 +61,15 @@ test("the oldest leave when the browser's room is used up", () => {
   expect(save(new Memory(10), all[0]!, [all[0]!])).toBeNull();
 });
 
+test("none leaves for one that does not fit all the same", () => {
+  const storage = new Memory(3500);
+  const small = conversation("small", 1);
+  const large = conversation("large", 2, "x".repeat(5000));
+  expect(save(storage, small, [small, large])).toEqual([]);
+  expect(save(storage, large, [small, large])).toBeNull();
+  expect(load(storage)).toEqual([small]);
+});
+
 test("so many at most", () => {
   const storage = new Memory();
   const all = Array.from({ length: MAX_CONVERSATIONS + 1 }, (_, at) => conversation(`c${at}`, at));
@@ -91,6 +100,38 @@ test("a file that would break the page is refused", () => {
   expect(of((one) => (one.settings.values = { temperature: "1", evil: "2", n: 3 }))?.settings.values).toEqual({
     temperature: "1",
   });
+});
+
+test("what is shown of a turn has the shape that the page expects", () => {
+  const file: any = structuredClone(conversation("a", 1));
+  Object.assign(file.panes[0].turns.a, {
+    finish: { evil: 1 },
+    reasoning: 5,
+    model: ["m"],
+    requestId: 1,
+    stats: { ttft: "soon", tokens: 3 },
+    failure: { title: {}, status: "500" },
+    sent: { system: "", fields: null },
+    evil: "kept by nobody",
+  });
+  expect(readConversation(file)?.panes[0]?.turns.a).toEqual({
+    ...turn("a", "u", "assistant"),
+    stats: { ttft: null, decode: null, decodeTokens: null, promptTokens: null, cachedTokens: null, tokens: 3 },
+    failure: {
+      title: "The request failed",
+      message: "",
+      code: null,
+      param: null,
+      status: null,
+      requestId: null,
+    },
+  });
+});
+
+test("names of every object are no turns", () => {
+  const file: any = structuredClone(conversation("a", 1));
+  file.panes[0].leaf = "constructor";
+  expect(readConversation(file)).toBeNull();
 });
 
 test("a response that the page's end cut is marked", () => {

@@ -5,6 +5,7 @@ import { commonPrefix } from "../src/traffic/model/names";
 import { explainReason, shortReason } from "../src/traffic/model/reason";
 import { columns, keysOf, stacked, summarize, tableRows } from "../src/traffic/model/series";
 import { bars, roundUp, scaleOf, tpot } from "../src/traffic/model/waterfall";
+import { usageUnknown } from "../src/traffic/model/usage";
 import { slice } from "../src/traffic/model/window";
 
 const request = (id: string, change: Partial<Request> = {}): Request => ({
@@ -107,6 +108,15 @@ describe("filter", () => {
     expect(ids({ outcome: "retried", key: "team-a" })).toEqual(["d"]);
   });
 
+  it("counts one whose end is not recorded neither as succeeded nor as failed", () => {
+    const lost = [request("l", { status: 0, error: "not_recorded", completionTokens: null })];
+    const counted = (["flight", "ok", "error"] as const).map(
+      (outcome) => filterRequests(lost, { ...NO_FILTER, outcome }).length,
+    );
+    expect(counted).toEqual([0, 0, 0]);
+    expect(usageUnknown(lost[0]!)).toBeNull();
+  });
+
   it("has the order of their start where they come in another", () => {
     const late = [request("x", { started: 105 }), request("y", { started: 104 })];
     expect(filterRequests(late, NO_FILTER).map((each) => each.id)).toEqual(["x", "y"]);
@@ -118,6 +128,17 @@ describe("filter", () => {
       models: ["gone", "m", "sql"],
       engines: ["e-1", "e-2"],
     });
+  });
+});
+
+describe("usage", () => {
+  it("says why tokens are not known", () => {
+    const ended = { status: 200, end: 1 };
+    expect(usageUnknown(request("a", { ...ended, completionTokens: 0 }))).toBeNull();
+    expect(usageUnknown(request("a", { status: 503, end: 1, completionTokens: null }))).toBeNull();
+    expect(usageUnknown(request("a", { ...ended, stream: true, completionTokens: null }))).toContain("include_usage");
+    expect(usageUnknown(request("a", { ...ended, stream: false, completionTokens: null }))).not.toContain("stream");
+    expect(usageUnknown(request("a", { status: null, end: null, completionTokens: null }))).toContain("before");
   });
 });
 

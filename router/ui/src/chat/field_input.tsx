@@ -19,7 +19,6 @@ export function FieldInput({ field, value, onChange }: Props) {
     class: field.kind === "json" || field.kind === "text" ? "mono" : "",
     onInput: (event: { currentTarget: { value: string } }) => onChange(event.currentTarget.value),
   };
-  const fallback = `${field.default}`;
   return (
     <div class={`setting${value === "" ? "" : " changed"}${wide(field) ? " wide" : ""}`}>
       <label for={id} title={field.name}>
@@ -27,7 +26,7 @@ export function FieldInput({ field, value, onChange }: Props) {
       </label>
       {field.kind === "boolean" || field.kind === "choice" ? (
         <select {...shared}>
-          <option value="">{fallback} (default)</option>
+          <option value="">{field.default} (default)</option>
           {(field.choices ?? ["true", "false"])
             .filter((choice) => choice !== field.default)
             .map((choice) => (
@@ -35,14 +34,14 @@ export function FieldInput({ field, value, onChange }: Props) {
             ))}
         </select>
       ) : wide(field) ? (
-        <textarea {...shared} rows={2} spellcheck={false} placeholder={fallback} />
+        <textarea {...shared} rows={2} spellcheck={false} placeholder={field.default} />
       ) : (
         <input
           {...shared}
           type="text"
           inputMode={field.kind === "number" ? "decimal" : "text"}
           autocomplete="off"
-          placeholder={fallback}
+          placeholder={field.default}
         />
       )}
       <span id={`${id}-help`} class={problem ? "field-error" : "field-help"}>

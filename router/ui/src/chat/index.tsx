@@ -4,6 +4,7 @@ import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import { CodeDialog } from "./code_dialog";
 import { Composer } from "./composer";
+import "./model/address";
 import { change, changePane, conversations, currentId, notice } from "./model/conversations";
 import { FieldError } from "./model/fields";
 import { isRunning, running, say, stop } from "./model/generation";
@@ -16,7 +17,9 @@ import { PaneView } from "./pane";
 import { SettingsPanel } from "./settings";
 import { Sidebar } from "./sidebar";
 
-const MIDDLE = 900; // pixels in which the conversations have a column of their own
+/** Pixels from which on the conversations, or the settings, have a column of their own; and from which on both have. */
+const MIDDLE = 900;
+const WIDE = 1100;
 
 export function Chat() {
   const id = useStore(currentId);
@@ -43,13 +46,13 @@ export function Chat() {
   }, [id]);
   useEffect(() => {
     // A window that became narrow shows the messages first
-    const closing: [string, (open: boolean) => void][] = [
-      [`(width < ${MIDDLE}px)`, setSidebar],
-      ["(width < 1100px)", setSettings],
+    const closing: [number, (() => void)[]][] = [
+      [MIDDLE, [() => setSidebar(false), () => setSettings(false)]],
+      [WIDE, [() => setSettings(false)]],
     ];
-    const stops = closing.map(([query, set]) => {
-      const media = matchMedia(query);
-      const changed = () => media.matches && set(false);
+    const stops = closing.map(([width, closes]) => {
+      const media = matchMedia(`(width < ${width}px)`);
+      const changed = () => media.matches && closes.forEach((close) => close());
       media.addEventListener("change", changed);
       return () => media.removeEventListener("change", changed);
     });
@@ -58,6 +61,15 @@ export function Chat() {
   const busy = useStore(running, () => isRunning(id, conversation?.panes.length ?? 0));
   if (!conversation) return <p class="page-title">The conversation is gone.</p>;
 
+  // Between the two widths there is room for one of them beside the messages
+  const showSidebar = (open: boolean) => {
+    setSidebar(open);
+    if (open && innerWidth < WIDE) setSettings(false);
+  };
+  const showSettings = (open: boolean) => {
+    setSettings(open);
+    if (open && innerWidth < WIDE) setSidebar(false);
+  };
   const showCode = (turn: Turn, index: number) => {
     const pane = conversations.get().find((one) => one.id === id)?.panes[index];
     const body = pane && bodyOf(pane, turn);
@@ -75,7 +87,7 @@ export function Chat() {
     } catch (error) {
       if (!(error instanceof FieldError)) throw error;
       setProblem(error.message);
-      setSettings(true);
+      showSettings(true);
       return false;
     }
   };
@@ -89,8 +101,8 @@ export function Chat() {
           conversation={conversation}
           sidebar={sidebar}
           settings={settings}
-          onSidebar={() => setSidebar(!sidebar)}
-          onSettings={() => setSettings(!settings)}
+          onSidebar={() => showSidebar(!sidebar)}
+          onSettings={() => showSettings(!settings)}
           onCode={lastSent ? () => showCode(lastSent.turn, lastSent.index) : null}
         />
         {said && (

@@ -4,14 +4,14 @@ import { Button, IconButton } from "../components/button";
 import { useOverlay } from "../components/overlay";
 import { FieldInput } from "./field_input";
 import { change } from "./model/conversations";
-import { FORMATS, type Format, GROUPS, problemOf } from "./model/fields";
+import { FORMATS, GROUPS, problemOf } from "./model/fields";
 import { formatFields, formatOf, parseTools } from "./model/request";
 import type { Conversation, Settings } from "./model/types";
 
 /** What all requests of a conversation are sent with. Only what was changed is sent. */
 export function SettingsPanel({ conversation, onClose }: { conversation: Conversation; onClose: () => void }) {
   const { settings, system } = conversation;
-  const panel = useOverlay<HTMLElement>("(width < 1100px)", onClose);
+  const panel = useOverlay<HTMLElement>("(width < 900px)", onClose);
   const set = (to: (settings: Settings) => Settings) =>
     change(conversation.id, (one) => ({ ...one, settings: to(one.settings) }), false);
   const setValue = (name: string, value: string) =>
@@ -100,7 +100,7 @@ type SetValue = (name: string, value: string) => void;
 const FORMAT_HINTS: Record<string, string> = {
   json_schema: '{"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}',
   regex: "[0-9]{4}-[0-9]{2}-[0-9]{2}",
-  choice: "One a line",
+  choice: "One a line; with escapes in quotes",
   grammar: 'start: "yes" | "no"',
 };
 
@@ -128,9 +128,9 @@ function OutputFormat({ values, setValue }: { values: Record<string, string>; se
           ))}
         </select>
       </div>
-      {FORMATS[format as Format].field && (
+      {FORMATS[format].field && (
         <label class="field">
-          <span>{FORMATS[format as Format].name}</span>
+          <span>{FORMATS[format].name}</span>
           <textarea
             class="mono"
             rows={7}
@@ -175,6 +175,8 @@ function Tools({
   const names = problem
     ? []
     : parseTools(settings.tools).flatMap((tool) => (tool.function as { name?: string } | undefined)?.name ?? []);
+  const choice = settings.values.tool_choice ?? "";
+  const gone = choice !== "" && !["none", "required", ...names].includes(choice);
   return (
     <>
       <label class="field">
@@ -201,7 +203,7 @@ function Tools({
           <label for={`${id}-choice`}>Tool choice</label>
           <select
             id={`${id}-choice`}
-            value={settings.values.tool_choice ?? ""}
+            value={choice}
             onChange={(event) => setValue("tool_choice", event.currentTarget.value)}
           >
             <option value="">auto (default)</option>
@@ -210,6 +212,7 @@ function Tools({
             {names.map((name) => (
               <option key={name}>{name}</option>
             ))}
+            {gone && <option value={choice}>{choice} (not among the tools)</option>}
           </select>
         </div>
         <div class="setting">

@@ -21,10 +21,11 @@ export function Sidebar({ onClose }: { onClose: () => void }) {
     if (!chosen) return;
     try {
       const found = imported(await chosen.text());
+      notice.set("");
       const added = add(found);
-      notice.set(
-        `${added} of ${found.length} conversations imported${added < found.length ? "; the others were here already" : ""}.`,
-      );
+      const others = added < found.length ? "; the others were here already" : "";
+      // What the storage had to say of them is not to be lost
+      notice.set(`${added} of ${found.length} conversations imported${others}. ${notice.get()}`);
     } catch (error) {
       notice.set((error as Error).message);
     }

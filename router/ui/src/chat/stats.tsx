@@ -1,3 +1,4 @@
+import { plainDuration } from "../state/format";
 import { tokensPerSecond } from "./model/response";
 import type { Stats, Turn } from "./model/types";
 
@@ -29,11 +30,7 @@ function describe(stats: Stats): [string, string][] {
   const speed = tokensPerSecond(stats);
   const parts: [string, string][] = [];
   if (stats.ttft !== null) {
-    const ms = stats.ttft * 1000;
-    parts.push([
-      `TTFT ${ms < 1000 ? `${ms.toFixed(0)} ms` : `${stats.ttft.toFixed(2)} s`}`,
-      "Time to first token, as this browser saw it",
-    ]);
+    parts.push([`TTFT ${plainDuration(stats.ttft)}`, "Time to first token, as this browser saw it"]);
   }
   if (speed !== null) parts.push([`${speed.toFixed(speed < 10 ? 1 : 0)} tokens/s`, "Tokens a second after the first"]);
   if (stats.tokens !== null) parts.push([`${stats.tokens} ${stats.tokens === 1 ? "token" : "tokens"}`, "Completion tokens"]);

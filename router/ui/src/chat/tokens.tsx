@@ -102,8 +102,8 @@ function Alternatives({ token, anchor }: { token: Token; anchor: HTMLElement | u
     : [...token.top, [token.text, token.logprob] as [string, number]];
   return (
     <div class="alternatives" style={{ left, top }} aria-hidden="true">
-      {rows.map(([text, logprob]) => (
-        <div key={text} class={text === token.text ? "chosen" : ""}>
+      {rows.map(([text, logprob], index) => (
+        <div key={index} class={text === token.text ? "chosen" : ""}>
           <code>{visible(text)}</code>
           <span class="bar">
             <span style={{ width: `${Math.exp(logprob) * 100}%` }} />

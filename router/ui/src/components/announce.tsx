@@ -1,17 +1,24 @@
 import { createStore, useStore } from "../state/store";
 
-const message = createStore("");
+export const announced = createStore("");
+
+let waiting: string[] = [];
 
 /** Has a screen reader say it, when it has finished what it says now. */
 export function announce(text: string): void {
-  message.set("");
-  setTimeout(() => message.set(text), 50); // the same words twice are said twice
+  announced.set("");
+  waiting.push(text);
+  if (waiting.length > 1) return; // two models that end at once are both heard
+  setTimeout(() => {
+    announced.set(waiting.join(" "));
+    waiting = [];
+  }, 50); // the same words twice are said twice
 }
 
 export function Announcer() {
   return (
     <div class="offscreen" role="status" aria-live="polite" aria-atomic="true">
-      {useStore(message)}
+      {useStore(announced)}
     </div>
   );
 }

@@ -13,6 +13,7 @@ export async function copyText(text: string): Promise<boolean> {
 }
 
 function copyBySelection(text: string): boolean {
+  const focused = document.activeElement;
   const area = document.createElement("textarea");
   area.value = text;
   area.className = "offscreen";
@@ -23,6 +24,7 @@ function copyBySelection(text: string): boolean {
     return document.execCommand("copy");
   } finally {
     area.remove();
+    if (focused instanceof HTMLElement) focused.focus();
   }
 }
 

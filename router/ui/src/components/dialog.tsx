@@ -20,7 +20,8 @@ export function Dialog({ title, onClose, children, footer, wide }: Props) {
     dialog?.showModal();
     return () => {
       dialog?.close();
-      if (before instanceof HTMLElement && before.isConnected) before.focus();
+      // What opened it may be gone by now: a conversation that was deleted
+      if (before instanceof HTMLElement) (before.isConnected ? before : document.getElementById("main"))?.focus();
     };
   }, []);
   return (
@@ -32,7 +33,7 @@ export function Dialog({ title, onClose, children, footer, wide }: Props) {
         event.preventDefault();
         onClose();
       }}
-      onClick={(event) => event.target === element.current && onClose()}
+      onPointerDown={(event) => event.target === element.current && onClose()}
       onKeyDown={(event) => event.stopPropagation()}
     >
       <div class="dialog-body">

@@ -11,7 +11,7 @@ const TITLES = { chat: "Chat", service: "Service", traffic: "Traffic" };
 const CONNECTIONS: Record<Connection, [string, string]> = {
   connecting: ["Connecting", "Opening the stream of live data"],
   open: ["Live", "Live data comes once a second"],
-  waiting: ["Reconnecting", "The router cannot be reached; what is shown may be old"],
+  waiting: ["Reconnecting", "The router cannot be reached, or has too many viewers; what is shown may be old"],
   unauthorized: ["API key needed", "Live data needs an API key"],
   off: ["No live data", "This router sends no live data"],
 };
@@ -38,7 +38,7 @@ export function Header() {
         <ConnectionState />
         {(keyed || hasKey || refused) && (
           <IconButton
-            label={hasKey ? "Change the API key" : "Give an API key"}
+            label={hasKey ? "Change the API key" : "Enter an API key"}
             icon="key"
             onClick={() => keyWanted.set(true)}
           />

@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
-import { apiKey, keyWanted, setApiKey } from "../state/auth";
+import { apiKey, keyProblem, keyWanted, setApiKey } from "../state/auth";
 import { useStore } from "../state/store";
 import { Button } from "./button";
 import { Dialog } from "./dialog";
@@ -10,6 +10,7 @@ export function KeyDialog() {
   const [key, setKey] = useState("");
   const input = useRef<HTMLInputElement>(null);
   useEffect(() => input.current?.focus(), []);
+  const problem = keyProblem(key.trim());
   const close = () => keyWanted.set(false);
   return (
     <Dialog
@@ -18,7 +19,7 @@ export function KeyDialog() {
       footer={
         <>
           {current && <Button onClick={() => setApiKey("")}>Forget the key</Button>}
-          <Button type="submit" kind="primary" form="api-key" disabled={!key.trim()}>
+          <Button type="submit" kind="primary" form="api-key" disabled={!key.trim() || problem !== null}>
             Use this key
           </Button>
         </>
@@ -28,12 +29,12 @@ export function KeyDialog() {
         id="api-key"
         onSubmit={(event) => {
           event.preventDefault();
-          if (key.trim()) setApiKey(key.trim());
+          if (key.trim() && problem === null) setApiKey(key.trim());
         }}
       >
         <p>
-          {current ? "The service did not accept the last key, or you change it." : "This service wants an API key."}{" "}
-          The key is kept in this browser tab until you close it, and sent to this service only.
+          {current ? "Another key takes the place of the present one." : "This service needs an API key."} It is kept in
+          this browser tab until you close it, and sent to this service only.
         </p>
         <label class="field">
           <span>API key</span>
@@ -43,9 +44,14 @@ export function KeyDialog() {
             autocomplete="off"
             spellcheck={false}
             value={key}
+            aria-invalid={problem ? "true" : undefined}
+            aria-describedby="api-key-problem"
             onInput={(event) => setKey(event.currentTarget.value)}
           />
         </label>
+        <span id="api-key-problem" class="field-error">
+          {problem}
+        </span>
       </form>
     </Dialog>
   );

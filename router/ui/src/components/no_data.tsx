@@ -6,7 +6,7 @@ import { Button } from "./button";
 const TEXTS: Record<Connection, [string, string]> = {
   connecting: ["Connecting", "The first data comes in a moment."],
   open: ["Connecting", "The first data comes in a moment."],
-  waiting: ["The router cannot be reached", "This page tries again by itself."],
+  waiting: ["The router cannot be reached, or has too many viewers", "This page tries again by itself."],
   unauthorized: ["An API key is needed", "This router shows live data to those with a key only."],
   off: ["No live data", "This router sends none. Chat works all the same."],
 };

@@ -2,7 +2,7 @@ import { duration } from "../state/format";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 
-/** What is known of a router that no operator keeps. */
+/** What is known of a router to which no operator has reported a service. */
 export function Alone() {
   const router = useStore(liveState, (state) => state?.router);
   const up = useStore(liveState, (state) => (state ? Math.floor((state.time - state.router.started) / 60) * 60 : 0));
@@ -11,10 +11,11 @@ export function Alone() {
     <div class="service-head">
       <div class="service-title">
         <h2>Router</h2>
-        <span class="badge">runs alone</span>
+        <span class="badge">no operator</span>
       </div>
-      <p class="muted">
-        No operator reports to this router: conditions, rollouts and scaling are shown where one does.
+      <p>
+        No operator has reported a service to this router, so there are no conditions, rollouts, scaling, pods or Events to
+        show. The router, its engines and its traffic are shown as it knows them itself.
       </p>
       <dl class="facts-line">
         <div>

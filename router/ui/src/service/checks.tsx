@@ -34,7 +34,7 @@ export function Checks() {
           ))}
         </div>
       ) : (
-        <p class="panel-empty">{off ? "spec.check.mode is Off." : "No pod has ended its check yet."}</p>
+        <p class="panel-empty">{off ? "spec.check.mode is Off." : "No pod has finished its check yet."}</p>
       )}
     </Panel>
   );

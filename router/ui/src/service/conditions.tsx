@@ -39,7 +39,7 @@ export function Conditions() {
 
 function counted(all: Judged[]): string {
   const wrong = all.filter((each) => each.tone !== "good").length;
-  return wrong ? `${wrong} of ${all.length} not as it should be` : "all as it should be";
+  return wrong ? `${wrong} of ${all.length} not OK` : "all OK";
 }
 
 function Item({ judged: { condition, tone }, children }: { judged: Judged; children?: preact.ComponentChildren }) {

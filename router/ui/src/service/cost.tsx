@@ -19,7 +19,7 @@ export function Cost() {
           <dd>{money(cost.perMillionCompletionTokens)}</dd>
         </div>
         <div>
-          <dt>An hour</dt>
+          <dt>Per hour</dt>
           <dd>{money(cost.perHour)}</dd>
         </div>
       </dl>

@@ -15,7 +15,7 @@ const COLUMNS: [Column, string, boolean][] = [
   ["kv", "KV cache", true],
   ["hits", "Cache hits", true],
   ["memory", "GPU memory", true],
-  ["acceptance", "Accepted", true],
+  ["acceptance", "Acceptance", true],
   ["speed", "Tokens/s", true],
   ["adapters", "Adapters", false],
 ];
@@ -140,7 +140,7 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
       <td
         data-label="Load"
         class="num"
-        title={`${endpoint.inFlight} in flight of this router${endpoint.waiting ? `, ${endpoint.waiting} waiting in the engine` : ""}`}
+        title={`${endpoint.inFlight} in flight from this router${endpoint.waiting ? `, ${endpoint.waiting} waiting in the engine` : ""}`}
       >
         <Meter
           label="Running requests"
@@ -175,7 +175,7 @@ function Row({ endpoint }: { endpoint: Endpoint }) {
           full={0.995}
         />
       </td>
-      <td data-label="Accepted" class="num">
+      <td data-label="Acceptance" class="num">
         {percent(endpoint.acceptance)}
       </td>
       <td data-label="Tokens/s" class="num">

@@ -25,7 +25,7 @@ export function Events() {
           ))}
         </ul>
       ) : (
-        <p class="panel-empty">None within the last hour.</p>
+        <p class="panel-empty">No Events reported.</p>
       )}
     </Panel>
   );

@@ -38,7 +38,7 @@ export function Facts() {
         <Panel title="Speculative decoding" note={service?.object.spec.engine?.speculative?.method}>
           <dl class="numbers">
             <div>
-              <dt>Accepted</dt>
+              <dt>Acceptance</dt>
               <dd>{speculation.acceptance ? percent(Number(speculation.acceptance)) : DASH}</dd>
             </div>
             <div>

@@ -51,7 +51,7 @@ export function ServiceHead() {
       )}
       {isPublic(service) && (
         <p class="muted">
-          With this key: phase, engines and conditions. Spec, pods and events are for those who see everything.
+          This key sees phase, engines and conditions; a key with <code>"web_ui": "all"</code> sees spec, pods and Events, too.
         </p>
       )}
       <dl class="facts-line">
@@ -95,7 +95,7 @@ function Reported() {
       class={seconds > OLD ? "reported old" : "reported"}
       title="When the operator last reported the service to this router"
     >
-      operator: {seconds < 5 ? "now" : age(seconds)}
+      reported {seconds < 5 ? "just now" : age(seconds)}
     </span>
   );
 }

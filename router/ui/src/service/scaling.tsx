@@ -23,11 +23,11 @@ export function Scaling() {
   return (
     <Panel title="Scaling" note={scaling.mode}>
       <dl class="numbers">
-        <Number name="Decided" value={scaling.replicas} />
+        <Number name="Desired" value={scaling.replicas} />
         <Number name="Needed" value={scaling.needed} />
         <Number name="Standby" value={scaling.standby} />
-        <Number name="Least" value={limits.min} />
-        <Number name="Most" value={limits.max} />
+        <Number name="Min" value={limits.min} />
+        <Number name="Max" value={limits.max} />
       </dl>
       {scaling.reason && <p class="panel-text">{scaling.reason}</p>}
       {changes.length > 0 && (

@@ -1,7 +1,7 @@
 import { CopyButton } from "../components/copy";
 import { Dialog } from "../components/dialog";
 import { useService } from "./use_service";
-import { toYaml } from "./model/yaml";
+import { toYaml } from "../state/yaml";
 
 /** The LLMService as the cluster has it, to read and to copy. */
 export function YamlDialog({ onClose }: { onClose: () => void }) {

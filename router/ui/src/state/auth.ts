@@ -1,18 +1,26 @@
+import { ofThisTab } from "./browser_storage";
 import { createStore } from "./store";
 
 const NAME = "blade.key";
 
 /** The API key of this browser tab: gone when it closes. */
-export const apiKey = createStore<string>(sessionStorage.getItem(NAME) ?? "");
+export const apiKey = createStore<string>(ofThisTab.getItem(NAME) ?? "");
+/** Counts the keys that were given: the same one again is another attempt. */
+export const keysGiven = createStore(0);
 /** The service wants a key, or another one. */
 export const keyWanted = createStore(false);
 
 export function setApiKey(key: string): void {
-  if (key) sessionStorage.setItem(NAME, key);
-  else sessionStorage.removeItem(NAME);
+  if (key) ofThisTab.setItem(NAME, key);
+  else ofThisTab.removeItem(NAME);
   keyWanted.set(false);
   apiKey.set(key);
+  keysGiven.set(keysGiven.get() + 1);
 }
+
+/** Why this cannot be a key, in words, or null: browsers send nothing else in a header. */
+export const keyProblem = (key: string): string | null =>
+  /^[\x21-\x7e]*$/.test(key) ? null : "A key has letters, digits and punctuation of ASCII only, and no spaces.";
 
 /** `fetch` with the key; a 401 makes the page ask for one. */
 export async function fetchWithKey(path: string, init: RequestInit = {}): Promise<Response> {

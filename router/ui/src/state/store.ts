@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 /** A value that components follow. */
 export interface Store<T> {
@@ -29,13 +29,12 @@ export function useStore<T, U>(store: Store<T>, select: (value: T) => U): U;
 export function useStore<T, U>(store: Store<T>, select: (value: T) => U = (value) => value as unknown as U): U {
   const selected = select(store.get());
   const [, render] = useState({});
+  // A selector may hold what changes from one rendering to the next: the last one counts
+  const last = useRef({ select, selected });
+  last.current = { select, selected };
   useEffect(() => {
-    let shown = selected;
     const changed = () => {
-      const next = select(store.get());
-      if (Object.is(next, shown)) return;
-      shown = next;
-      render({});
+      if (!Object.is(last.current.select(store.get()), last.current.selected)) render({});
     };
     changed();
     return store.subscribe(changed);

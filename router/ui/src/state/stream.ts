@@ -1,4 +1,4 @@
-import { apiKey, fetchWithKey } from "./auth";
+import { fetchWithKey, keysGiven } from "./auth";
 import { merge } from "./merge";
 import { readEvents } from "./sse";
 import { createStore } from "./store";
@@ -14,7 +14,7 @@ const FIRST_PAUSE = 1; // seconds
 const LONGEST_PAUSE = 15;
 /** A page that nobody has seen for so many seconds lets its stream go. */
 const HIDDEN = 60;
-/** Keep-alives come more often: a connection that says nothing for so long is dead. */
+/** Keep-alives come more often: a connection on which nothing comes for so many seconds is dead. */
 const SILENCE = 30;
 
 /** Follow `/ui/stream` until the page closes, with a new connection after each failure. */
@@ -35,19 +35,22 @@ export function follow(): void {
     const controller = new AbortController();
     abort = controller;
     if (connection.get() !== "waiting") connection.set("connecting");
-    let pause = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** failures) * (0.75 + Math.random() / 2);
     failures += 1;
+    let least = 0;
     let silence: ReturnType<typeof setTimeout> | undefined;
     const heard = () => {
       clearTimeout(silence);
       silence = setTimeout(() => controller.abort(), SILENCE * 1000);
     };
     try {
+      heard();
       const response = await fetchWithKey("/ui/stream", { signal: controller.signal, cache: "no-store" });
-      if (response.status === 401) return connection.set("unauthorized");
-      if (response.status === 404) return connection.set("off");
+      if (abort !== controller) return;
+      if (response.status === 401 || response.status === 404) {
+        liveState.set(null); // what was shown is not for whoever has no valid key any more
+        return connection.set(response.status === 401 ? "unauthorized" : "off");
+      }
       if (response.ok && response.body) {
-        heard();
         const body = response.body.pipeThrough(
           new TransformStream<Uint8Array, Uint8Array>({
             transform(chunk, out) {
@@ -60,10 +63,9 @@ export function follow(): void {
           if (abort !== controller) return;
           receive(event, data);
           failures = 0;
-          pause = FIRST_PAUSE;
         }
       } else {
-        pause = Math.max(pause, Number(response.headers.get("retry-after")) || 0);
+        least = Number(response.headers.get("retry-after")) || 0;
         await response.body?.cancel();
       }
     } catch {
@@ -73,24 +75,32 @@ export function follow(): void {
     }
     if (abort !== controller) return;
     connection.set("waiting");
-    if (!document.hidden) again(pause);
+    if (document.hidden) return;
+    const pause = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.max(0, failures - 1));
+    again(Math.max(least, pause * (0.75 + Math.random() / 2))); // not all viewers of a router at once
   }
 
-  apiKey.subscribe(() => {
+  keysGiven.subscribe(() => {
     failures = 0;
     liveState.set(null);
     connection.set("connecting");
     void connect();
   });
-  document.addEventListener("visibilitychange", () => {
+  const visibilityChanged = () => {
     clearTimeout(hiding);
-    if (document.hidden) hiding = setTimeout(() => abort?.abort(), HIDDEN * 1000);
-    else if (connection.get() === "waiting") {
+    if (document.hidden) {
+      hiding = setTimeout(() => {
+        clearTimeout(timer);
+        abort?.abort();
+      }, HIDDEN * 1000);
+    } else if (connection.get() === "waiting") {
       failures = 0;
       void connect();
     }
-  });
+  };
+  document.addEventListener("visibilitychange", visibilityChanged);
   void connect();
+  if (document.hidden) visibilityChanged(); // opened in the background
 }
 
 function receive(event: string, data: string): void {

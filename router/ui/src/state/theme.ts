@@ -1,11 +1,14 @@
+import { kept } from "./browser_storage";
 import { createStore } from "./store";
 
-export type Theme = "system" | "light" | "dark";
+const THEMES = ["system", "light", "dark"] as const;
+export type Theme = (typeof THEMES)[number];
 
 const NAME = "blade.theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-export const theme = createStore<Theme>((localStorage.getItem(NAME) as Theme | null) ?? "system");
+const stored = kept.getItem(NAME);
+export const theme = createStore<Theme>(THEMES.find((one) => one === stored) ?? "system");
 /** What is shown: canvases draw anew when it changes. */
 export const shownTheme = createStore<"light" | "dark">("light");
 
@@ -17,8 +20,8 @@ function apply(): void {
 }
 
 export function setTheme(value: Theme): void {
-  if (value === "system") localStorage.removeItem(NAME);
-  else localStorage.setItem(NAME, value);
+  if (value === "system") kept.removeItem(NAME);
+  else kept.setItem(NAME, value);
   theme.set(value);
   apply();
 }

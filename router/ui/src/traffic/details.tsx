@@ -5,6 +5,7 @@ import { clock, count, DASH, duration, percent } from "../state/format";
 import type { Request } from "../state/types";
 import { WaterfallBar } from "./bar";
 import { explainReason } from "./model/reason";
+import { usageUnknown } from "./model/usage";
 import { StatusBadge } from "./status";
 import { bars, PHASES, took, tpot } from "./model/waterfall";
 
@@ -12,6 +13,7 @@ import { bars, PHASES, took, tpot } from "./model/waterfall";
 export function Details({ request, now, onClose }: { request: Request; now: number; onClose: () => void }) {
   const total = took(request, now);
   const speed = tpot(request);
+  const unknown = usageUnknown(request);
   const cached =
     request.promptTokens && request.cachedTokens !== null ? request.cachedTokens / request.promptTokens : null;
   return (
@@ -41,10 +43,10 @@ export function Details({ request, now, onClose }: { request: Request; now: numb
             {duration(total)}
             {request.end === null ? " so far" : ""}
           </Pair>
-          <Pair name="First token">{duration(request.firstToken)}</Pair>
-          <Pair name="Per token after it">{duration(speed)}</Pair>
+          <Pair name="TTFT">{duration(request.firstToken)}</Pair>
+          <Pair name="TPOT">{duration(speed)}</Pair>
           <Pair name="Prompt">{count(request.promptTokens)} tokens</Pair>
-          <Pair name="Of them cached">
+          <Pair name="Cached">
             {count(request.cachedTokens)}
             {cached === null ? "" : ` (${percent(cached)})`}
           </Pair>
@@ -53,6 +55,11 @@ export function Details({ request, now, onClose }: { request: Request; now: numb
           <Pair name="Model" copy={request.model}>
             {request.model}
           </Pair>
+          {unknown && (
+            <Pair name="Tokens" wide>
+              {unknown}
+            </Pair>
+          )}
           {request.error && (
             <Pair name="Error" wide copy={request.error}>
               <code>{request.error}</code>

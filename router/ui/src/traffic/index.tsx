@@ -2,6 +2,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { Button } from "../components/button";
 import { NoData } from "../components/no_data";
 import { Panel } from "../components/panel";
+import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import type { Request, State } from "../state/types";
 import { Details } from "./details";
@@ -15,7 +16,8 @@ import { PHASES, type Phase } from "./model/waterfall";
 /** What comes and goes: plots of the last five minutes, and the last requests. */
 export function Traffic() {
   const [paused, setPaused] = useState(false);
-  const state = useStateUnless(paused);
+  const shownState = useStateUnless(paused);
+  const state = useStore(liveState, (now) => now !== null) ? shownState : null; // without a key nothing is kept
   const [filter, setFilter] = useState<Filter>(NO_FILTER);
   const [opened, setOpened] = useState<Request | null>(null);
   const requests = state?.requests;
@@ -28,7 +30,7 @@ export function Traffic() {
       <div class="traffic-head">
         <h2>Traffic</h2>
         {router.scope === "own" && <span class="badge info">requests of the key {router.key ?? ""} only</span>}
-        {router.replicas > 1 && <span class="muted">of this router, one of {router.replicas}</span>}
+        {router.replicas > 1 && <span class="muted">this router only, one of {router.replicas} replicas</span>}
         <Button aria-pressed={paused} onClick={() => setPaused(!paused)}>
           {paused ? "Resume" : "Pause"}
         </Button>
@@ -46,7 +48,7 @@ export function Traffic() {
           />
         ) : (
           <p class="panel-empty">
-            {state.requests.length ? "None of the last requests is like that." : "No request yet."}
+            {state.requests.length ? "No request matches the filter." : "No requests yet."}
           </p>
         )}
       </Panel>

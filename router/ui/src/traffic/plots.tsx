@@ -39,7 +39,7 @@ export function Plots({ points }: { points: Point[] }) {
       <Tokens points={points} />
       <Simple
         points={points}
-        title="Time to the first token"
+        title="Time to first token (TTFT)"
         lines={QUANTILES}
         picks={TTFT_PICKS}
         format={duration}
@@ -48,7 +48,7 @@ export function Plots({ points }: { points: Point[] }) {
       />
       <Simple
         points={points}
-        title="Time per output token"
+        title="Time per output token (TPOT)"
         lines={QUANTILES}
         picks={TPOT_PICKS}
         format={duration}

@@ -4,6 +4,7 @@ import type { Request } from "../state/types";
 import { WaterfallBar } from "./bar";
 import { isError } from "./model/filter";
 import { shortReason } from "./model/reason";
+import { usageUnknown } from "./model/usage";
 import { StatusBadge } from "./status";
 import { scaleOf, took } from "./model/waterfall";
 import { slice } from "./model/window";
@@ -89,7 +90,7 @@ export function Requests({ requests, now, prefix, opened, onOpen }: Props) {
             Tokens
           </span>
           <span role="columnheader" class="r-num r-first">
-            First token
+            TTFT
           </span>
           <span role="columnheader" class="r-num">
             Total
@@ -159,7 +160,7 @@ function Cells({ request, now, scale, prefix }: { request: Request; now: number;
         </span>
         {request.reason && <span class="r-why">{shortReason(request.reason)}</span>}
       </span>
-      <span role="cell" class="r-num r-tokens" title="prompt → completion">
+      <span role="cell" class="r-num r-tokens" title={usageUnknown(request) ?? "prompt → completion"}>
         {count(request.promptTokens)} → {count(request.completionTokens)}
       </span>
       <span role="cell" class="r-num r-first">

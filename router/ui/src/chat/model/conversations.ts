@@ -1,5 +1,6 @@
 /** The conversations of this browser, and the one that is shown. */
 
+import { kept } from "../../state/browser_storage";
 import { createStore } from "../../state/store";
 import { idOf, load, parse, remove, save } from "./storage";
 import { newConversation, newId } from "./tree";
@@ -8,7 +9,7 @@ import type { Conversation, Pane } from "./types";
 const first = newConversation([""]);
 
 /** The last updated first; one without a turn is not stored. */
-export const conversations = createStore<Conversation[]>([first, ...load(localStorage)]);
+export const conversations = createStore<Conversation[]>([first, ...load(kept)]);
 export const currentId = createStore<string>(first.id);
 /** Something the user should know of, in words. */
 export const notice = createStore<string>("");
@@ -45,11 +46,9 @@ function flush(): void {
   for (const id of waiting) {
     const conversation = find(id);
     if (!conversation || isEmpty(conversation)) continue;
-    const left = save(
-      localStorage,
-      conversation,
-      conversations.get().filter((one) => !isEmpty(one)),
-    );
+    // The one that is shown does not leave for another
+    const others = conversations.get().filter((one) => !isEmpty(one) && one.id !== currentId.get());
+    const left = save(kept, conversation, others);
     if (left === null) notice.set("This conversation is too large for the browser's storage: export it to keep it.");
     else if (left.length) {
       conversations.set(conversations.get().filter((one) => !left.includes(one.id)));
@@ -81,7 +80,7 @@ export function begin(): void {
 }
 
 export function discard(id: string): void {
-  remove(localStorage, id);
+  remove(kept, id);
   waiting.delete(id);
   const rest = conversations.get().filter((one) => one.id !== id);
   conversations.set(rest);
@@ -93,9 +92,14 @@ export function discard(id: string): void {
  * how many.
  */
 export function add(imported: Conversation[]): number {
+  const known = new Set(conversations.get().map((one) => one.id));
   const list = imported
     .filter((one) => find(one.id)?.updated !== one.updated)
-    .map((one) => (find(one.id) ? { ...one, id: newId() } : one));
+    .map((one) => {
+      const added = known.has(one.id) ? { ...one, id: newId() } : one;
+      known.add(added.id);
+      return added;
+    });
   conversations.set([...conversations.get(), ...list].sort((a, b) => b.updated - a.updated));
   for (const one of list) waiting.add(one.id);
   flush();

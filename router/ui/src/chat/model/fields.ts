@@ -21,6 +21,9 @@ export interface Group {
   fields: Field[];
 }
 
+const LINES = 'One a line; with escapes in quotes: "\\n"';
+const STOPS = `${LINES}. At most 16`;
+
 export const GROUPS: Group[] = [
   {
     name: "Sampling",
@@ -85,7 +88,7 @@ export const GROUPS: Group[] = [
         help: "Tokens to generate at most",
       },
       { name: "min_tokens", label: "Min tokens", kind: "integer", min: 0, default: "0", help: "No end before so many" },
-      { name: "stop", label: "Stop strings", kind: "lines", default: "none", help: "One a line, at most 16" },
+      { name: "stop", label: "Stop strings", kind: "lines", default: "none", help: STOPS },
       {
         name: "stop_token_ids",
         label: "Stop token ids",
@@ -124,7 +127,7 @@ export const GROUPS: Group[] = [
     name: "Allowed tokens",
     fields: [
       { name: "logit_bias", label: "Logit bias", kind: "json", default: "none", help: 'Token id → bias: {"42": -100}' },
-      { name: "bad_words", label: "Bad words", kind: "lines", default: "none", help: "One a line" },
+      { name: "bad_words", label: "Bad words", kind: "lines", default: "none", help: LINES },
       {
         name: "allowed_token_ids",
         label: "Allowed token ids",
@@ -246,7 +249,7 @@ export function parseField(name: string, typed: string): unknown {
     case "boolean":
       return typed === "true";
     case "lines":
-      return typed.split("\n").filter((line) => line !== "");
+      return linesOf(typed);
     case "integers":
       return typed
         .split(/[\s,]+/)
@@ -259,11 +262,28 @@ export function parseField(name: string, typed: string): unknown {
   }
 }
 
+/** The lines that are not empty; one that is a JSON string, in its quotes, stands for that string. */
+export function linesOf(typed: string): string[] {
+  return typed.split("\n").flatMap((line) => {
+    if (!/^".+"$/.test(line)) return line === "" ? [] : [line];
+    try {
+      return [JSON.parse(line) as string];
+    } catch {
+      return [line];
+    }
+  });
+}
+
+/** A decimal comma is one: telephones in many countries have no point among their digits. */
 function number(field: Field, typed: string): number {
-  const value = Number(typed);
+  if (/^[-+]?[1-9]\d{0,2}(,\d{3})+$/.test(typed)) {
+    throw new FieldError(field.name, `${field.label}: “${typed}” is not clear: write it without a comma between thousands`);
+  }
+  const value = Number(field.kind === "number" ? typed.replace(/^([-+]?\d*),(\d+)$/, "$1.$2") : typed);
   if (!Number.isFinite(value)) throw new FieldError(field.name, `${field.label}: “${typed}” is not a number`);
   if (field.kind === "integer" && !Number.isSafeInteger(value)) {
-    throw new FieldError(field.name, `${field.label}: a whole number, not ${typed}`);
+    const problem = Number.isInteger(value) ? `at most ${Number.MAX_SAFE_INTEGER}` : `a whole number, not ${typed}`;
+    throw new FieldError(field.name, `${field.label}: ${problem}`);
   }
   if (field.min !== undefined && value < field.min)
     throw new FieldError(field.name, `${field.label}: at least ${field.min}`);

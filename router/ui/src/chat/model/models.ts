@@ -1,6 +1,6 @@
 /** The models and adapters of `/v1/models`. No field of it says that a model takes images, and no engine takes them. */
 
-import { apiKey, fetchWithKey } from "../../state/auth";
+import { fetchWithKey, keysGiven } from "../../state/auth";
 import { createStore } from "../../state/store";
 import { change, currentId, find } from "./conversations";
 
@@ -17,11 +17,14 @@ export const modelsProblem = createStore<string>("");
 
 const AGAIN = 5000; // milliseconds
 let timer: ReturnType<typeof setTimeout> | undefined;
+let loads = 0;
 
 export async function loadModels(): Promise<void> {
   clearTimeout(timer);
+  const load = ++loads;
   try {
     const response = await fetchWithKey("/v1/models");
+    if (load !== loads) return; // asked again meanwhile, with another key
     if (response.status === 401) return modelsProblem.set("An API key is needed.");
     if (!response.ok) throw new Error(`The list of models could not be read (${response.status}).`);
     const list = (await response.json()) as { data: { id: string; parent?: string | null; max_model_len?: number }[] };
@@ -30,6 +33,7 @@ export async function loadModels(): Promise<void> {
     );
     modelsProblem.set(list.data.length ? "" : "No model is served yet.");
   } catch (error) {
+    if (load !== loads) return;
     modelsProblem.set(error instanceof TypeError ? "The service cannot be reached." : (error as Error).message);
   }
   if (!models.get().length) timer = setTimeout(loadModels, AGAIN);
@@ -56,4 +60,4 @@ export function chooseFirst(): void {
   );
 }
 
-apiKey.subscribe(() => void loadModels());
+keysGiven.subscribe(() => void loadModels());

@@ -1,6 +1,6 @@
 /** From a conversation to the body of `POST /v1/chat/completions`. */
 
-import { FieldError, type Format, json, samplingFields } from "./fields";
+import { FieldError, type Format, FORMATS, json, linesOf, samplingFields } from "./fields";
 import { pathTo } from "./tree";
 import type { Fields, Pane, Sent, Settings, Turn } from "./types";
 
@@ -81,7 +81,11 @@ function toolFields(values: Record<string, string>): Fields {
   return fields;
 }
 
-export const formatOf = (values: Record<string, string>): Format => (values.format as Format | undefined) ?? "text";
+/** The chosen format; free text where an imported conversation names one that there is not. */
+export function formatOf(values: Record<string, string>): Format {
+  const format = values.format ?? "text";
+  return Object.hasOwn(FORMATS, format) ? (format as Format) : "text";
+}
 
 /** What holds the output to a form. Throws FieldError. */
 export function formatFields(values: Record<string, string>): Fields {
@@ -102,7 +106,7 @@ export function formatFields(values: Record<string, string>): Fields {
     case "regex":
       return { guided_regex: typed };
     case "choice":
-      return { guided_choice: typed.split("\n").filter((line) => line !== "") };
+      return { guided_choice: linesOf(typed) };
     case "grammar":
       return { guided_grammar: typed };
   }

@@ -1,8 +1,8 @@
 /** What was sent, as a command or a program that sends the same. The key stands in an environment variable. */
 
 import type { LLMService } from "../../state/types";
+import { toYaml } from "../../state/yaml";
 import type { Fields } from "./types";
-import { toYaml } from "./yaml";
 
 export const KEY_VARIABLE = "API_KEY";
 
@@ -78,11 +78,18 @@ export function python(value: unknown, indent = ""): string {
 /** JSON's escapes are Python's, but for a surrogate pair, which JSON.stringify leaves as the character itself. */
 const pythonString = (text: string) => JSON.stringify(text);
 
-/** The manifest of the service that answered: as the operator reported it, or one to begin with. */
+/** What the operator reports in place of secrets. */
+const HIDDEN = "…";
+
+/** The manifest of the service that answered: as the operator reported it, or one to begin with, with a comment why. */
 export function asManifest(model: string, parent: string | null, object: LLMService | null): string {
-  if (object) {
+  if (object && Object.keys(object.spec).length) {
     const { name, namespace } = object.metadata;
-    return `${toYaml({ apiVersion: object.apiVersion, kind: object.kind, metadata: { name, namespace }, spec: filled(object.spec) })}\n`;
+    const { apiVersion, kind, spec } = object;
+    const manifest = toYaml({ apiVersion, kind, metadata: { name, namespace }, spec: filled(spec) });
+    return manifest.includes(HIDDEN)
+      ? `# What is shown as ${HIDDEN} is hidden from this page: fill it in before you apply this.\n${manifest}`
+      : manifest;
   }
   const served = parent ?? model;
   const name =
@@ -92,9 +99,9 @@ export function asManifest(model: string, parent: string | null, object: LLMServ
       .replace(/^-+|-+$/g, "")
       .slice(0, 50) || "model";
   const manifest = toYaml({
-    apiVersion: "serving.bladellm.io/v1alpha1",
+    apiVersion: object?.apiVersion ?? "serving.bladellm.io/v1alpha1",
     kind: "LLMService",
-    metadata: { name },
+    metadata: object ? { name: object.metadata.name, namespace: object.metadata.namespace } : { name },
     spec: {
       model: { uri: "hf://OWNER/MODEL", servedNames: [served] },
       ...(parent !== null && {
@@ -104,7 +111,8 @@ export function asManifest(model: string, parent: string | null, object: LLMServ
       replicas: 1,
     },
   });
-  return `# This router runs without an operator, so the model's origin is not known here: fill in its uri.\n${manifest}\n`;
+  const why = object ? "This page is not shown the service's spec" : "This router has no operator";
+  return `# ${why}, so this is an example: fill in the model's uri.\n${manifest}`;
 }
 
 /** Without what says nothing: empty texts, which are the defaults of images and the like. */

@@ -1,24 +1,17 @@
 /** Conversations in the browser's storage, one entry each, bounded: the oldest leave when there is no room. */
 
+import type { BrowserStorage } from "../../state/browser_storage";
 import { GROUPS } from "./fields";
 import { newConversation } from "./tree";
-import type { Conversation, Pane, Turn } from "./types";
+import type { Conversation, Failure, Pane, Sent, Stats, Token, ToolCall, Turn } from "./types";
 
 const PREFIX = "blade.chat.";
 export const MAX_CONVERSATIONS = 100;
 /** Characters of all entries together: browsers give about 5 million. */
 export const MAX_CHARACTERS = 4_000_000;
 
-export interface Storage {
-  readonly length: number;
-  key(index: number): string | null;
-  getItem(name: string): string | null;
-  setItem(name: string, value: string): void;
-  removeItem(name: string): void;
-}
-
 /** All that are stored, the last updated first. */
-export function load(storage: Storage): Conversation[] {
+export function load(storage: BrowserStorage): Conversation[] {
   const found: Conversation[] = [];
   for (let index = 0; index < storage.length; index++) {
     const name = storage.key(index);
@@ -41,36 +34,40 @@ export function parse(text: string | null): Conversation | null {
   }
 }
 
-/** Store one; returns the ids of those that had to leave for it, or null when it does not fit alone. */
-export function save(storage: Storage, conversation: Conversation, all: Conversation[]): string[] | null {
+/**
+ * Store one; returns the ids of those that had to leave for it, or null when it does not fit alone: then none has left.
+ */
+export function save(storage: BrowserStorage, conversation: Conversation, all: Conversation[]): string[] | null {
   const text = JSON.stringify(conversation);
   if (text.length > MAX_CHARACTERS) return null;
   const others = all.filter(({ id }) => id !== conversation.id).sort((a, b) => a.updated - b.updated);
   const size = (id: string) => storage.getItem(PREFIX + id)?.length ?? 0;
   let total = others.reduce((sum, { id }) => sum + size(id), text.length);
   let count = others.length + 1;
-  const left: string[] = [];
+  const left = new Map<string, string | null>();
   const drop = (): boolean => {
     const oldest = others.shift();
     if (!oldest) return false;
     total -= size(oldest.id);
     count -= 1;
+    left.set(oldest.id, storage.getItem(PREFIX + oldest.id));
     storage.removeItem(PREFIX + oldest.id);
-    left.push(oldest.id);
     return true;
   };
   while ((total > MAX_CHARACTERS || count > MAX_CONVERSATIONS) && drop());
   for (;;) {
     try {
       storage.setItem(PREFIX + conversation.id, text);
-      return left;
+      return [...left.keys()];
     } catch {
-      if (!drop()) return null;
+      if (drop()) continue;
+      for (const [id, stored] of left) if (stored !== null) storage.setItem(PREFIX + id, stored);
+      return null;
     }
   }
 }
 
-export function remove(storage: Storage, id: string): void {
+export function remove(storage: BrowserStorage, id: string): void {
   storage.removeItem(PREFIX + id);
 }
 
@@ -99,15 +96,17 @@ export function imported(text: string): Conversation[] {
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 const isText = (value: unknown): value is string => typeof value === "string";
-const isParent = (value: unknown) => value === null || isText(value);
+const isNumber = (value: unknown): value is number => typeof value === "number";
+const isParent = (value: unknown): value is string | null => value === null || isText(value);
 
 /**
- * A conversation of somebody else's making: what the page relies on is looked at, and null returned where it is amiss.
+ * A conversation of somebody else's making: what the page relies on is checked, and null returned where it is amiss.
+ * Fields that are not known are left out, so that they are not stored and exported either.
  */
 export function readConversation(value: unknown): Conversation | null {
-  if (!isObject(value) || !isText(value.id) || !Array.isArray(value.panes) || !value.panes.length) return null;
-  const panes = value.panes.slice(0, 2);
-  if (!panes.every(isPane)) return null;
+  if (!isObject(value) || !isText(value.id) || !value.id || !Array.isArray(value.panes)) return null;
+  const panes = value.panes.slice(0, 2).map(readPane);
+  if (!panes.length || !panes.every((pane) => pane !== null)) return null;
   const settings = isObject(value.settings) ? value.settings : {};
   const values = isObject(settings.values) ? settings.values : {};
   const now = Date.now() / 1000;
@@ -125,48 +124,88 @@ export function readConversation(value: unknown): Conversation | null {
       tools: isText(settings.tools) ? settings.tools : "",
       tokens: settings.tokens === true,
     },
-    panes: panes.map(ended),
+    panes,
   };
-}
-
-/** A page that was closed while a response came kept none of it but its beginning. */
-function ended(pane: Pane): Pane {
-  const turns = Object.entries(pane.turns).map(([id, turn]): [string, Turn] => [
-    id,
-    turn.role === "assistant" && !turn.finish && !turn.failure ? { ...turn, finish: "stopped" } : turn,
-  ]);
-  return { ...pane, turns: Object.fromEntries(turns) };
 }
 
 const NAMES = new Set(GROUPS.flatMap((group) => group.fields.map((field) => field.name)));
 const isKnown = (name: string) => NAMES.has(name) || /^(format(\..+)?|tool_choice|parallel_tool_calls)$/.test(name);
 
-function isPane(value: unknown): value is Pane {
-  if (!isObject(value) || !isText(value.model) || !isParent(value.leaf) || !isObject(value.turns)) return false;
-  const turns = value.turns;
-  const known = Object.entries(turns).every(([id, turn]) => isTurn(turn) && turn.id === id);
-  return known && (value.leaf === null || (value.leaf as string) in turns) && ends(turns as Record<string, Turn>);
+function readPane(value: unknown): Pane | null {
+  if (!isObject(value) || !isText(value.model) || !isParent(value.leaf) || !isObject(value.turns)) return null;
+  const turns: Record<string, Turn> = {};
+  for (const [id, item] of Object.entries(value.turns)) {
+    const turn = readTurn(item);
+    if (!turn || turn.id !== id || id === "__proto__") return null;
+    turns[id] = turn;
+  }
+  if (value.leaf !== null && !Object.hasOwn(turns, value.leaf)) return null;
+  return ends(turns) ? { model: value.model, turns, leaf: value.leaf } : null;
 }
 
-function isTurn(value: unknown): value is Turn {
-  return (
-    isObject(value) &&
-    isText(value.id) &&
-    isParent(value.parent) &&
-    isText(value.content) &&
-    ["user", "assistant", "tool"].includes(value.role as string) &&
-    (value.toolCalls === undefined || (Array.isArray(value.toolCalls) && value.toolCalls.every(isCall))) &&
-    (value.tokens === undefined || (Array.isArray(value.tokens) && value.tokens.every(isToken)))
-  );
+const ROLES: Turn["role"][] = ["user", "assistant", "tool"];
+
+function readTurn(value: unknown): Turn | null {
+  if (!isObject(value) || !isText(value.id) || !isParent(value.parent) || !isText(value.content)) return null;
+  const role = ROLES.find((one) => one === value.role);
+  const calls = value.toolCalls ?? [];
+  const tokens = value.tokens ?? [];
+  if (!role || !Array.isArray(calls) || !calls.every(isCall)) return null;
+  if (!Array.isArray(tokens) || !tokens.every(isToken)) return null;
+  const turn: Turn = {
+    id: value.id,
+    parent: value.parent,
+    role,
+    content: value.content,
+    created: Number(value.created) || 0,
+    ...(calls.length > 0 && { toolCalls: calls }),
+    ...(tokens.length > 0 && { tokens }),
+    ...(isObject(value.stats) && { stats: readStats(value.stats) }),
+    ...(isObject(value.failure) && { failure: readFailure(value.failure) }),
+    ...(isSent(value.sent) && { sent: value.sent }),
+  };
+  for (const name of ["model", "reasoning", "finish", "requestId", "toolCallId"] as const) {
+    const text = value[name];
+    if (isText(text)) turn[name] = text;
+  }
+  // A page that was closed while a response came kept none of it but its beginning
+  if (role === "assistant" && !turn.finish && !turn.failure) turn.finish = "stopped";
+  return turn;
 }
 
-const isCall = (value: unknown) => isObject(value) && isText(value.id) && isText(value.name) && isText(value.arguments);
-const isToken = (value: unknown) =>
+function readStats(value: Record<string, unknown>): Stats {
+  const of = (name: keyof Stats) => (isNumber(value[name]) ? value[name] : null);
+  return {
+    ttft: of("ttft"),
+    decode: of("decode"),
+    decodeTokens: of("decodeTokens"),
+    promptTokens: of("promptTokens"),
+    cachedTokens: of("cachedTokens"),
+    tokens: of("tokens"),
+  };
+}
+
+function readFailure(value: Record<string, unknown>): Failure {
+  const of = (name: "code" | "param" | "requestId") => (isText(value[name]) ? value[name] : null);
+  return {
+    title: isText(value.title) ? value.title : "The request failed",
+    message: isText(value.message) ? value.message : "",
+    code: of("code"),
+    param: of("param"),
+    requestId: of("requestId"),
+    status: isNumber(value.status) ? value.status : null,
+  };
+}
+
+const isSent = (value: unknown): value is Sent => isObject(value) && isText(value.system) && isObject(value.fields);
+const isCall = (value: unknown): value is ToolCall =>
+  isObject(value) && isText(value.id) && isText(value.name) && isText(value.arguments);
+const isToken = (value: unknown): value is Token =>
   isObject(value) &&
   isText(value.text) &&
-  typeof value.logprob === "number" &&
+  isNumber(value.logprob) &&
   Array.isArray(value.top) &&
-  value.top.every((other: unknown) => Array.isArray(other) && isText(other[0]) && typeof other[1] === "number");
+  value.top.every((other: unknown) => Array.isArray(other) && isText(other[0]) && isNumber(other[1]));
 
 /** Every turn's parents are there, and lead to a first one. */
 function ends(turns: Record<string, Turn>): boolean {

@@ -15,8 +15,10 @@ export const NO_FILTER: Filter = { key: "", model: "", engine: "", outcome: "" }
 /** Stands for requests without a key, which have no name. */
 export const NO_KEY = "(none)";
 
+/** It ended among more than the router lists: how is not known. */
+export const isUnrecorded = (request: Request): boolean => request.status === 0;
 export const isError = (request: Request): boolean =>
-  request.error !== null || (request.status !== null && request.status >= 400);
+  !isUnrecorded(request) && (request.error !== null || (request.status !== null && request.status >= 400));
 export const inFlight = (request: Request): boolean => request.status === null && request.end === null;
 
 /** The tries after the first one: retries, and where a stream went on elsewhere. */
@@ -44,7 +46,7 @@ function hasOutcome(request: Request, outcome: Outcome): boolean {
     case "flight":
       return inFlight(request);
     case "ok":
-      return !inFlight(request) && !isError(request);
+      return !inFlight(request) && !isError(request) && !isUnrecorded(request);
     case "error":
       return isError(request);
     case "retried":
