@@ -17,6 +17,8 @@ _WORDS: Final = (
 )
 _PAIRS: Final = frozenset({"api", "access", "private", "secret", "signing", "encryption", "account", "ssh", "hmac"})
 """What makes a ``key`` a secret one."""
+_LAST_WORDS: Final = frozenset({"key", "keys", "pass", "pw", "psk", "salt", "jwt", "pat"})
+"""Endings of the names of environment variables with secrets."""
 _PLACES: Final = frozenset({"file", "path", "dir", "folder", "name", "url", "ref", "claim"})
 """Endings of the names of what only says where a secret is."""
 _SPLIT: Final = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
@@ -55,6 +57,13 @@ def is_secret_name(name: str) -> bool:
     return any(one in _PAIRS and other in ("key", "keys") for one, other in itertools.pairwise(words))
 
 
+def is_secret_variable(name: str) -> bool:
+    """Whether an environment variable of that name has a secret for a value: by `is_secret_name`, or by a last word
+    that means something else in other places, as in ``OPENAI_KEY`` and ``DB_PASS``."""
+    *before, last = [word.lower() for word in _SPLIT.split(name) if word] or [""]
+    return is_secret_name(name) or (bool(before) and last in _LAST_WORDS)
+
+
 def redact_text(text: str) -> str:
     """``text`` without what looks like a credential."""
     for pattern, replacement in _PATTERNS:
@@ -86,14 +95,14 @@ def redact_object(obj: Any) -> Any:
     """A copy of a Kubernetes object, or a list of them, without secrets; its shape stays."""
     if isinstance(obj, dict) and obj.get("kind") == "Secret":
         return _secret(obj)
-    return _redact(obj, "")
+    return _redact(obj)
 
 
-def _redact(value: Any, name: str) -> Any:
+def _redact(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _field(str(key), each, value) for key, each in value.items() if not _copies_spec(str(key))}
     if isinstance(value, list):
-        if name in ("command", "args") and all(isinstance(each, str) for each in value):
+        if all(isinstance(each, str) for each in value):  # command, args, extraArgs: a flag and its value are two items
             return redact_words(value)
         return [redact_object(each) for each in value]
     return redact_text(value) if isinstance(value, str) else value
@@ -105,12 +114,12 @@ def _field(key: str, value: Any, holder: Object) -> Any:
             return REDACTED
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return [REDACTED] * len(value)
-    return _redact(value, key)
+    return _redact(value)
 
 
 def _is_variable(key: str, holder: Object) -> bool:
     """Whether this is the value of an environment variable whose name is a secret's."""
-    return key == "value" and isinstance(holder.get("name"), str) and is_secret_name(holder["name"])
+    return key == "value" and isinstance(holder.get("name"), str) and is_secret_variable(holder["name"])
 
 
 def _copies_spec(key: str) -> bool:
@@ -127,7 +136,7 @@ def _secret(obj: Object) -> Object:
     metadata = dict(body.get("metadata") or {})
     if "annotations" in metadata:
         metadata["annotations"] = dict.fromkeys(metadata["annotations"] or {}, REDACTED)
-    return {**_redact({**body, "metadata": metadata}, ""), **hidden}
+    return {**_redact({**body, "metadata": metadata}), **hidden}
 
 
 def _parameter(match: re.Match[str]) -> str:
