@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from operator_support.fake_cluster import llm
 
@@ -82,4 +84,16 @@ def test_quantiles() -> None:
     assert quantile(0.5, {0.1: 0.0, float("inf"): 0.0}) is None
     assert quantile(0.5, {1.0: 10.0, 2.0: 10.0, float("inf"): 10.0}) == 0.5
     assert quantile(0.99, {1.0: 0.0, float("inf"): 10.0}) == 1.0
-    assert WINDOW > 0
+
+
+@pytest.mark.parametrize(
+    ("interval", "kept"), [(WINDOW / 3, [2.0, 3.0, 4.0, 5.0]), (WINDOW * 2, [4.0, 5.0])], ids=["short", "long"]
+)
+def test_samples_of_a_window_stay_and_always_two(
+    interval: float, kept: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Monitor(LocalPlace(Layout(tmp_path)), llm()) as monitor:
+        for number in range(6):
+            monkeypatch.setattr("blade_operator.kubectl.load.time.monotonic", lambda at=number * interval: at)
+            monitor.measure()
+        assert [sample.time for sample in monitor.samples] == pytest.approx([each * interval for each in kept])
