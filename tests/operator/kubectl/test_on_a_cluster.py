@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -235,6 +237,24 @@ def test_chat_streams_through_a_port_forward(
     monkeypatch.setattr("sys.stdin", io.StringIO("From a pipe\n"))
     assert run("chat", "--adapter", "poet") == "It counts\\e[2J.\n"
     assert (web.bodies[-1]["model"], web.bodies[-1]["messages"][-1]["content"]) == ("poet", "From a pipe")
+
+
+def test_a_conversation_has_lines_that_can_be_edited(
+    cluster: FakeCluster, run: Terminal, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put(llm(), pod("qwen-router-a", "router"))
+    cluster.ports["qwen-router-a", 80] = web.port
+    web.pages["/v1/chat/completions"] = (200, _chunks("It counts."))
+    prompts = iter(["What?", "/exit"])
+
+    def read(prompt: str) -> str:
+        assert "readline" in sys.modules
+        return next(prompts)
+
+    monkeypatch.delitem(sys.modules, "readline", raising=False)
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    assert run("chat", "--model", "m") == "It counts.\n"
 
 
 def test_chat_says_why_it_gets_no_answer(cluster: FakeCluster, run: Terminal, web: Web) -> None:

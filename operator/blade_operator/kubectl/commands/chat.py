@@ -195,7 +195,7 @@ def _require_success(status: int, text: str) -> None:
 def _converse(chat: Chat, service: Object) -> None:
     """Read prompts from the terminal and print answers, until Ctrl-D. Ctrl-C stops an answer."""
     with contextlib.suppress(ImportError):
-        pass
+        import readline  # noqa: F401 - `input` edits lines and remembers them once it is there
     warn(f"{service['metadata']['name']}, model {chat.model}. {_HELP}.")
     commands: dict[str, Callable[[str], None]] = {
         "/reset": lambda _: chat.reset(),
