@@ -290,14 +290,18 @@ def _ended(cluster: FakeCluster, code: int, log: bytes) -> None:
     cluster.on_create = end
 
 
-def test_check_runs_a_job_on_a_node_and_deletes_it(cluster: FakeCluster, run: Terminal) -> None:
-    _ended(cluster, 1, b"       check_shm     FAILED  -  1 MiB\n\nPASS 0, WARNING 0, FAILED 1\n")
-    operator = pod("operator", "operator", args=["run", "--engine_image=registry/engine:7"])
+def _put_operator(cluster: FakeCluster, *flags: str) -> None:
+    operator = pod("operator", "operator", args=["run", *flags])
     operator["metadata"] |= {
         "namespace": "bladellm-system",
         "labels": {"app.kubernetes.io/name": "bladellm-operator"},
     }
     cluster.put(operator)
+
+
+def test_check_runs_a_job_on_a_node_and_deletes_it(cluster: FakeCluster, run: Terminal) -> None:
+    _ended(cluster, 1, b"       check_shm     FAILED  -  1 MiB\n\nPASS 0, WARNING 0, FAILED 1\n")
+    _put_operator(cluster, "--engine_image=registry/engine:7")
     jobs = list[Object]()
     end = cluster.on_create
     cluster.on_create = lambda job: (jobs.append(job), end(job))[0]
@@ -349,14 +353,32 @@ def test_a_job_that_cannot_start_is_explained_and_deleted(cluster: FakeCluster, 
     assert not [path for path in cluster.objects if "/jobs/" in path]
 
 
+def test_a_job_names_no_ids_where_the_operators_pods_name_none(cluster: FakeCluster, run: Terminal) -> None:
+    assert "runAsUser" in yaml.safe_load(run("check", "-o", "yaml"))["spec"]["template"]["spec"]["securityContext"]
+    _put_operator(cluster, "--engine_image", "registry/engine:7", "--openshift")
+    template = yaml.safe_load(run("check", "-o", "yaml"))["spec"]["template"]["spec"]
+    assert "runAsUser" not in template["securityContext"]
+    assert template["containers"][0]["image"] == "registry/engine:7"
+
+
+def test_a_job_that_may_not_be_made_says_so(cluster: FakeCluster, run: Terminal) -> None:
+    cluster.refused["/jobs"] = (403, "you may not create jobs")
+    run("check", code=1)
+    assert "you may not create jobs" in run.errors
+
+
 def test_bench_as_a_job_has_sane_defaults(cluster: FakeCluster, run: Terminal) -> None:
     _ended(cluster, 0, b"Result\n")
-    cluster.put(llm(url="http://qwen-router.team:8080/v1"))
+    service = llm(url="http://qwen-router.team:8080/v1")
+    service["spec"]["engine"] = {"podTemplate": {"spec": {"imagePullSecrets": [{"name": "hub"}], "hostNetwork": True}}}
+    cluster.put(service)
     jobs = list[Object]()
     end = cluster.on_create
     cluster.on_create = lambda job: (jobs.append(job), end(job))[0]
     assert run("bench", "qwen", "--in_cluster", "--", "--request_rate", "2") == "Result\n"
-    words = jobs[0]["spec"]["template"]["spec"]["containers"][0]["command"]
+    template = jobs[0]["spec"]["template"]["spec"]
+    assert (template["imagePullSecrets"], "hostNetwork" in template) == ([{"name": "hub"}], False)
+    words = template["containers"][0]["command"]
     assert words[:3] == ["blade_llm_benchmark", "--base_url", "http://qwen-router.team:8080/v1"]
     assert "--concurrency" not in words
     assert words[words.index("--output_len") + 1] == "64"

@@ -13,13 +13,12 @@ from typing import Any, Final
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.environment import find_program
 from blade_operator.cluster.local.errors import ContainerConfigError
-from blade_operator.kubectl.jobs import engine_image, job_name, run_job
+from blade_operator.kubectl.jobs import installed, job_name, run_job
 from blade_operator.kubectl.output import print_data
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import namespace_of, the_service
 from blade_operator.model.objects import Object
-from blade_operator.render import Defaults
 from blade_operator.render.jobs.tool import Tool, tool_job
 
 PROGRAM: Final = "blade_llm_check"
@@ -56,13 +55,13 @@ def make_job(place: Place, options: argparse.Namespace) -> Object:
         component="check",
         command=(PROGRAM, *options.words),
         seconds=options.timeout,
-        image=options.image or engine.get("image") or engine_image(place),
+        image=options.image or engine.get("image") or "",
         node=options.node or "",
         gpus=count,
         gpu_resource=options.gpu_resource or gpus.get("resource") or "nvidia.com/gpu",
         pod_fields=fields,
     )
-    return tool_job(tool, Defaults())
+    return tool_job(tool, installed(place))
 
 
 def run_here(program: str, words: list[str], timeout: float) -> int:
