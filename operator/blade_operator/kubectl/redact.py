@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from blade_operator.model.objects import Object
+from blade_operator.status.report import KNOWN_TOKEN
 
 REDACTED: Final = "<redacted>"
 _WORDS: Final = (
@@ -30,11 +31,7 @@ _PATTERNS: Final = (
     (re.compile(r"(?im)^(.*\b(?:set-)?cookie: ).*$"), r"\1" + REDACTED),
     # user:password@ in URLs
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/?#@\"'<>]+@"), r"\1" + REDACTED + "@"),
-    # tokens of a known form: hubs, OpenAI, GitHub, GitLab, Slack, AWS, JWT
-    (re.compile(r"\b(?:hf|sk|pk|ghp|gho|ghs|ghu|glpat|xox[abprs])[_-][A-Za-z0-9_-]{16,}"), REDACTED),
-    (re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}"), REDACTED),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), REDACTED),
+    (KNOWN_TOKEN, REDACTED),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REDACTED),
 )
 _QUERY: Final = re.compile(rf"([?&])({_NAME})(=)([^\s&#\"'<>]+)")

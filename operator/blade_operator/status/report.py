@@ -24,6 +24,14 @@ _QUERY = re.compile(r"(://[^\s?#]*\?)[^\s\"']+")
 _SECRET = r"token|secret|password|passwd|api[_-]?key|credential"
 _SECRET_FLAG = re.compile(rf"^(--?[\w.-]*(?:{_SECRET})[\w.-]*)(=.*)?$", re.IGNORECASE | re.DOTALL)
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+KNOWN_TOKEN = re.compile(
+    r"\b(?:(?:hf|gh[opsu])_|glpat-|xox[abprs]-|github_pat_|(?:sk|pk)[_-](?=[a-z0-9_-]*[A-Z]))[A-Za-z0-9_-]{16,}"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"
+)
+"""Tokens of a known form: hubs', OpenAI's, GitHub's, GitLab's, Slack's, AWS's, JWTs. None is a name in Kubernetes."""
+_BEGINNINGS = ("hf_", "gho_", "ghp_", "ghs_", "ghu_", "glpat-", "xox", "github_pat_", "sk", "pk", "AKIA", "ASIA", "eyJ")
+"""Of these tokens: what has none of them, as most texts, needs no search."""
 
 
 def service_report(
@@ -62,13 +70,15 @@ def encode(report: Object, most: int = SERVICE_REPORT_BYTES) -> bytes:
 
 
 def without_secrets(value: Any) -> Any:
-    """``value`` without the values of environment variables, of flags that are named like secrets, and the user and
-    query of URLs."""
+    """``value`` without the values of environment variables, of flags that are named like secrets, the user and query
+    of URLs, and tokens of a known form."""
     if isinstance(value, dict):
         return {name: _field(name, each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return _items(value)
     if isinstance(value, str):
+        if any(each in value for each in _BEGINNINGS):
+            value = KNOWN_TOKEN.sub(HIDDEN, value)
         return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(HIDDEN, value)) if "://" in value else value
     return value
 
