@@ -31,6 +31,7 @@ KNOWN_TOKEN = re.compile(
 )
 """Tokens of a known form: hubs', OpenAI's, GitHub's, GitLab's, Slack's, AWS's, JWTs. None is a name in Kubernetes."""
 _BEGINNINGS = ("hf_", "gho_", "ghp_", "ghs_", "ghu_", "glpat-", "xox", "github_pat_", "sk", "pk", "AKIA", "ASIA", "eyJ")
+_SHORTEST = 19
 """Of these tokens: what has none of them, as most texts, needs no search."""
 
 
@@ -77,7 +78,7 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return _items(value)
     if isinstance(value, str):
-        if any(each in value for each in _BEGINNINGS):
+        if len(value) >= _SHORTEST and any(each in value for each in _BEGINNINGS):
             value = KNOWN_TOKEN.sub(HIDDEN, value)
         return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(HIDDEN, value)) if "://" in value else value
     return value
