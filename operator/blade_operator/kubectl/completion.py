@@ -16,9 +16,8 @@ from typing import Final
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.errors import LocalError
-from blade_operator.command_line import Parser
+from blade_operator.command_line import Parser, one_line
 from blade_operator.kubectl.arguments import make_parser, walk
-from blade_operator.kubectl.output import one_line
 from blade_operator.kubectl.places.choice import open_place
 from blade_protocol.labels import KIND
 

@@ -9,7 +9,8 @@ import time
 from typing import Final
 
 from blade_operator.cli.errors import CommandError
-from blade_operator.kubectl.output import one_line, safe, warn
+from blade_operator.command_line import one_line, safe
+from blade_operator.kubectl.output import warn
 from blade_operator.kubectl.places.place import LogRange, Place
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object

@@ -20,6 +20,7 @@ from blade_operator import main as operator_program
 from blade_operator.kubectl import main as program
 from blade_operator.kubectl.jobs import JOB_NAME
 from blade_operator.model.objects import Object
+from blade_protocol.labels import CHANGE_CAUSE
 
 CRASHED = {
     "ready": False,
@@ -409,6 +410,23 @@ def test_rollout_works_in_the_context(cluster: FakeCluster, run: Terminal) -> No
     assert run("rollout", "pause", "llm/poet", "--context", "b") == "llmservice.serving.bladellm.io/poet paused\n"
     changed = [obj for obj in cluster.objects.values() if obj["spec"].get("rollout")]
     assert [each["metadata"]["name"] for each in changed] == ["poet"]
+
+
+def test_a_history_obeys_nobodys_terminal_codes(cluster: FakeCluster, run: Terminal) -> None:
+    revision: Object = {
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": "qwen-engine-3bb83307",
+            "namespace": "team",
+            "labels": {"serving.bladellm.io/name": "qwen", "app.kubernetes.io/managed-by": "bladellm"},
+            "annotations": {CHANGE_CAUSE: "new model\x1b[2J\x1b]0;owned\x07"},
+        },
+        "revision": 1,
+        "data": {},
+    }
+    cluster.put(llm(), revision)
+    last = run("rollout", "history", "qwen").splitlines()[-1]
+    assert last.split() == ["1", "3bb83307", "-", "new", "model\\e[2J\\e]0;owned\\a"]
 
 
 def test_blade_operator_has_the_same_words(cluster: FakeCluster, capfd: pytest.CaptureFixture[str]) -> None:

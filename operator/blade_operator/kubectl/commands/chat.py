@@ -18,7 +18,8 @@ import httpx
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cli.prompt import API_KEY, api_key
-from blade_operator.kubectl.output import safe, warn
+from blade_operator.command_line import safe
+from blade_operator.kubectl.output import warn
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place, Reached
 from blade_operator.kubectl.pods import namespace_of, ready_router, the_service

@@ -9,7 +9,8 @@ from typing import Any
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.environment import expand
-from blade_operator.kubectl.output import one_line, print_data, safe
+from blade_operator.command_line import one_line, safe
+from blade_operator.kubectl.output import print_data
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.pods import ENGINE_ROLES, bare, namespace_of, pods_of, the_service
 from blade_operator.kubectl.redact import REDACTED, is_secret_variable, redact_text, redact_words

@@ -11,7 +11,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from blade_operator.cli.tables import pod_status_text
-from blade_operator.kubectl.output import STYLES, console, one_line, print_data, styled, warn
+from blade_operator.command_line import one_line
+from blade_operator.kubectl.output import STYLES, console, print_data, styled, warn
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import (
