@@ -27,6 +27,7 @@ from blade_operator.kubectl.pods import (
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.spec.crd.printer_columns import age
+from blade_operator.status.sleep import is_at_rest
 from blade_protocol.labels import KIND
 
 _NEGATIVE = frozenset(
@@ -192,7 +193,8 @@ def _conditions(conditions: list[Object]) -> Iterator[tuple[str, str]]:
         if well:
             fine += [kind] if kind not in _NEGATIVE else []
             continue
-        style = STYLES["warn" if moving or kind in _MOVING or value == "Unknown" else "bad"]
+        calm = moving or kind in _MOVING or value == "Unknown" or is_at_rest(each.get("reason", ""))
+        style = STYLES["warn" if calm else "bad"]
         mark = "…" if style == STYLES["warn"] else "✗"
         message = each.get("message", "")
         known = bool(message) and message in said
