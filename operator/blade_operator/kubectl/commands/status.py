@@ -17,6 +17,7 @@ from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import (
     bare,
+    cost_of,
     failing,
     last_line,
     namespace_of,
@@ -79,7 +80,8 @@ def summary(place: Place, service: Object) -> dict[str, Any]:
         "observed": status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         "conditions": status.get("conditions", []),
         "revision": status.get("revision", {}),
-        **{key: status[key] for key in ("canary", "adapters", "cost", "preflight") if status.get(key)},
+        **{key: status[key] for key in ("canary", "adapters", "preflight") if status.get(key)},
+        **({"cost": cost} if (cost := cost_of(service)) else {}),
         **({"scaling": scaling} if (scaling := _scaling(status)) else {}),
         "failures": status.get("failures", []),
         "pods": pods,
