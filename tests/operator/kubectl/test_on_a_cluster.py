@@ -327,6 +327,7 @@ def test_check_of_a_service_is_where_its_engines_are(cluster: FakeCluster, run: 
     overlay = {"tolerations": [taint], "nodeSelector": {"pool": "h100"}, "priorityClassName": "x"}
     service["spec"]["engine"] = {
         "image": "own:1",
+        "shmSize": "2Gi",
         "gpus": {"count": 16, "nodes": 2, "resource": "amd.com/gpu"},
         "podTemplate": {"spec": overlay},
     }
@@ -334,6 +335,7 @@ def test_check_of_a_service_is_where_its_engines_are(cluster: FakeCluster, run: 
     template = yaml.safe_load(run("check", "qwen", "-o", "yaml"))["spec"]["template"]["spec"]
     assert (template["tolerations"], template["nodeSelector"]) == ([taint], {"pool": "h100"})
     assert "priorityClassName" not in template
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in template["volumes"]
     assert template["containers"][0]["image"] == "own:1"
     assert template["containers"][0]["resources"]["limits"] == {"amd.com/gpu": "8"}
     template = yaml.safe_load(run("check", "qwen", "--node", "n", "-o", "yaml"))["spec"]["template"]["spec"]

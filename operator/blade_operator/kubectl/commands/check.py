@@ -38,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_job(place: Place, options: argparse.Namespace) -> Object:
-    """The Job that the options describe. With a service: with its image and GPUs, where its engines may run."""
+    """The Job that the options describe. With a service: with its image, GPUs and shared memory, where its engines
+    may run."""
     namespace = namespace_of(options, place)
     engine, fields = dict[str, Any](), dict[str, Any]()
     if options.object:
@@ -59,6 +60,7 @@ def make_job(place: Place, options: argparse.Namespace) -> Object:
         node=options.node or "",
         gpus=count,
         gpu_resource=options.gpu_resource or gpus.get("resource") or "nvidia.com/gpu",
+        shm_size=str(engine.get("shmSize") or ""),
         pod_fields=fields,
     )
     return tool_job(tool, installed(place))
