@@ -31,7 +31,7 @@ def job_name(prefix: str) -> str:
     return f"{prefix}-{''.join(random.choices(string.ascii_lowercase + string.digits, k=6))}"
 
 
-def installed(place: Place, operator_namespace: str = "bladellm-system") -> Defaults:
+def installed(place: Place, operator_namespace: str) -> Defaults:
     """The installation's engine image, and whether its pods may name ids: what its operator was started with; this
     release's defaults where one may not look there."""
     try:

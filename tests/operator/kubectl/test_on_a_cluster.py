@@ -291,10 +291,10 @@ def _ended(cluster: FakeCluster, code: int, log: bytes) -> None:
     cluster.on_create = end
 
 
-def _put_operator(cluster: FakeCluster, *flags: str) -> None:
+def _put_operator(cluster: FakeCluster, *flags: str, namespace: str = "bladellm-system") -> None:
     operator = pod("operator", "operator", args=["run", *flags])
     operator["metadata"] |= {
-        "namespace": "bladellm-system",
+        "namespace": namespace,
         "labels": {"app.kubernetes.io/name": "bladellm-operator"},
     }
     cluster.put(operator)
@@ -358,8 +358,8 @@ def test_a_job_that_cannot_start_is_explained_and_deleted(cluster: FakeCluster, 
 
 def test_a_job_names_no_ids_where_the_operators_pods_name_none(cluster: FakeCluster, run: Terminal) -> None:
     assert "runAsUser" in yaml.safe_load(run("check", "-o", "yaml"))["spec"]["template"]["spec"]["securityContext"]
-    _put_operator(cluster, "--engine_image", "registry/engine:7", "--openshift")
-    template = yaml.safe_load(run("check", "-o", "yaml"))["spec"]["template"]["spec"]
+    _put_operator(cluster, "--engine_image", "registry/engine:7", "--openshift", namespace="llm")
+    template = yaml.safe_load(run("check", "--operator_namespace", "llm", "-o", "yaml"))["spec"]["template"]["spec"]
     assert "runAsUser" not in template["securityContext"]
     assert template["containers"][0]["image"] == "registry/engine:7"
 

@@ -78,7 +78,7 @@ def make_job(place: Place, service: Object, flags: list[str], options: argparse.
         image=options.image or engine.get("image") or "",
         pod_fields={name: overlay[name] for name in ("imagePullSecrets",) if overlay.get(name)},
     )
-    return tool_job(tool, installed(place))
+    return tool_job(tool, installed(place, options.operator_namespace))
 
 
 def _is_installed() -> bool:

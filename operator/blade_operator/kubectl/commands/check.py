@@ -63,7 +63,7 @@ def make_job(place: Place, options: argparse.Namespace) -> Object:
         shm_size=str(engine.get("shmSize") or ""),
         pod_fields=fields,
     )
-    return tool_job(tool, installed(place))
+    return tool_job(tool, installed(place, options.operator_namespace))
 
 
 def run_here(program: str, words: list[str], timeout: float) -> int:
