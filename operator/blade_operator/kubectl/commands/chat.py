@@ -126,7 +126,7 @@ class Chat:
                     answer.append(text)
                     sys.stdout.write(safe(text))
                     sys.stdout.flush()
-        except CommandError:
+        except (CommandError, KeyboardInterrupt):
             if not answer:
                 self.messages.pop()
             raise
