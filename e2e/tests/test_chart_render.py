@@ -180,12 +180,14 @@ def test_monitors_and_alerts(cluster: Cluster, namespace: str) -> None:
     assert endpoints == {
         "r-operator": [("http", False)],
         "r-operator-engines": [("http", False)],
-        "r-operator-routers": [("admin", True)],
+        "r-operator-routers": [("admin", False)],
     }
     for monitor in (obj for obj in objects if obj["kind"] == "PodMonitor"):
         [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-        [relabeling] = endpoint["relabelings"]
-        assert relabeling == {"sourceLabels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"}
+        running, *more = endpoint["relabelings"]
+        assert running == {"sourceLabels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"}
+        of_routers = monitor["metadata"]["name"] == "r-operator-routers"
+        assert more == ([{"regex": "endpoint", "action": "labeldrop"}] if of_routers else [])
     others = render(cluster, namespace, {})
     service, deployment = one(others, "Service"), one(others, "Deployment")
     selected = one(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
