@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import NoReturn
 
 import httpx
 import pytest
@@ -13,9 +13,8 @@ from blade_operator.kubectl.places.place import Reached
 
 
 def test_a_question_that_was_stopped_before_its_answer_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(chat: Chat) -> Iterator[tuple[str, int]]:
+    def stop(chat: Chat) -> NoReturn:
         raise KeyboardInterrupt
-        yield "", 0
 
     monkeypatch.setattr(Chat, "_stream", stop)
     with httpx.Client() as client:
