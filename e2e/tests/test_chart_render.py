@@ -180,13 +180,20 @@ def test_monitors_and_alerts(cluster: Cluster, namespace: str) -> None:
     assert endpoints == {
         "r-operator": [("http", False)],
         "r-operator-engines": [("http", False)],
-        "r-operator-routers": [("admin", True)],
+        "r-operator-routers": [("admin", False)],
     }
-    service = one(render(cluster, namespace, {}), "Service")
-    assert (
-        one(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"].items()
-        <= service["metadata"]["labels"].items()
-    )
+    for monitor in (obj for obj in objects if obj["kind"] == "PodMonitor"):
+        [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+        running, *more = endpoint["relabelings"]
+        assert running == {"sourceLabels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"}
+        of_routers = monitor["metadata"]["name"] == "r-operator-routers"
+        assert more == ([{"regex": "endpoint", "action": "labeldrop"}] if of_routers else [])
+    others = render(cluster, namespace, {})
+    service, deployment = one(others, "Service"), one(others, "Deployment")
+    selected = one(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= service["metadata"]["labels"].items()
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert "http" in {port["name"] for port in service["spec"]["ports"]}
     groups = one(objects, "PrometheusRule")["spec"]["groups"]
     expected = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"]
     for group in expected:
@@ -275,24 +282,6 @@ def test_wrong_values_are_refused_with_their_path(cluster: Cluster, setting: str
     done = template(cluster, "default", "--set", setting)
     assert done.returncode == 1
     assert words in done.stderr
-
-
-def test_a_pod_monitor_needs_its_resource(cluster: Cluster, namespace: str) -> None:
-    wanted = {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}}
-    done = template(cluster, namespace, *set_values(wanted))
-    assert done.returncode == 1
-    assert "podMonitor.enabled: this cluster has no PodMonitor resource" in done.stderr
-
-    objects = render(cluster, namespace, wanted, "--api-versions", "monitoring.coreos.com/v1/PodMonitor")
-    monitor, deployment = one(objects, "PodMonitor"), one(objects, "Deployment")
-    assert monitor["spec"]["selector"] == deployment["spec"]["selector"]
-    assert {obj["metadata"]["name"] for obj in objects if obj["kind"] == "PodMonitor"} == {
-        *("r-operator", "r-operator-engines", "r-operator-routers")
-    }
-    assert monitor["metadata"]["labels"]["release"] == "prometheus"
-    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-    ports = deployment["spec"]["template"]["spec"]["containers"][0]["ports"]
-    assert endpoint["port"] in {port["name"] for port in ports}
 
 
 def test_external_metrics_are_served_with_the_certificate_that_the_api_server_is_given(

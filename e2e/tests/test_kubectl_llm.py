@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
@@ -76,7 +77,8 @@ def test_check_runs_alone_on_the_node_and_leaves_nothing(demo: Service, plugin: 
 def test_doctor_packs_up_without_secrets(demo: Service, plugin: Plugin, tmp_path: Path) -> None:
     out = plugin("doctor", "demo", "-n", demo.namespace, "--output_dir", str(tmp_path)).stdout
     assert "nothing is wrong with demo" in out or "!" in out
-    secrets = [value for each in demo.objects("secrets") for value in (each.get("data") or {}).values()]
+    encoded = [value for each in demo.objects("secrets") for value in (each.get("data") or {}).values() if value]
+    secrets = [*encoded, *(base64.b64decode(value).decode(errors="replace") for value in encoded)]
     [path] = tmp_path.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         texts = [file.read().decode() for each in archive if (file := archive.extractfile(each)) is not None]

@@ -1,4 +1,5 @@
-"""The command lines of both programs: argparse with errors on one line, and the types of their options."""
+"""The command lines of both programs: argparse with errors on one line, the types of their options, and how what comes
+from a cluster is printed without commanding the terminal."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 _CHOICE = re.compile(r"argument (?:COMMAND|command): invalid choice: '([^']*)'")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 but for tab and line feed, DEL, C1, what changes the direction of text or ends a line, and halves of pairs."""
+_ESCAPES = {"\x1b": "\\e", "\r": "\\r", "\x07": "\\a", "\x08": "\\b"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -121,3 +125,17 @@ def count(text: str) -> int:
 def _nearest(word: str, known: Iterable[str]) -> str:
     found = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def safe(text: object) -> str:
+    """``text`` without anything that a terminal obeys: control characters become their codes, such as ``\\e``."""
+    return _CONTROL.sub(lambda match: _ESCAPES.get(match[0], _code(match[0])), str(text))
+
+
+def one_line(text: object) -> str:
+    """`safe`, with line feeds and tabs as blanks."""
+    return safe(" ".join(str(text).replace("\r\n", "\n").split()))
+
+
+def _code(character: str) -> str:
+    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"

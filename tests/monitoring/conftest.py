@@ -71,7 +71,7 @@ class _Load:
             targets = {
                 "engine": Target(ports["engine"], LABELS | {"pod": "demo-engine-0", "endpoint": "http"}),
                 "router": Target(
-                    ports["router"], LABELS | {"pod": "demo-router-0", "endpoint": "admin"}, honor_labels=True
+                    ports["router"], LABELS | {"pod": "demo-router-0", "endpoint": "admin"}, dropped=("endpoint",)
                 ),
                 "operator": Target(
                     ports["operator"],

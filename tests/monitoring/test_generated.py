@@ -12,6 +12,7 @@ import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
+from monitoring_support.prometheus import promtool
 
 from monitoring import generate
 from monitoring.dashboards.panels import Page, Panel, Row, rendered
@@ -89,3 +90,17 @@ def test_the_chart_has_exactly_these_files() -> None:
     assert {file.stem for file in (ROOT / CHART / "dashboards").iterdir()} == set(PAGES)
     groups = yaml.safe_load((ROOT / generate.RULES).read_text(encoding="utf-8"))["groups"]
     assert [group["name"] for group in groups] == list(generate.ALERTS)
+
+
+def test_the_pages_configuration_is_one_of_prometheus_and_scrapes_whatever_has_alerts(tmp_path: Path) -> None:
+    """The API server's part is left out: Debian's Prometheus cannot discover pods."""
+    page = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```yaml\n(scrape_configs:.*?)```", page, re.DOTALL)
+    configuration = yaml.safe_load(block)
+    for job in configuration["scrape_configs"]:
+        assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
+        assert {"namespace", "pod"} <= {each.get("target_label") for each in job["relabel_configs"]}
+    assert [job["job_name"] for job in configuration["scrape_configs"]] == ["bladellm", "bladellm-operator"]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+    (tmp_path / "alerts.yaml").write_text((ROOT / CHART / "files/alerts.yaml").read_text())
+    promtool("check", "config", str(tmp_path / "prometheus.yml"))

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -43,11 +43,11 @@ def promtool(*arguments: str, text: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something to scrape. ``labels``: those that Prometheus' operator would attach."""
+    """Something to scrape. ``labels``: those that Prometheus' operator would attach, but for ``dropped``."""
 
     port: int
     labels: Mapping[str, str]
-    honor_labels: bool = False
+    dropped: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ def scraping(folder: Path, targets: Mapping[str, Target], rules: Path) -> Iterat
         "scrape_configs": [
             {
                 "job_name": job,
-                "honor_labels": target.honor_labels,
+                "relabel_configs": [{"action": "labeldrop", "regex": label} for label in target.dropped],
                 "static_configs": [{"targets": [f"127.0.0.1:{target.port}"], "labels": dict(target.labels)}],
             }
             for job, target in targets.items()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cli.tables import Row
+from blade_operator.command_line import one_line
 from blade_operator.model.objects import Object
 from blade_operator.render.revisions import RESTORED, RESTORED_FIELDS
 from blade_protocol.labels import CHANGE_CAUSE, RESTARTED_AT
@@ -47,7 +48,7 @@ def history(service: Object, revisions: Sequence[Object]) -> list[Row]:
                 ("REVISION", str(obj.get("revision", 0))),
                 ("NAME", name),
                 ("STATE", ", ".join(states) or "-"),
-                ("CHANGE-CAUSE", (obj["metadata"].get("annotations") or {}).get(CHANGE_CAUSE, "<none>")),
+                ("CHANGE-CAUSE", one_line((obj["metadata"].get("annotations") or {}).get(CHANGE_CAUSE, "<none>"))),
             ]
         )
     return rows

@@ -17,6 +17,7 @@ from blade_operator.cli import history, tables
 from blade_operator.cli.clients import Client, LocalClient
 from blade_operator.cli.errors import Changed, CommandError
 from blade_operator.cluster.local.layout import Layout
+from blade_operator.command_line import one_line
 from blade_operator.model.objects import Object
 from blade_protocol.labels import GROUP, SINGULAR
 
@@ -56,7 +57,7 @@ def _status(client: Client, namespace: str, name: str, options: argparse.Namespa
         if found.failed:
             raise CommandError(found.message)
         if found.message != shown:
-            print(found.message, flush=True)
+            print(one_line(found.message), flush=True)
             shown = found.message
         if found.done or not options.watch:
             return 0

@@ -79,6 +79,7 @@ def _check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", type=count, metavar="N", help="GPUs to take (default: as the LLMService, else none)")
     parser.add_argument("--gpu_resource", metavar="NAME", help="what they are called (default nvidia.com/gpu)")
     parser.add_argument("--image", help="engine image (default: as the LLMService, else the operator's)")
+    _operator(parser)
     parser.add_argument("--timeout", type=positive, default=300, metavar="SECONDS", help="for all of it (300)")
     parser.add_argument("-o", "--output", choices=["yaml", "json"], help="print the Job, and do nothing")
     _words(parser, "blade_llm_check, such as --items shm")
@@ -88,6 +89,7 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     _name(parser, optional=True)
     parser.add_argument("--in_cluster", action="store_true", help="as a Job in the cluster, with the engine image")
     parser.add_argument("--image", help="engine image of the Job (default: as the LLMService, else the operator's)")
+    _operator(parser)
     parser.add_argument("--timeout", type=positive, default=900, metavar="SECONDS", help="for all of it (900)")
     _words(parser, "blade_llm_benchmark, such as --concurrency 32")
 
@@ -96,7 +98,7 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     _name(parser, optional=True)
     parser.add_argument("--output_dir", default=".", metavar="FOLDER", help="where the bundle goes (default: here)")
     parser.add_argument("--no-bundle", dest="bundle", action="store_false", help="only say what is found")
-    parser.add_argument("--operator_namespace", default="bladellm-system", metavar="NAMESPACE", help="the operator's")
+    _operator(parser)
     _output(parser)
 
 
@@ -173,6 +175,11 @@ def _add_cluster(parser: argparse.ArgumentParser, *, plugin: bool) -> None:
 
 def _name(parser: argparse.ArgumentParser, *, optional: bool) -> None:
     parser.add_argument("object", nargs="?" if optional else None, metavar="NAME", help="of the LLMService")
+
+
+def _operator(parser: argparse.ArgumentParser) -> None:
+    help_text = "of the operator's own pods (bladellm-system)"
+    parser.add_argument("--operator_namespace", default="bladellm-system", metavar="NAMESPACE", help=help_text)
 
 
 def _output(parser: argparse.ArgumentParser) -> None:

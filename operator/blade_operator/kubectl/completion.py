@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import queue
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as TooLate
 from typing import Final
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.errors import LocalError
-from blade_operator.command_line import Parser
+from blade_operator.command_line import Parser, one_line
 from blade_operator.kubectl.arguments import make_parser, walk
-from blade_operator.kubectl.output import one_line
 from blade_operator.kubectl.places.choice import open_place
 from blade_protocol.labels import KIND
 
@@ -165,14 +164,18 @@ def _names(before: list[str]) -> list[str]:
     options, _ = reader.parse_known_args(before)
     options.plugin = True
 
-    def read() -> list[str]:
-        with open_place(options) as place:
-            return [each["metadata"]["name"] for each in place.list(KIND, options.namespace or place.namespace)]
+    found = queue.Queue[list[str]]()
 
-    pool = ThreadPoolExecutor(1)
+    def read() -> None:
+        with contextlib.suppress(CommandError, LocalError), open_place(options) as place:
+            services = place.list(KIND, options.namespace or place.namespace)
+            found.put([one_line(each["metadata"]["name"]) for each in services])
+            return
+        found.put([])
+
+    # Unlike a pool's thread, nobody waits for a daemon at the end of the process.
+    threading.Thread(target=read, daemon=True).start()
     try:
-        with contextlib.suppress(CommandError, LocalError, TooLate):
-            return [one_line(name) for name in pool.submit(read).result(_SECONDS)]
+        return found.get(timeout=_SECONDS)
+    except queue.Empty:
         return []
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)

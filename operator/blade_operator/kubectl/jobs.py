@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import string
 import time
 from typing import Final
 
 from blade_operator.cli.errors import CommandError
-from blade_operator.kubectl.output import one_line, safe, warn
+from blade_operator.command_line import one_line, safe
+from blade_operator.kubectl.output import warn
 from blade_operator.kubectl.places.place import LogRange, Place
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
@@ -29,21 +31,21 @@ def job_name(prefix: str) -> str:
     return f"{prefix}-{''.join(random.choices(string.ascii_lowercase + string.digits, k=6))}"
 
 
-def engine_image(place: Place, operator_namespace: str = "bladellm-system") -> str:
-    """The engine image of the installation: what its operator was started with, else that of this release."""
+def installed(place: Place, operator_namespace: str) -> Defaults:
+    """The installation's engine image, and whether its pods may name ids: what its operator was started with; this
+    release's defaults where one may not look there."""
     try:
         pods = place.list("Pod", operator_namespace, {"app.kubernetes.io/name": OPERATOR})
     except CommandError:
         pods = []  # one may look into one's own namespace only
-    for pod in pods:
-        for container in pod["spec"]["containers"]:
-            words = [*(container.get("command") or ()), *(container.get("args") or ())]
-            for number, word in enumerate(words):
-                if word.startswith("--engine_image="):
-                    return str(word.partition("=")[2])
-                if word == "--engine_image" and number + 1 < len(words):
-                    return str(words[number + 1])
-    return Defaults().engine_image
+    containers = [container for pod in pods for container in pod["spec"]["containers"]]
+    words = [word for each in containers for field in ("command", "args") for word in each.get(field) or ()]
+    openshift = "--openshift" in words
+    for number, word in enumerate(words):
+        name, sign, value = word.partition("=")
+        if name == "--engine_image" and (image := value if sign else "".join(words[number + 1 : number + 2])):
+            return Defaults(engine_image=image, openshift=openshift)
+    return Defaults(openshift=openshift)
 
 
 def run_job(place: Place, job: Object, timeout: float) -> int:
@@ -54,15 +56,16 @@ def run_job(place: Place, job: Object, timeout: float) -> int:
     """
     metadata = job["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
-    place.create(job)
     try:
+        place.create(job)  # which may have done it without a response in time
         warn(f"job/{name} runs in namespace {namespace} ...")
         pod, state = _wait(place, namespace, name, timeout)
         text = place.log(pod, CONTAINER, LogRange(limit=4 * 1024 * 1024)).decode(errors="replace")
         print(safe(text.replace("\r\n", "\n")), end="" if text.endswith("\n") or not text else "\n")
         return state.exit_code
     finally:
-        place.delete("Job", namespace, name)
+        with contextlib.suppress(CommandError):  # it goes by itself after a while; what went wrong before is to be said
+            place.delete("Job", namespace, name)
 
 
 def _wait(place: Place, namespace: str, name: str, timeout: float) -> tuple[Object, podutil.Termination]:

@@ -79,7 +79,7 @@ class Monitor:
         self._stack.close()
 
     def measure(self) -> Sample:
-        """Take a sample, and forget those that are older than the window."""
+        """Take a sample, and forget those that the window needs no more; a rate takes two, however far apart."""
         pods = [pod for pod in pods_of(self._place, self.service, ROLE_ROUTER, ROLE_ENGINE) if _runs(pod)]
         routers = [pod for pod in pods if podutil.role(pod) == ROLE_ROUTER]
         engines = [pod for pod in pods if podutil.role(pod) == ROLE_ENGINE]
@@ -105,7 +105,7 @@ class Monitor:
             problems=tuple(problems),
         )
         self.samples.append(sample)
-        while self.samples[0].time < sample.time - WINDOW and len(self.samples) > 1:
+        while len(self.samples) > 2 and self.samples[1].time <= sample.time - WINDOW:
             self.samples.popleft()
         return sample
 

@@ -7,7 +7,6 @@ every control character is shown as its code.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Sequence
 from typing import IO, Any
@@ -17,21 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from blade_operator.cli.manifests import dump
+from blade_operator.command_line import one_line, safe
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0 but for tab and line feed, DEL, C1, what changes the direction of text or ends a line, and halves of pairs."""
-_ESCAPES = {"\x1b": "\\e", "\r": "\\r", "\x07": "\\a", "\x08": "\\b"}
 STYLES = {"ok": "green", "bad": "red", "warn": "yellow", "dim": "dim"}
-
-
-def safe(text: object) -> str:
-    """``text`` without anything that a terminal obeys: control characters become their codes, such as ``\\e``."""
-    return _CONTROL.sub(lambda match: _ESCAPES.get(match[0], _code(match[0])), str(text))
-
-
-def one_line(text: object) -> str:
-    """`safe`, with line feeds and tabs as blanks."""
-    return safe(" ".join(str(text).replace("\r\n", "\n").split()))
 
 
 def styled(text: object, style: str = "") -> Text:
@@ -66,7 +53,3 @@ def print_data(value: Any, form: str) -> None:
 def warn(text: object) -> None:
     """Print a note to standard error."""
     print(one_line(text), file=sys.stderr, flush=True)
-
-
-def _code(character: str) -> str:
-    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"

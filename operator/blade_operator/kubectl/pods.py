@@ -58,6 +58,12 @@ def ready_router(place: Place, service: Object) -> Object:
     return routers[0]
 
 
+def cost_of(service: Object) -> Object:
+    """``status.cost`` without what is for the operator alone; empty where there is none."""
+    found = service.get("status", {}).get("cost") or {}
+    return {name: value for name, value in found.items() if name != "state"}
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """A container that fails, or a pod that cannot run."""

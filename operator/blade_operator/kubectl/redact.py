@@ -3,23 +3,16 @@ credentials in URLs, headers and flags, and strings that have the form of a know
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from blade_operator.model.objects import Object
+from blade_operator.secret_names import hide_tokens, is_secret_name, words_of
 
 REDACTED: Final = "<redacted>"
-_WORDS: Final = (
-    *("password", "passwd", "passphrase", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "secretkey"),
-    *("credential", "credentials", "auth", "authorization", "bearer", "cookie", "signature", "sig", "sas"),
-)
-_PAIRS: Final = frozenset({"api", "access", "private", "secret", "signing", "encryption", "account", "ssh", "hmac"})
-"""What makes a ``key`` a secret one."""
-_PLACES: Final = frozenset({"file", "path", "dir", "folder", "name", "url", "ref", "claim"})
-"""Endings of the names of what only says where a secret is."""
-_SPLIT: Final = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_LAST_WORDS: Final = frozenset({"key", "keys", "pass", "pw", "psk", "salt", "jwt", "pat"})
+"""Endings of the names of environment variables with secrets."""
 _NAME: Final = r"[A-Za-z][A-Za-z0-9_.-]{0,80}"
 _HEADER: Final = r"(?i)\b((?:proxy-)?authorization\\?[\"']?\s{0,8}[:=]\s{0,8}\\?[\"']?)(?:[A-Za-z]+ +)?[^\s\"',;\\]+"
 _PATTERNS: Final = (
@@ -28,11 +21,6 @@ _PATTERNS: Final = (
     (re.compile(r"(?im)^(.*\b(?:set-)?cookie: ).*$"), r"\1" + REDACTED),
     # user:password@ in URLs
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,20}://)[^\s/?#@\"'<>]+@"), r"\1" + REDACTED + "@"),
-    # tokens of a known form: hubs, OpenAI, GitHub, GitLab, Slack, AWS, JWT
-    (re.compile(r"\b(?:hf|sk|pk|ghp|gho|ghs|ghu|glpat|xox[abprs])[_-][A-Za-z0-9_-]{16,}"), REDACTED),
-    (re.compile(r"\bgithub_pat_[A-Za-z0-9_]{20,}"), REDACTED),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"), REDACTED),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REDACTED),
 )
 _QUERY: Final = re.compile(rf"([?&])({_NAME})(=)([^\s&#\"'<>]+)")
@@ -45,20 +33,18 @@ _PLAIN: Final = re.compile(rf"(?<![\w.-])(-{{0,2}}{_NAME})(\\?[\"']?\s?[:=]\s?\\
 _WORD: Final = re.compile(r"()([^\s\"',;&}\])\\:=][^\s\"',;&}\])\\]*)")
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a variable, flag or field of that name has a secret for a value: by the words in it."""
-    words = [word.lower() for word in _SPLIT.split(name) if word]
-    if not words or words[-1] in _PLACES:
-        return False
-    if any(word in _WORDS for word in words):
-        return True
-    return any(one in _PAIRS and other in ("key", "keys") for one, other in itertools.pairwise(words))
+def is_secret_variable(name: str) -> bool:
+    """Whether an environment variable of that name has a secret for a value: by `is_secret_name`, or by a last word
+    that means something else in other places, as in ``OPENAI_KEY`` and ``DB_PASS``."""
+    *before, last = words_of(name) or [""]
+    return is_secret_name(name) or (bool(before) and last in _LAST_WORDS)
 
 
 def redact_text(text: str) -> str:
     """``text`` without what looks like a credential."""
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
+    text = hide_tokens(text, REDACTED)
     text = _QUERY.sub(_parameter, text)
     text = _hide_values(text, _QUOTED, _IN_QUOTES)
     return _hide_values(text, _PLAIN, _WORD)
@@ -86,14 +72,14 @@ def redact_object(obj: Any) -> Any:
     """A copy of a Kubernetes object, or a list of them, without secrets; its shape stays."""
     if isinstance(obj, dict) and obj.get("kind") == "Secret":
         return _secret(obj)
-    return _redact(obj, "")
+    return _redact(obj)
 
 
-def _redact(value: Any, name: str) -> Any:
+def _redact(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _field(str(key), each, value) for key, each in value.items() if not _copies_spec(str(key))}
     if isinstance(value, list):
-        if name in ("command", "args") and all(isinstance(each, str) for each in value):
+        if all(isinstance(each, str) for each in value):  # command, args, extraArgs: a flag and its value are two items
             return redact_words(value)
         return [redact_object(each) for each in value]
     return redact_text(value) if isinstance(value, str) else value
@@ -105,12 +91,12 @@ def _field(key: str, value: Any, holder: Object) -> Any:
             return REDACTED
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return [REDACTED] * len(value)
-    return _redact(value, key)
+    return _redact(value)
 
 
 def _is_variable(key: str, holder: Object) -> bool:
     """Whether this is the value of an environment variable whose name is a secret's."""
-    return key == "value" and isinstance(holder.get("name"), str) and is_secret_name(holder["name"])
+    return key == "value" and isinstance(holder.get("name"), str) and is_secret_variable(holder["name"])
 
 
 def _copies_spec(key: str) -> bool:
@@ -127,7 +113,7 @@ def _secret(obj: Object) -> Object:
     metadata = dict(body.get("metadata") or {})
     if "annotations" in metadata:
         metadata["annotations"] = dict.fromkeys(metadata["annotations"] or {}, REDACTED)
-    return {**_redact({**body, "metadata": metadata}, ""), **hidden}
+    return {**_redact({**body, "metadata": metadata}), **hidden}
 
 
 def _parameter(match: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.errors import LocalError
-from blade_operator.kubectl.output import safe
+from blade_operator.command_line import safe
 
 
 def run_command(options: argparse.Namespace, words: Sequence[str] = ()) -> int:

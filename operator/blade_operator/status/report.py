@@ -11,6 +11,7 @@ import msgspec
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
+from blade_operator.secret_names import hide_tokens, is_secret_name
 from blade_operator.status.failures.container_failures import container_failure
 from blade_operator.status.failures.pod_failures import pod_failure
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
@@ -21,9 +22,6 @@ HIDDEN = "…"
 """Stands for what is not said."""
 _USER = re.compile(r"(?<=://)[^/@\s?#]+(?=@)")
 _QUERY = re.compile(r"(://[^\s?#]*\?)[^\s\"']+")
-_SECRET = r"token|secret|password|passwd|api[_-]?key|credential"
-_SECRET_FLAG = re.compile(rf"^(--?[\w.-]*(?:{_SECRET})[\w.-]*)(=.*)?$", re.IGNORECASE | re.DOTALL)
-_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 
 
 def service_report(
@@ -62,13 +60,14 @@ def encode(report: Object, most: int = SERVICE_REPORT_BYTES) -> bytes:
 
 
 def without_secrets(value: Any) -> Any:
-    """``value`` without the values of environment variables, of flags that are named like secrets, and the user and
-    query of URLs."""
+    """``value`` without the values of environment variables, of flags that are named like secrets, the user and query
+    of URLs, and tokens of a known form."""
     if isinstance(value, dict):
         return {name: _field(name, each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return _items(value)
     if isinstance(value, str):
+        value = hide_tokens(value, HIDDEN)
         return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(HIDDEN, value)) if "://" in value else value
     return value
 
@@ -78,7 +77,7 @@ def _field(name: str, value: Any) -> Any:
         return [_variable(each) for each in value]
     if name == "env" and isinstance(value, dict):
         return dict.fromkeys(value, HIDDEN)
-    if isinstance(value, str) and _SECRET_NAME.search(name) and not name.endswith(("Name", "Ref")):
+    if isinstance(value, str) and is_secret_name(name):
         return HIDDEN
     return without_secrets(value)
 
@@ -94,14 +93,15 @@ def _items(values: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     hides_next = False
     for each in values:
-        flag = _SECRET_FLAG.match(each) if isinstance(each, str) else None
+        name, sign, _ = each.partition("=") if isinstance(each, str) else ("", "", "")
+        is_secret = name.startswith("-") and is_secret_name(name)
         if hides_next and isinstance(each, str) and not each.startswith("-"):
             found.append(HIDDEN)
-        elif flag is not None and flag[2] is not None:
-            found.append(f"{flag[1]}={HIDDEN}")
+        elif is_secret and sign:
+            found.append(f"{name}={HIDDEN}")
         else:
             found.append(without_secrets(each))
-        hides_next = flag is not None and flag[2] is None
+        hides_next = is_secret and not sign
     return found
 
 

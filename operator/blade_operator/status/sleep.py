@@ -14,6 +14,7 @@ from blade_operator.model.plan import EventRecord
 from blade_operator.status.inputs import StatusInputs
 
 SLEEPING: Final = "Sleeping"
+SCALED_TO_ZERO: Final = "ScaledToZero"
 WAKING: Final = "Waking"
 WORKERS: Final = "WorkersReady"
 """The condition whose reasons these are; Ready and the phase follow it."""
@@ -22,6 +23,11 @@ WORKERS: Final = "WorkersReady"
 def is_asleep(reason: str) -> bool:
     """Whether a condition with this reason is of a service that sleeps or wakes."""
     return reason in (SLEEPING, WAKING)
+
+
+def is_at_rest(reason: str) -> bool:
+    """Whether a condition with this reason is of a service that has no engines because it is to have none, or wakes."""
+    return is_asleep(reason) or reason == SCALED_TO_ZERO
 
 
 def was_asleep(inputs: StatusInputs) -> bool:
@@ -35,7 +41,7 @@ def why_none(inputs: StatusInputs) -> tuple[str, str]:
         scaling = inputs.scaling or {}
         warm = f" ({scaling['standby']} on standby)" if scaling.get("standby") else ""
         return SLEEPING, f"{scaling.get('reason') or 'no request'}: the next one wakes it{warm}"
-    return "ScaledToZero", "spec.replicas is 0"
+    return SCALED_TO_ZERO, "spec.replicas is 0"
 
 
 def events(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[EventRecord]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,23 @@ def test_names_of_services(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
         assert _complete(capsys, "chat", *place, "qwen", "") == [":4"]
         cluster.refused["/llmservices"] = (403, "forbidden")
         assert _complete(capsys, "status", *place, "q") == [":4"]
+
+
+def test_nobody_waits_for_a_cluster_that_is_silent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "_SECONDS", 0.1)
+    with fake_cluster(tmp_path) as cluster, socket.create_server(("127.0.0.1", 0)) as silent:
+        text = cluster.kubeconfig.read_text()
+        (address,) = set(re.findall(r"127\.0\.0\.1:\d+", text))
+        (tmp_path / "silent").write_text(text.replace(address, f"127.0.0.1:{silent.getsockname()[1]}"))
+        before = threading.enumerate()
+        assert _complete(capsys, "status", "--kubeconfig", str(tmp_path / "silent"), "q") == [":4"]
+        waiting = [thread for thread in threading.enumerate() if thread not in before]
+        assert waiting
+        assert all(
+            thread.daemon for thread in waiting
+        )  # others would keep the process, and its user, for half a minute
 
 
 def test_in_a_real_bash(tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pytest
 from operator_support.fake_cluster import fake_cluster, llm, pod
 
 from blade_operator.kubectl import main as program
+from blade_operator.kubectl.commands import status
 from blade_operator.kubectl.diagnosis import bundle as bundling
 from blade_operator.kubectl.diagnosis.findings import find
+from blade_operator.kubectl.output import STYLES
 from blade_operator.model.objects import Object
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -36,6 +38,16 @@ def test_a_service_that_is_well_has_no_findings() -> None:
     well = [{"type": "Ready", "status": "True"}, {"type": "Degraded", "status": "False"}]
     service = llm(phase="Ready", desiredReplicas=1, conditions=well)
     assert find([service], [pod("r", "router"), pod("e", "engine")], [_event("Normal", "Pulled")], NOW) == []
+
+
+@pytest.mark.parametrize("reason", ["Sleeping", "Waking", "ScaledToZero"])
+def test_a_service_at_rest_has_no_findings(reason: str) -> None:
+    conditions = [{"type": "Ready", "status": "False" if reason == "ScaledToZero" else "True", "reason": reason}]
+    conditions += [{"type": "WorkersReady", "status": "False", "reason": reason, "message": "no request since 8:00"}]
+    service = llm(phase=reason, desiredReplicas=0, conditions=conditions)
+    assert find([service], [pod("r", "router")], [], NOW) == []
+    (line, style), *_ = status._conditions(conditions[1:])
+    assert (line, style) == (f"… WorkersReady is False ({reason}): no request since 8:00", STYLES["warn"])
 
 
 def test_every_finding_has_its_advice_and_errors_come_first() -> None:

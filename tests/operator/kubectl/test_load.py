@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import pytest
 from operator_support.fake_cluster import llm
+from rich.console import Console
 
 from blade_operator.cluster.local.layout import Layout
+from blade_operator.kubectl.commands.top import _data, _view
 from blade_operator.kubectl.load import WINDOW, Monitor, Sample
 from blade_operator.kubectl.places.local_place import LocalPlace
 from blade_operator.kubectl.scrape import Scrape, quantile
@@ -82,4 +87,31 @@ def test_quantiles() -> None:
     assert quantile(0.5, {0.1: 0.0, float("inf"): 0.0}) is None
     assert quantile(0.5, {1.0: 10.0, 2.0: 10.0, float("inf"): 10.0}) == 0.5
     assert quantile(0.99, {1.0: 0.0, float("inf"): 10.0}) == 1.0
-    assert WINDOW > 0
+
+
+@pytest.mark.parametrize(
+    ("interval", "kept"), [(WINDOW / 3, [2.0, 3.0, 4.0, 5.0]), (WINDOW * 2, [4.0, 5.0])], ids=["short", "long"]
+)
+def test_samples_of_a_window_stay_and_always_two(
+    interval: float, kept: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Monitor(LocalPlace(Layout(tmp_path)), llm()) as monitor:
+        for number in range(6):
+            monkeypatch.setattr("blade_operator.kubectl.load.time.monotonic", lambda at=number * interval: at)
+            monitor.measure()
+        assert [sample.time for sample in monitor.samples] == pytest.approx([each * interval for each in kept])
+
+
+def test_a_cost_is_said_in_words_and_nothing_of_the_operators_own() -> None:
+    cost = {"currency": "EUR", "window": "1h", "perHour": "2.5", "perMillionTokens": "0.41", "state": "[[1,2]]"}
+    with _monitor(_sample(1.0, 5, (0, 0, 0, 0), 0)) as monitor:
+        monitor.service["status"]["cost"] = cost
+        out = io.StringIO()
+        Console(file=out, width=200, color_system=None).print(_view([monitor], 200))
+        assert "costs: 0.41 EUR for a million tokens, 2.5 EUR an hour, over the last 1h\n" in out.getvalue()
+        assert "[[" not in out.getvalue()
+        assert "state" not in _data(monitor)["cost"]
+        monitor.service["status"]["cost"] = {"currency": "EUR"}
+        out = io.StringIO()
+        Console(file=out, width=200, color_system=None).print(_view([monitor], 200))
+        assert "costs: not measured yet" in out.getvalue()

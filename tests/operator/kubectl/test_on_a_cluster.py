@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from blade_operator import main as operator_program
 from blade_operator.kubectl import main as program
 from blade_operator.kubectl.jobs import JOB_NAME
 from blade_operator.model.objects import Object
+from blade_protocol.labels import CHANGE_CAUSE
 
 CRASHED = {
     "ready": False,
@@ -237,6 +240,24 @@ def test_chat_streams_through_a_port_forward(
     assert (web.bodies[-1]["model"], web.bodies[-1]["messages"][-1]["content"]) == ("poet", "From a pipe")
 
 
+def test_a_conversation_has_lines_that_can_be_edited(
+    cluster: FakeCluster, run: Terminal, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.put(llm(), pod("qwen-router-a", "router"))
+    cluster.ports["qwen-router-a", 80] = web.port
+    web.pages["/v1/chat/completions"] = (200, _chunks("It counts."))
+    prompts = iter(["What?", "/exit"])
+
+    def read(prompt: str) -> str:
+        assert "readline" in sys.modules
+        return next(prompts)
+
+    monkeypatch.delitem(sys.modules, "readline", raising=False)
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    assert run("chat", "--model", "m") == "It counts.\n"
+
+
 def test_chat_says_why_it_gets_no_answer(cluster: FakeCluster, run: Terminal, web: Web) -> None:
     cluster.put(llm(), pod("qwen-router-a", "router"))
     run("chat", "qwen", "What?", code=1)
@@ -270,14 +291,18 @@ def _ended(cluster: FakeCluster, code: int, log: bytes) -> None:
     cluster.on_create = end
 
 
-def test_check_runs_a_job_on_a_node_and_deletes_it(cluster: FakeCluster, run: Terminal) -> None:
-    _ended(cluster, 1, b"       check_shm     FAILED  -  1 MiB\n\nPASS 0, WARNING 0, FAILED 1\n")
-    operator = pod("operator", "operator", args=["run", "--engine_image=registry/engine:7"])
+def _put_operator(cluster: FakeCluster, *flags: str, namespace: str = "bladellm-system") -> None:
+    operator = pod("operator", "operator", args=["run", *flags])
     operator["metadata"] |= {
-        "namespace": "bladellm-system",
+        "namespace": namespace,
         "labels": {"app.kubernetes.io/name": "bladellm-operator"},
     }
     cluster.put(operator)
+
+
+def test_check_runs_a_job_on_a_node_and_deletes_it(cluster: FakeCluster, run: Terminal) -> None:
+    _ended(cluster, 1, b"       check_shm     FAILED  -  1 MiB\n\nPASS 0, WARNING 0, FAILED 1\n")
+    _put_operator(cluster, "--engine_image=registry/engine:7")
     jobs = list[Object]()
     end = cluster.on_create
     cluster.on_create = lambda job: (jobs.append(job), end(job))[0]
@@ -302,6 +327,7 @@ def test_check_of_a_service_is_where_its_engines_are(cluster: FakeCluster, run: 
     overlay = {"tolerations": [taint], "nodeSelector": {"pool": "h100"}, "priorityClassName": "x"}
     service["spec"]["engine"] = {
         "image": "own:1",
+        "shmSize": "2Gi",
         "gpus": {"count": 16, "nodes": 2, "resource": "amd.com/gpu"},
         "podTemplate": {"spec": overlay},
     }
@@ -309,6 +335,7 @@ def test_check_of_a_service_is_where_its_engines_are(cluster: FakeCluster, run: 
     template = yaml.safe_load(run("check", "qwen", "-o", "yaml"))["spec"]["template"]["spec"]
     assert (template["tolerations"], template["nodeSelector"]) == ([taint], {"pool": "h100"})
     assert "priorityClassName" not in template
+    assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}} in template["volumes"]
     assert template["containers"][0]["image"] == "own:1"
     assert template["containers"][0]["resources"]["limits"] == {"amd.com/gpu": "8"}
     template = yaml.safe_load(run("check", "qwen", "--node", "n", "-o", "yaml"))["spec"]["template"]["spec"]
@@ -329,14 +356,32 @@ def test_a_job_that_cannot_start_is_explained_and_deleted(cluster: FakeCluster, 
     assert not [path for path in cluster.objects if "/jobs/" in path]
 
 
+def test_a_job_names_no_ids_where_the_operators_pods_name_none(cluster: FakeCluster, run: Terminal) -> None:
+    assert "runAsUser" in yaml.safe_load(run("check", "-o", "yaml"))["spec"]["template"]["spec"]["securityContext"]
+    _put_operator(cluster, "--engine_image", "registry/engine:7", "--openshift", namespace="llm")
+    template = yaml.safe_load(run("check", "--operator_namespace", "llm", "-o", "yaml"))["spec"]["template"]["spec"]
+    assert "runAsUser" not in template["securityContext"]
+    assert template["containers"][0]["image"] == "registry/engine:7"
+
+
+def test_a_job_that_may_not_be_made_says_so(cluster: FakeCluster, run: Terminal) -> None:
+    cluster.refused["/jobs"] = (403, "you may not create jobs")
+    run("check", code=1)
+    assert "you may not create jobs" in run.errors
+
+
 def test_bench_as_a_job_has_sane_defaults(cluster: FakeCluster, run: Terminal) -> None:
     _ended(cluster, 0, b"Result\n")
-    cluster.put(llm(url="http://qwen-router.team:8080/v1"))
+    service = llm(url="http://qwen-router.team:8080/v1")
+    service["spec"]["engine"] = {"podTemplate": {"spec": {"imagePullSecrets": [{"name": "hub"}], "hostNetwork": True}}}
+    cluster.put(service)
     jobs = list[Object]()
     end = cluster.on_create
     cluster.on_create = lambda job: (jobs.append(job), end(job))[0]
     assert run("bench", "qwen", "--in_cluster", "--", "--request_rate", "2") == "Result\n"
-    words = jobs[0]["spec"]["template"]["spec"]["containers"][0]["command"]
+    template = jobs[0]["spec"]["template"]["spec"]
+    assert (template["imagePullSecrets"], "hostNetwork" in template) == ([{"name": "hub"}], False)
+    words = template["containers"][0]["command"]
     assert words[:3] == ["blade_llm_benchmark", "--base_url", "http://qwen-router.team:8080/v1"]
     assert "--concurrency" not in words
     assert words[words.index("--output_len") + 1] == "64"
@@ -367,6 +412,23 @@ def test_rollout_works_in_the_context(cluster: FakeCluster, run: Terminal) -> No
     assert run("rollout", "pause", "llm/poet", "--context", "b") == "llmservice.serving.bladellm.io/poet paused\n"
     changed = [obj for obj in cluster.objects.values() if obj["spec"].get("rollout")]
     assert [each["metadata"]["name"] for each in changed] == ["poet"]
+
+
+def test_a_history_obeys_nobodys_terminal_codes(cluster: FakeCluster, run: Terminal) -> None:
+    revision: Object = {
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": "qwen-engine-3bb83307",
+            "namespace": "team",
+            "labels": {"serving.bladellm.io/name": "qwen", "app.kubernetes.io/managed-by": "bladellm"},
+            "annotations": {CHANGE_CAUSE: "new model\x1b[2J\x1b]0;owned\x07"},
+        },
+        "revision": 1,
+        "data": {},
+    }
+    cluster.put(llm(), revision)
+    last = run("rollout", "history", "qwen").splitlines()[-1]
+    assert last.split() == ["1", "3bb83307", "-", "new", "model\\e[2J\\e]0;owned\\a"]
 
 
 def test_blade_operator_has_the_same_words(cluster: FakeCluster, capfd: pytest.CaptureFixture[str]) -> None:

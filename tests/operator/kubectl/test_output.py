@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from blade_operator.command_line import one_line, safe
 from blade_operator.kubectl.commands.status import tree
-from blade_operator.kubectl.output import make_table, one_line, safe, styled
+from blade_operator.kubectl.output import make_table, styled
 
 ATTACK = "\x1b]0;owned\x07\x1b[2J\x9b31mred\rover\x08\u202etxt[bold]x[/bold]"
 

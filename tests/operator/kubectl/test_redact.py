@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blade_operator.kubectl.redact import REDACTED, is_secret_name, redact_object, redact_text, redact_words
+from blade_operator.kubectl.commands.command import commands
+from blade_operator.kubectl.redact import REDACTED, redact_object, redact_text, redact_words
 from blade_operator.model.objects import Object
+from blade_operator.secret_names import is_secret_name
 
 SECRETS = st.text(string.ascii_letters + string.digits + "_+/.~-", min_size=12, max_size=40).filter(
     lambda text: text[0].isalnum()
@@ -85,6 +87,20 @@ def test_no_secret_of_an_object_survives(name: str, secret: str, joined: bool) -
     assert list(hidden["items"][1]["data"]) == ["a"]
     assert hidden["items"][0]["spec"]["containers"][0]["env"][1] == {"name": "PORT", "value": "80"}
     assert secret in json.dumps(listed)  # it is a copy
+
+
+@pytest.mark.parametrize("name", ["OPENAI_KEY", "DB_PASS", "LICENSE_KEY", "SESSION_SALT"])
+def test_variables_end_with_words_that_mean_something_else_in_other_places(name: str) -> None:
+    pod: Object = {"env": [{"name": name, "value": "Q9s3cret"}]}
+    assert redact_object(pod) == {"env": [{"name": name, "value": REDACTED}]}
+    assert "Q9s3cret" not in json.dumps(
+        commands([{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", **pod}]}}])
+    )
+
+
+def test_a_flag_and_its_value_may_be_two_items_of_any_list() -> None:
+    service: Object = {"spec": {"engine": {"extraArgs": ["--hub_token", "Q9s3cret", "--port", "80"]}}}
+    assert redact_object(service)["spec"]["engine"]["extraArgs"] == ["--hub_token", REDACTED, "--port", "80"]
 
 
 def test_what_is_no_secret_stays() -> None:

@@ -77,7 +77,12 @@ def test_every_string_and_list_is_bounded(version: dict[str, Any]) -> None:
 def test_every_field_is_described(version: dict[str, Any]) -> None:
     for path, node in schemas(version["schema"]["openAPIV3Schema"]):
         if path.startswith((".spec", ".status")) and not path.endswith("[]"):
-            assert len(node.get("description", "")) > 5, path
+            text = node.get("description", "")
+            assert len(text) > 5, path
+            # What is shortened is cut inside of nothing.
+            assert text.count("(") == text.count(")"), path
+            assert text.count("`") % 2 == 0, path
+            assert text.endswith((".", ")", "`")), path
 
 
 def test_yaml_readers_without_aliases_can_read_it() -> None:

@@ -9,12 +9,11 @@ from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.environment import find_program
 from blade_operator.cluster.local.errors import ContainerConfigError
 from blade_operator.kubectl.commands.check import run_here
-from blade_operator.kubectl.jobs import engine_image, job_name, run_job
+from blade_operator.kubectl.jobs import installed, job_name, run_job
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import namespace_of, ready_router, the_service
 from blade_operator.model.objects import Object
-from blade_operator.render import Defaults
 from blade_operator.render.jobs.tool import Tool, tool_job
 
 PROGRAM: Final = "blade_llm_benchmark"
@@ -60,6 +59,7 @@ def flags_of(words: list[str]) -> list[str]:
 def make_job(place: Place, service: Object, flags: list[str], options: argparse.Namespace) -> Object:
     """The Job that runs it in the service's namespace."""
     spec, metadata = service["spec"], service["metadata"]
+    engine = spec.get("engine") or {}
     if spec.get("router", {}).get("auth"):
         raise CommandError(
             f"{metadata['name']} requires an API key, which a Job would show to everybody who may read it: install "
@@ -68,15 +68,17 @@ def make_job(place: Place, service: Object, flags: list[str], options: argparse.
     url = str(service.get("status", {}).get("url", ""))
     if not url:
         raise CommandError(f"{metadata['name']} has no URL yet; `status {metadata['name']}` says why")
+    overlay = (engine.get("podTemplate") or {}).get("spec") or {}
     tool = Tool(
         name=job_name("llm-bench"),
         namespace=metadata["namespace"],
         component="benchmark",
         command=(PROGRAM, "--base_url", url, *flags),
         seconds=options.timeout,
-        image=options.image or spec.get("engine", {}).get("image") or engine_image(place),
+        image=options.image or engine.get("image") or "",
+        pod_fields={name: overlay[name] for name in ("imagePullSecrets",) if overlay.get(name)},
     )
-    return tool_job(tool, Defaults())
+    return tool_job(tool, installed(place, options.operator_namespace))
 
 
 def _is_installed() -> bool:

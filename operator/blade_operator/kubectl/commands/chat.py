@@ -18,7 +18,8 @@ import httpx
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cli.prompt import API_KEY, api_key
-from blade_operator.kubectl.output import safe, warn
+from blade_operator.command_line import safe
+from blade_operator.kubectl.output import warn
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place, Reached
 from blade_operator.kubectl.pods import namespace_of, ready_router, the_service
@@ -125,7 +126,7 @@ class Chat:
                     answer.append(text)
                     sys.stdout.write(safe(text))
                     sys.stdout.flush()
-        except CommandError:
+        except (CommandError, KeyboardInterrupt):
             if not answer:
                 self.messages.pop()
             raise
@@ -195,7 +196,7 @@ def _require_success(status: int, text: str) -> None:
 def _converse(chat: Chat, service: Object) -> None:
     """Read prompts from the terminal and print answers, until Ctrl-D. Ctrl-C stops an answer."""
     with contextlib.suppress(ImportError):
-        pass
+        import readline  # noqa: F401 - `input` edits lines and remembers them once it is there
     warn(f"{service['metadata']['name']}, model {chat.model}. {_HELP}.")
     commands: dict[str, Callable[[str], None]] = {
         "/reset": lambda _: chat.reset(),

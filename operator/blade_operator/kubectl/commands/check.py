@@ -13,13 +13,12 @@ from typing import Any, Final
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.environment import find_program
 from blade_operator.cluster.local.errors import ContainerConfigError
-from blade_operator.kubectl.jobs import engine_image, job_name, run_job
+from blade_operator.kubectl.jobs import installed, job_name, run_job
 from blade_operator.kubectl.output import print_data
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import namespace_of, the_service
 from blade_operator.model.objects import Object
-from blade_operator.render import Defaults
 from blade_operator.render.jobs.tool import Tool, tool_job
 
 PROGRAM: Final = "blade_llm_check"
@@ -39,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def make_job(place: Place, options: argparse.Namespace) -> Object:
-    """The Job that the options describe. With a service: with its image and GPUs, where its engines may run."""
+    """The Job that the options describe. With a service: with its image, GPUs and shared memory, where its engines
+    may run."""
     namespace = namespace_of(options, place)
     engine, fields = dict[str, Any](), dict[str, Any]()
     if options.object:
@@ -56,13 +56,14 @@ def make_job(place: Place, options: argparse.Namespace) -> Object:
         component="check",
         command=(PROGRAM, *options.words),
         seconds=options.timeout,
-        image=options.image or engine.get("image") or engine_image(place),
+        image=options.image or engine.get("image") or "",
         node=options.node or "",
         gpus=count,
         gpu_resource=options.gpu_resource or gpus.get("resource") or "nvidia.com/gpu",
+        shm_size=str(engine.get("shmSize") or ""),
         pod_fields=fields,
     )
-    return tool_job(tool, Defaults())
+    return tool_job(tool, installed(place, options.operator_namespace))
 
 
 def run_here(program: str, words: list[str], timeout: float) -> int:

@@ -9,10 +9,11 @@ from typing import Any
 
 from blade_operator.cli.errors import CommandError
 from blade_operator.cluster.local.environment import expand
-from blade_operator.kubectl.output import one_line, print_data, safe
+from blade_operator.command_line import one_line, safe
+from blade_operator.kubectl.output import print_data
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.pods import ENGINE_ROLES, bare, namespace_of, pods_of, the_service
-from blade_operator.kubectl.redact import REDACTED, is_secret_name, redact_text, redact_words
+from blade_operator.kubectl.redact import REDACTED, is_secret_variable, redact_text, redact_words
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
@@ -65,7 +66,7 @@ def _command(container: Object) -> dict[str, Any]:
         name = entry["name"]
         if "valueFrom" in entry:
             value = _source(entry["valueFrom"])
-        elif is_secret_name(name):
+        elif is_secret_variable(name):
             value = REDACTED
         else:
             value = plain[name] = expand(entry.get("value", ""), plain)

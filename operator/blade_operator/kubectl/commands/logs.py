@@ -12,7 +12,7 @@ from typing import Final
 
 from blade_operator.cli import logs as local_logs
 from blade_operator.cli.errors import CommandError
-from blade_operator.kubectl.output import one_line, safe
+from blade_operator.command_line import one_line, safe
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import LogRange, NotFound, Place
 from blade_operator.kubectl.pods import ENGINE_ROLES, bare, failing, namespace_of, pods_of, the_service, troubles, words

@@ -11,11 +11,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from blade_operator.cli.tables import pod_status_text
-from blade_operator.kubectl.output import STYLES, console, one_line, print_data, styled, warn
+from blade_operator.command_line import one_line
+from blade_operator.kubectl.output import STYLES, console, print_data, styled, warn
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import (
     bare,
+    cost_of,
     failing,
     last_line,
     namespace_of,
@@ -26,6 +28,7 @@ from blade_operator.kubectl.pods import (
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
 from blade_operator.spec.crd.printer_columns import age
+from blade_operator.status.sleep import is_at_rest
 from blade_protocol.labels import KIND
 
 _NEGATIVE = frozenset(
@@ -77,7 +80,8 @@ def summary(place: Place, service: Object) -> dict[str, Any]:
         "observed": status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         "conditions": status.get("conditions", []),
         "revision": status.get("revision", {}),
-        **{key: status[key] for key in ("canary", "adapters", "cost", "preflight") if status.get(key)},
+        **{key: status[key] for key in ("canary", "adapters", "preflight") if status.get(key)},
+        **({"cost": cost} if (cost := cost_of(service)) else {}),
         **({"scaling": scaling} if (scaling := _scaling(status)) else {}),
         "failures": status.get("failures", []),
         "pods": pods,
@@ -191,7 +195,8 @@ def _conditions(conditions: list[Object]) -> Iterator[tuple[str, str]]:
         if well:
             fine += [kind] if kind not in _NEGATIVE else []
             continue
-        style = STYLES["warn" if moving or kind in _MOVING or value == "Unknown" else "bad"]
+        calm = moving or kind in _MOVING or value == "Unknown" or is_at_rest(each.get("reason", ""))
+        style = STYLES["warn" if calm else "bad"]
         mark = "…" if style == STYLES["warn"] else "✗"
         message = each.get("message", "")
         known = bool(message) and message in said

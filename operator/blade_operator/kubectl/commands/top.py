@@ -18,13 +18,18 @@ from blade_operator.kubectl.load import WINDOW, Load, Monitor
 from blade_operator.kubectl.output import STYLES, console, make_table, print_data, styled, warn
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place
-from blade_operator.kubectl.pods import namespace_of, the_service
+from blade_operator.kubectl.pods import cost_of, namespace_of, the_service
 from blade_operator.model.objects import Object
 from blade_protocol.labels import KIND
 
 _NARROW = 100
 """Below so many columns those of `_LESS` are left out."""
 _LESS = frozenset({"STATE", "REQ/S"})
+_AMOUNTS = {
+    "perMillionTokens": "for a million tokens",
+    "perMillionCompletionTokens": "for a million tokens of answers",
+    "perHour": "an hour",
+}
 _COLUMNS = ("NAME", "STATE", "RUN", "WAIT", "KV", "HIT", "REQ/S", "TOK/S", "TTFT", "TPOT", "MEMORY")
 
 
@@ -78,10 +83,9 @@ def _measure(place: Place, monitors: Sequence[Monitor]) -> None:
 
 def _data(monitor: Monitor) -> dict[str, Any]:
     service, *engines = monitor.loads(since_start=True)
-    status = monitor.service.get("status", {})
     return {
         **asdict(service),
-        **({"cost": status["cost"]} if status.get("cost") else {}),
+        **({"cost": cost} if (cost := cost_of(monitor.service)) else {}),
         "engines": [asdict(each) for each in engines],
         "problems": list(monitor.samples[-1].problems),
     }
@@ -100,18 +104,17 @@ def _view(monitors: Sequence[Monitor], width: int, *, since_start: bool = False)
         if age > WINDOW / 2:
             notes.append(styled(f"{service.name}: no figures for {age:.0f} s", STYLES["bad"]))
         notes += [styled(problem, STYLES["warn"]) for problem in monitor.samples[-1].problems[:3]]
-        if cost := monitor.service.get("status", {}).get("cost"):
+        if cost := cost_of(monitor.service):
             notes.append(styled(f"{service.name} costs: {_cost(cost)}"))
     over = "since the pods started" if since_start else f"of the last {WINDOW:.0f} s"
     notes.append(styled(f"TTFT and TPOT: p50/p99 in ms, {over}; KV: cache in use; HIT: prompt tokens from it", "dim"))
     return Group(table, *notes)
 
 
-def _cost(cost: Any) -> str:
-    """A cost in the words of its fields."""
-    if not isinstance(cost, dict):
-        return str(cost)
-    return ", ".join(f"{key} {value}" for key, value in cost.items() if not isinstance(value, dict | list))
+def _cost(cost: Object) -> str:
+    """``status.cost`` in words."""
+    amounts = [f"{cost[name]} {cost.get('currency', '')} {words}" for name, words in _AMOUNTS.items() if cost.get(name)]
+    return f"{', '.join(amounts)}, over the last {cost.get('window', '')}" if amounts else "not measured yet"
 
 
 def _add(table: Table, columns: Sequence[str], load: Load, name: str, style: str = "") -> None:

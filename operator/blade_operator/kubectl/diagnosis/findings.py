@@ -10,6 +10,7 @@ from typing import Final, Literal
 from blade_operator.kubectl.pods import failing, troubles, words
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
+from blade_operator.status.sleep import is_at_rest
 from blade_protocol.labels import NAME, OWN_KINDS, ROLE_ENGINE, ROLE_ROUTER
 
 Level = Literal["error", "warning"]
@@ -89,7 +90,9 @@ def _of_service(service: Object, pods: list[Object], now: datetime) -> Iterator[
 def _of_conditions(about: str, name: str, status: Object, explained: bool) -> Iterator[Finding]:
     for each in status.get("conditions") or ():
         kind = each["type"]
-        if kind == "Ready" or (kind in _WELL_WHEN_FALSE) or (kind == "WorkersReady" and explained):
+        if kind == "Ready" or kind in _WELL_WHEN_FALSE or is_at_rest(each.get("reason", "")):
+            continue
+        if kind == "WorkersReady" and explained:
             continue
         bad = each["status"] == ("True" if kind in ("Contested", "RolloutAborted", "InternalTokenRefused") else "False")
         if not bad:

@@ -33,6 +33,8 @@ TIMEOUT: Final = 20.0
 _MARGIN: Final = 10.0
 """Seconds beyond that, for a program of the kubeconfig that gets the credentials."""
 _IDLE: Final = 0.5
+_PIECES: Final = 64
+"""Of a log, read ahead of what is printed."""
 _KINDS: Final = {**KINDS, JOB.name: JOB}
 
 
@@ -100,10 +102,12 @@ class ClusterPlace:
         params = {"container": container, "follow": "true"}
         params |= {"tailLines": str(tail)} if tail is not None else {}
         pieces: queue.Queue[bytes | Exception | None] = queue.Queue()
+        room = asyncio.Semaphore(_PIECES)
 
         async def read() -> None:
             try:
                 async for piece in self._opened.stream(_log_path(pod), params, kind="Pod"):
+                    await room.acquire()  # whoever prints them may be slower, or paused by its user
                     pieces.put(piece)
                 pieces.put(None)
             except ApiError as error:
@@ -121,6 +125,8 @@ class ClusterPlace:
                     return
                 if isinstance(piece, Exception):
                     raise piece
+                with contextlib.suppress(RuntimeError):  # the place was left, by Ctrl-C
+                    self._loop.call_soon_threadsafe(room.release)
                 yield piece
         finally:
             reading.cancel()

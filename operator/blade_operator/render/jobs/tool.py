@@ -32,6 +32,8 @@ class Tool:
     """Name of the node that it is to run on; empty: any."""
     gpus: int = 0
     gpu_resource: str = "nvidia.com/gpu"
+    shm_size: str = ""
+    """Of shared memory; empty: as much as the node gives."""
     pod_fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the pod's spec, such as tolerations."""
 
@@ -55,6 +57,7 @@ def tool_job(tool: Tool, defaults: Defaults) -> Object:
             **({"limits": {tool.gpu_resource: str(tool.gpus)}} if tool.gpus else {}),
         },
     }
+    size = {"sizeLimit": tool.shm_size} if tool.shm_size else {}
     pod = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
@@ -63,7 +66,7 @@ def tool_job(tool: Tool, defaults: Defaults) -> Object:
         **({"nodeSelector": {HOSTNAME: tool.node}} if tool.node else {}),
         **tool.pod_fields,
         "containers": [container],
-        "volumes": [tmp_volume(), {"name": "shm", "emptyDir": {"medium": "Memory"}}],
+        "volumes": [tmp_volume(), {"name": "shm", "emptyDir": {"medium": "Memory", **size}}],
     }
     if tool.node:
         pod["nodeSelector"] = {**pod["nodeSelector"], HOSTNAME: tool.node}

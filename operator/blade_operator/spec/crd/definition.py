@@ -75,10 +75,10 @@ def adapter_definition() -> dict[str, Any]:
 LONG_DESCRIPTION: Final = 60
 """Characters from which on a field's description is cut to its first sentence, and this to what is before a semicolon;
 the reference page has all of it."""
-_FLAG: Final = re.compile(r" \(`--[^()]*`\)")
-"""The engine's or router's flag that a field sets."""
+_FLAG: Final = re.compile(r" \(`--[^()]*`\)|(?<=\()`--[^`]*`; ")
+"""The engine's or router's flag that a field sets, alone in parentheses or before something else."""
 _FIRST_SENTENCE: Final = re.compile(r".*?(?<!e\.g)\.(?= [A-Z0-9`\"]|$)", re.DOTALL)
-_FIRST_CLAUSE: Final = re.compile(r"[^;`]*(?:`[^`]*`[^;`]*)*(?=;)")
+_FIRST_CLAUSE: Final = re.compile(r"[^;`(]*(?:(?:`[^`]*`|\([^)]*\))[^;`(]*)*(?=;)")
 
 
 def shortened(schema: Any) -> Any:
