@@ -87,6 +87,9 @@ def main() -> None:
                     time.sleep(0.05)
                 self.answer(streams=bool(body.get("stream")))
                 return
+            if self.path == "/internal/service":  # what the operator reports for the web UI
+                self.respond(200, {})
+                return
             if body.get("draining", True):
                 draining.set()
             else:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-
-import torch
+from typing import TYPE_CHECKING
 
 from blade_protocol.state import GpuMemory
+
+if TYPE_CHECKING:
+    import torch
 
 INTERVAL = 5.0
 """Seconds for which a reading is good."""
@@ -28,6 +30,8 @@ class GpuMemoryReader:
             return ()
         now = self._clock()
         if now - self._read_at >= INTERVAL:
+            import torch  # it is imported where an engine has bounded how its threads spin
+
             self._read_at = now
             free, total = torch.cuda.mem_get_info(self._device)
             name = torch.cuda.get_device_name(self._device)

@@ -47,6 +47,7 @@ class _FinishedResult:
     def __init__(self, prompt_tokens: int) -> None:
         self.choices = [0]
         self.finished = False
+        self.at_end = None
         self.prompt_logprobs = {0: [None, *[TokenLogprobs(-1.0, (), ())] * (prompt_tokens - 1)]}
 
     async def next(self) -> list[ChoiceUpdate]:

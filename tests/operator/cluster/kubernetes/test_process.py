@@ -29,6 +29,7 @@ from blade_operator.main import main
 from blade_operator.model.objects import Key
 from blade_operator.model.observed import Observed
 from blade_operator.render import Defaults
+from blade_telemetry.logs import JsonFormatter
 
 
 async def _get(port: int, path: str) -> tuple[int, str]:
@@ -255,8 +256,6 @@ def test_without_a_cluster_it_says_how_to_name_one(
 
 
 def test_json_lines_are_json() -> None:
-    from blade_operator.cli.run import _JsonLines
-
     record = logging.LogRecord("a.b", logging.WARNING, "", 0, 'said "%s"', ("x",), None)
-    line = json.loads(_JsonLines().format(record))
+    line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["logger"], line["message"]) == ("WARNING", "a.b", 'said "x"')
