@@ -11,6 +11,7 @@ import msgspec
 
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
+from blade_operator.redact_text import REDACTED, redact_text
 from blade_operator.secret_names import hide_tokens, is_secret_name
 from blade_operator.status.failures.container_failures import container_failure
 from blade_operator.status.failures.pod_failures import pod_failure
@@ -22,6 +23,8 @@ HIDDEN = "…"
 """Stands for what is not said."""
 _USER = re.compile(r"(?<=://)[^/@\s?#]+(?=@)")
 _QUERY = re.compile(r"(://[^\s?#]*\?)[^\s\"']+")
+_ASSIGNS = re.compile(r"[=:]|--|(?i:bearer|basic)")
+"""What has none of these can hold a token of a known form at most."""
 
 
 def service_report(
@@ -61,14 +64,15 @@ def encode(report: Object, most: int = SERVICE_REPORT_BYTES) -> bytes:
 
 def without_secrets(value: Any) -> Any:
     """``value`` without the values of environment variables, of flags that are named like secrets, the user and query
-    of URLs, and tokens of a known form."""
+    of URLs, and what else looks like a credential (`redact_text`)."""
     if isinstance(value, dict):
         return {name: _field(name, each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return _items(value)
     if isinstance(value, str):
-        value = hide_tokens(value, HIDDEN)
-        return _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(HIDDEN, value)) if "://" in value else value
+        if "://" in value:
+            value = _QUERY.sub(rf"\1{HIDDEN}", _USER.sub(HIDDEN, value))
+        return redact_text(value).replace(REDACTED, HIDDEN) if _ASSIGNS.search(value) else hide_tokens(value, HIDDEN)
     return value
 
 

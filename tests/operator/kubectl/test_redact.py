@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blade_operator.kubectl.commands.command import commands
-from blade_operator.kubectl.redact import REDACTED, redact_object, redact_text, redact_words
+from blade_operator.kubectl.redact import redact_object, redact_words
 from blade_operator.model.objects import Object
+from blade_operator.redact_text import REDACTED, redact_text
 from blade_operator.secret_names import is_secret_name
 
 SECRETS = st.text(string.ascii_letters + string.digits + "_+/.~-", min_size=12, max_size=40).filter(

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from blade_operator.kubectl.redact import redact_text
 from blade_operator.model.objects import Object
+from blade_operator.redact_text import redact_text
 from blade_operator.spec.crd.definition import custom_resource_definition
 from blade_operator.status.report import HIDDEN, MAX_EVENTS, encode, service_report, without_secrets
 from blade_protocol.labels import REVISION, ROLE
@@ -128,6 +128,21 @@ def test_no_field_is_hidden_for_its_name() -> None:
     names = set(strings(version["schema"]["openAPIV3Schema"]))
     assert "perMillionTokens" in names
     assert [name for name in sorted(names) if without_secrets({name: "x"}) != {name: "x"}] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "serve --api_key s3cr3tvalue --port 8000",
+        "request failed: Authorization: Bearer s3cr3tvalue",
+        'config: {"password": "s3cr3tvalue"}',
+    ],
+)
+def test_texts_have_no_values_of_what_is_named_like_a_secret(text: str) -> None:
+    found = without_secrets({"args": ["sh", "-c", text], "message": text})
+    assert "s3cr3tvalue" not in str(found)
+    assert found["args"][:2] == ["sh", "-c"]
+    assert text.partition(" ")[0] in found["message"]
 
 
 def test_messages_have_no_signed_urls() -> None:

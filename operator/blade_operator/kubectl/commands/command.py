@@ -13,9 +13,10 @@ from blade_operator.command_line import one_line, safe
 from blade_operator.kubectl.output import print_data
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.pods import ENGINE_ROLES, bare, namespace_of, pods_of, the_service
-from blade_operator.kubectl.redact import REDACTED, is_secret_variable, redact_text, redact_words
+from blade_operator.kubectl.redact import is_secret_variable, redact_words
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
+from blade_operator.redact_text import REDACTED, redact_text
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 
 

@@ -20,8 +20,8 @@ from blade_operator.kubectl.output import STYLES, console, print_data, styled, w
 from blade_operator.kubectl.places.choice import open_place
 from blade_operator.kubectl.places.place import Place
 from blade_operator.kubectl.pods import namespace_of, the_service
-from blade_operator.kubectl.redact import redact_text
 from blade_operator.model.objects import Object
+from blade_operator.redact_text import redact_text
 from blade_protocol.labels import ADAPTER_KIND, KIND, NAME, OPERATOR
 
 _OWNED: Final = (

@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 from blade_operator.cli.errors import CommandError
 from blade_operator.cli.manifests import dump
 from blade_operator.kubectl.places.place import LogRange, Place
-from blade_operator.kubectl.redact import redact_object, redact_text
+from blade_operator.kubectl.redact import redact_object
 from blade_operator.kubectl.scrape import fetch
 from blade_operator.model import pods as podutil
 from blade_operator.model.objects import Object
+from blade_operator.redact_text import redact_text
 from blade_protocol import paths
 from blade_protocol.labels import ROLE_ENGINE, ROLE_ROUTER
 
