@@ -9,7 +9,7 @@ import ipaddress
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _CHOICE = re.compile(r"argument (?:COMMAND|command): invalid choice: '([^']*)'")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -22,6 +22,7 @@ class Parser(argparse.ArgumentParser):
 
     root: Parser | None = None
     """The parser of the whole program, whose commands and options are suggested. Set by `finish`."""
+    _is_intermixed = False
 
     def finish(self) -> Parser:
         """Make this the root of all parsers below it; returns itself."""
@@ -41,6 +42,16 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 return dict(action.choices)
         return {}
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse's, but a command's arguments may stand between and behind its options, as kubectl's may."""
+        if self._is_intermixed or self.commands():
+            return super().parse_known_args(args, namespace)
+        self._is_intermixed = True  # what argparse has for this calls this method
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_intermixed = False
 
     def options(self) -> list[str]:
         """Its options, as they are typed."""

@@ -35,6 +35,24 @@ def forwarded(folder: Path, serve: Callable[[socket.socket], None]) -> Iterator[
             yield reached.authority
 
 
+def test_a_connection_that_is_cut_at_the_end_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    closed = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        with connection:
+            connection.recv(65536)
+            connection.sendall(HEAD + b"data: one\n\n")
+            closed.wait(30)
+
+    with forwarded(tmp_path, serve) as authority:
+        client = httpx.Client(timeout=30, trust_env=False)
+        stream = client.send(client.build_request("GET", f"http://{authority}/"), stream=True)
+        assert next(stream.iter_raw()) == b"data: one\n\n"
+    closed.set()
+    client.close()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 def test_a_stream_arrives_before_it_ends(tmp_path: Path) -> None:
     go_on = threading.Event()
 

@@ -53,7 +53,8 @@ class PortForward:
         assert task is not None
         self._connections.add(task)
         try:
-            await self._serve(reader, writer)
+            with contextlib.suppress(asyncio.CancelledError):  # by `stop`; asyncio prints a task that ends so
+                await self._serve(reader, writer)
         finally:
             self._connections.discard(task)
             writer.close()
