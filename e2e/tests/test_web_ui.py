@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from playwright.sync_api import Page, expect
 from ui_support.chat import Chat, text_of
 from ui_support.chromium import MILLISECONDS, chromium
@@ -16,7 +18,7 @@ QUESTION = "What does len do?"
 
 def test_it_opens_through_the_service_and_answers(demo: Service) -> None:
     expect.set_options(timeout=MILLISECONDS)
-    with demo.reach() as url, chromium() as browser:
+    with demo.reach() as url, chromium(urlsplit(url).hostname or "") as browser:
         watched = watch(browser, url, width=1600, height=900)
         page = watched.page("/")  # a browser is sent to the page
         chat = Chat(page)

@@ -18,7 +18,6 @@ MILLISECONDS = 60_000
 
 _FLAGS = (
     "--no-proxy-server",  # which the environment may name
-    "--host-resolver-rules=MAP *.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     "--disable-dev-shm-usage",  # containers have 64 MiB of it
     "--disable-gpu",
     "--force-color-profile=srgb",
@@ -44,14 +43,20 @@ def executable(driver: Playwright) -> str:
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium(*hosts: str) -> Iterator[Browser]:
     """A browser; pages of one context share nothing with those of another.
+
+    Args:
+        hosts: what it may reach beside this machine.
 
     Raises:
         NoBrowser: there is none to start.
     """
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=executable(driver), args=list(_FLAGS), timeout=MILLISECONDS)
+        excluded = ", ".join(f"EXCLUDE {host}" for host in ("127.0.0.1", *hosts))
+        resolves = f"--host-resolver-rules=MAP *.test 127.0.0.1, MAP * ~NOTFOUND, {excluded}"
+        arguments = [*_FLAGS, resolves]
+        browser = driver.chromium.launch(executable_path=executable(driver), args=arguments, timeout=MILLISECONDS)
         try:
             yield browser
         finally:
