@@ -115,6 +115,16 @@ _tracing = _object(
     samplingRatio=_mostly(st.sampled_from(["0.01", "1"]), st.sampled_from(["0", "2", "", 0.5])),
 )
 
+_price = _mostly(st.sampled_from(["2.50", "0.1", "0"]), st.sampled_from(["-1", "1e3", "x", ""]))
+_currency = _mostly(st.sampled_from(["EUR", "USD"]), st.sampled_from(["eur", "EURO"]))
+_pricing = _mostly(
+    st.one_of(
+        _object({"currency": _currency, "perEngineHour": _price}),
+        _object({"currency": _currency, "perGpuHour": _price}),
+    ),
+    _object({"currency": _currency}, perEngineHour=_price, perGpuHour=_price),
+)
+
 SPECS: Spec = _object(
     {
         "model": _object(
@@ -129,7 +139,7 @@ SPECS: Spec = _object(
     },
     engine=_object(
         image=_mostly(st.sampled_from(["", "x.org/a:1"]), st.sampled_from(["a b", ":x", "é"])),
-        preset=st.sampled_from(["latency", "throughput", "chat", "fast"]),
+        preset=_mostly(st.sampled_from(["latency", "throughput", "chat"]), st.sampled_from(["fast", "", None])),
         dtype=_mostly(st.sampled_from(["auto", "bfloat16"]), _junk),
         contextLength=_mostly(st.just(4096), _integer),
         maxNumSeqs=_integer,
@@ -246,11 +256,7 @@ SPECS: Spec = _object(
             shadow=_object(share=_mostly(st.integers(1, 100), _junk), minRequests=_count),
         ),
     ),
-    pricing=_object(
-        {"currency": st.sampled_from(["EUR", "USD", "eur", "EURO"])},
-        perEngineHour=st.sampled_from(["2.50", "0.1", "0", "-1", "1e3"]),
-        perGpuHour=st.sampled_from(["3", "0.0", "x"]),
-    ),
+    pricing=_pricing,
     security=_object(networkPolicy=_mostly(st.booleans(), _junk)),
     tracing=_tracing,
     logFormat=_mostly(st.sampled_from(["text", "json"]), _junk),
