@@ -86,7 +86,7 @@ def main() -> int:
         Figure("router_tracing_cpu", statistics.median(b / a for a, b in zip(off, on, strict=True)), "x", "<=", 1.03),
         Figure("router_tracing_exports", received, "requests", ">=", 1),
     ]
-    return report("router_tracing", figures, router_python=PYTHON)
+    return report("router_tracing", figures)
 
 
 if __name__ == "__main__":
