@@ -35,7 +35,7 @@ def _is_shown(page: Page, demo: Service) -> None:
     conditions = page.get_by_role("region", name="Conditions")
     ready = conditions.get_by_role("listitem").filter(has_text="Ready").first
     expect(ready.locator(".condition-name").first).to_have_text("Ready")
-    expect(conditions).to_contain_text("all as it should be")
+    expect(conditions).to_contain_text("all OK")
     for pod in (*demo.pods("engine"), *demo.pods("router")):
         expect(page.get_by_role("region", name="Pods")).to_contain_text(names([pod])[0])
     assert misfits(page) == []
