@@ -1,0 +1,31 @@
+"""Images in a prompt, as API servers, scheduler and runner name them to each other."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ImageSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Positions ``start .. start + count - 1`` of a prompt hold image tokens, which are fed with the embeddings that
+    the vision tower makes of an image, or of the frames of a video."""
+
+    start: int
+    count: int
+    digest: bytes
+    """Content digest (32 bytes) of pixels and grid: equal ones have equal embeddings. It names them everywhere, and it
+    is in the digests of KV blocks."""
+    grid: tuple[int, int, int]
+    """Frames (after temporal merging), rows and columns, in patches, before spatial merging. Of towers that cut an
+    image into tiles: tiles, rows and columns of one tile."""
+
+
+class ImagePixels(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a vision tower makes embeddings of: decoded and resized, not yet normalised."""
+
+    digest: bytes
+    grid: tuple[int, int, int]
+    """As :attr:`ImageSpan.grid`."""
+    shape: tuple[int, int, int, int]
+    """Frames (of a single image 1) or tiles, height, width, channels (3: RGB)."""
+    pixels: bytes
+    """uint8, C order."""
