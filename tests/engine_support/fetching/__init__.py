@@ -1,0 +1,1 @@
+"""Local HTTP servers that misbehave, and a network in which names and public addresses lead to them."""
