@@ -19,13 +19,22 @@ class RawServer:
     connections: int = 0
     open: int = 0
     """Connections whose response has not ended."""
-    most_open: int = 0
     closed_by_peer: int = 0
     """Responses that the client broke off."""
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/picture.png"
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def until_open(self, count: int) -> None:
+        """Until exactly ``count`` connections are open, and their requests have come."""
+        while self.open != count or len(self.requests) < count:
+            self._changed.clear()
+            await self._changed.wait()
 
 
 @contextlib.asynccontextmanager
@@ -39,14 +48,14 @@ async def serving(
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.connections += 1
         server.open += 1
-        server.most_open = max(server.most_open, server.open)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             server.requests.append(head.decode("latin-1"))
+            server.changed()
             responding = asyncio.ensure_future(respond(writer))
             gone = asyncio.ensure_future(reader.read(1))
             await asyncio.wait({responding, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not responding.done():
+            if not responding.done() or isinstance(responding.exception(), ConnectionError):
                 server.closed_by_peer += 1
             for task in (responding, gone):
                 task.cancel()
@@ -55,6 +64,7 @@ async def serving(
             server.closed_by_peer += 1
         finally:
             server.open -= 1
+            server.changed()
             writer.transport.abort() if writer.transport.get_write_buffer_size() == 0 else writer.close()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -23,7 +23,7 @@ _HEX[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
 
 
 def decode_data_url(url: str, max_bytes: int) -> bytes:
-    """The data of ``url``: percent-encoded, or base64, also its URL-safe alphabet, without padding and with white space.
+    """The data of ``url``: percent-encoded, or base64, also its URL-safe alphabet, unpadded, with white space.
 
     Raises MediaError for a malformed URL, an empty one, and one of more than ``max_bytes``; of those that say their
     length before they are decoded.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
@@ -13,9 +14,15 @@ import httpx
 from blade_llm.multimodal.fetching.allowance import Allowance
 from blade_llm.multimodal.fetching.connecting import Connector, Target, check_url
 from blade_llm.multimodal.fetching.errors import MediaError
+from blade_llm.multimodal.fetching.metered import MeteredStream
 from blade_llm.multimodal.fetching.options import FetchOptions
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_FREE_CHUNKS: Final = 1000
+_MIN_CHUNK: Final = 256
+"""A body in chunks (RFC 9112) shorter than this many bytes on average is refused, after the first so many chunks."""
+_CHUNKS_AT_ONCE: Final = 64
+"""Chunks after which other tasks have a turn: a chunk of one byte takes as long to parse as one of many."""
 _BROKEN: Final = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError)
 
 # Its debug messages hold the headers of responses, in which a redirect's URL can hold a signature.
@@ -33,11 +40,16 @@ class HttpClient:
     async def get(self, url: str, allowance: Allowance) -> bytes:
         """Raises MediaError: every redirect is checked as ``url`` is. It has no deadline of its own."""
         target = check_url(url, self._options)
-        for _ in range(self._options.max_redirects + 1):
-            result = await self._get(target, allowance)
-            if isinstance(result, bytes):
-                return result
-            target = self._redirected(target, result)
+        for hop in range(self._options.max_redirects + 1):
+            try:
+                result = await self._get(target, allowance)
+                if isinstance(result, bytes):
+                    return result
+                target = self._redirected(target, result)
+            except MediaError as error:
+                if hop == 0:
+                    raise
+                raise MediaError(error.kind, f"redirects on, and {error}", url, detail=error.detail) from None
         raise MediaError("unavailable", f"more than {self._options.max_redirects} redirects; give the final URL", url)
 
     def _redirected(self, source: Target, location: str) -> Target:
@@ -55,7 +67,7 @@ class HttpClient:
 
     async def _get(self, target: Target, allowance: Allowance) -> bytes | str:
         """The body, or where it is instead."""
-        stream = await self._connector.connect(target)
+        stream = MeteredStream(await self._connector.connect(target), target.url)
         try:
             url = httpcore.URL(
                 scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path
@@ -71,6 +83,7 @@ class HttpClient:
             response = await connection.handle_async_request(
                 httpcore.Request("GET", url, headers=list(headers.items()))
             )
+            stream.begin_body()
             return await self._read(response, target, allowance)
         except _BROKEN:
             raise MediaError("unavailable", "its server breaks off, or does not speak HTTP/1.1", target.url) from None
@@ -94,8 +107,15 @@ class HttpClient:
         if length.isdigit() and (len(length) > 18 or int(length) > limit):
             raise _too_large(target.url, limit)
         data = bytearray()
+        count = 0
         async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], response.aiter_stream())) as chunks:
             async for chunk in chunks:
+                count += 1
+                if count % _CHUNKS_AT_ONCE == 0:
+                    if count > _FREE_CHUNKS + len(data) // _MIN_CHUNK:
+                        reason = "its server sends it in pieces of a few bytes; give a URL on another server"
+                        raise MediaError("unavailable", reason, target.url)
+                    await asyncio.sleep(0)
                 if len(data) + len(chunk) > limit:
                     raise _too_large(target.url, limit)
                 allowance.take(len(chunk), target.url)

@@ -27,9 +27,7 @@ def test_base64_in_every_form(data: bytes, chunk: int, draw: st.DataObject) -> N
         encoded = draw.draw(st.sampled_from([base64.b64encode, base64.urlsafe_b64encode]))(data).decode()
         if draw.draw(st.booleans()):
             encoded = encoded.rstrip("=")
-        characters = [
-            draw.draw(st.sampled_from(["", "", "", " ", "\n", "\r\n", "\t", "%0A"])) + one for one in encoded
-        ]
+        characters = [draw.draw(st.sampled_from(["", "", "", " ", "\n", "\r\n", "\t", "%0A"])) + one for one in encoded]
         if draw.draw(st.booleans()):
             characters = [f"%{ord(one):02x}" if one in "+/=A" else one for one in characters]
         text = "".join(characters) + draw.draw(st.sampled_from(["", "\n", " "]))
