@@ -24,7 +24,8 @@ from blade_llm.multimodal.fetching.resolver import Resolver, SystemResolver
 
 _INLINE: Final = 1 << 16
 """Characters of a ``data:`` URL that are decoded on the event loop; of longer ones a thread does it."""
-_DECODERS: Final = 2
+_DECODERS: Final = 1
+"""Decoding holds the interpreter's lock, so that two threads would be no faster."""
 _READERS: Final = 4
 
 _log: Final = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
+from io import BytesIO
 from typing import Final, cast
 
 import httpcore
@@ -21,7 +22,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _FREE_CHUNKS: Final = 1000
 _MIN_CHUNK: Final = 256
 """A body in chunks (RFC 9112) shorter than this many bytes on average is refused, after the first so many chunks."""
-_CHUNKS_AT_ONCE: Final = 64
+_CHUNKS_AT_ONCE: Final = 16
 """Chunks after which other tasks have a turn: a chunk of one byte takes as long to parse as one of many."""
 _BROKEN: Final = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError)
 
@@ -49,7 +50,7 @@ class HttpClient:
             except MediaError as error:
                 if hop == 0:
                     raise
-                raise MediaError(error.kind, f"redirects on, and {error}", url, detail=error.detail) from None
+                raise MediaError(error.kind, f"redirected, and then {error}", url, detail=error.detail) from None
         raise MediaError("unavailable", f"more than {self._options.max_redirects} redirects; give the final URL", url)
 
     def _redirected(self, source: Target, location: str) -> Target:
@@ -106,23 +107,23 @@ class HttpClient:
         length = headers.get(b"content-length", b"")
         if length.isdigit() and (len(length) > 18 or int(length) > limit):
             raise _too_large(target.url, limit)
-        data = bytearray()
+        data = BytesIO()
         count = 0
         async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], response.aiter_stream())) as chunks:
             async for chunk in chunks:
                 count += 1
                 if count % _CHUNKS_AT_ONCE == 0:
-                    if count > _FREE_CHUNKS + len(data) // _MIN_CHUNK:
+                    if count > _FREE_CHUNKS + data.tell() // _MIN_CHUNK:
                         reason = "its server sends it in pieces of a few bytes; give a URL on another server"
                         raise MediaError("unavailable", reason, target.url)
                     await asyncio.sleep(0)
-                if len(data) + len(chunk) > limit:
+                if data.tell() + len(chunk) > limit:
                     raise _too_large(target.url, limit)
                 allowance.take(len(chunk), target.url)
-                data += chunk
-        if not data:
+                data.write(chunk)
+        if not data.tell():
             raise MediaError("unavailable", "its server sends an empty body", target.url)
-        return bytes(data)
+        return data.getvalue()  # without a copy
 
 
 def _too_large(url: str, limit: int) -> MediaError:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -99,10 +100,10 @@ def _open_below(root: str, names: Sequence[str]) -> int | None:
 
 
 def _read_at_most(descriptor: int, limit: int) -> bytes:
-    data = bytearray()
-    while len(data) < limit and (chunk := os.read(descriptor, min(1 << 20, limit - len(data)))):
-        data += chunk
-    return bytes(data)
+    data = BytesIO()
+    while data.tell() < limit and (chunk := os.read(descriptor, min(1 << 20, limit - data.tell()))):
+        data.write(chunk)
+    return data.getvalue()
 
 
 def _too_large(url: str, max_bytes: int) -> MediaError:

@@ -15,7 +15,7 @@ from blade_llm.multimodal.fetching.errors import MediaError
 
 MAX_HEAD: Final = 32 << 10
 """Bytes of a response's head, informational responses before it included."""
-_HEAD_READ: Final = 4 << 10
+_HEAD_READ: Final = 1 << 10
 
 
 class MeteredStream(httpcore.AsyncNetworkStream):

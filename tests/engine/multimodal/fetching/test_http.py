@@ -160,7 +160,7 @@ async def test_other_tasks_go_on_while_a_body_of_tiny_chunks_is_parsed(monkeypat
             await asyncio.sleep(0)
         assert await fetching == b"x" * 900
     assert taken.total() == 900
-    assert max(taken.values()) <= 64
+    assert max(taken.values()) <= 16
 
 
 async def test_a_content_length_above_the_bound_is_refused_at_once() -> None:
