@@ -48,7 +48,8 @@ class Fetcher:
         backend: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
         self.options = options
-        self._resolver = resolver or SystemResolver()
+        # Twice: lookups that were given up leave threads to those that come next.
+        self._resolver = resolver or SystemResolver(2 * options.max_concurrency)
         # httpx' context: certifi's authorities, or those of SSL_CERT_FILE and SSL_CERT_DIR.
         connector = Connector(
             options, self._resolver, tls or httpx.create_ssl_context(), backend or httpcore.AnyIOBackend()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
-
-_THREADS: Final = 16
+from typing import Protocol
 
 
 class Resolver(Protocol):
@@ -18,10 +16,13 @@ class Resolver(Protocol):
 
 
 class SystemResolver:
-    """``getaddrinfo``: the hosts file, search domains and name servers of this machine."""
+    """``getaddrinfo``: the hosts file, search domains and name servers of this machine.
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="media-dns")
+    A lookup cannot be cancelled: its thread stays until the name servers' own timeouts, also after its caller gave up.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="media-dns")
 
     async def resolve(self, host: str, port: int) -> list[str]:
         found = await asyncio.get_running_loop().run_in_executor(self._threads, _getaddrinfo, host, port)

@@ -177,7 +177,7 @@ def test_a_zone_changes_nothing(zone: int, address: IPv6Address) -> None:
 
 @pytest.mark.parametrize("host", ["127.1", "0x7f.1", "0x7f000001", "2130706433", "017700000001", "0", "localhost"])
 async def test_every_way_to_write_loopback_is_refused(host: str) -> None:
-    resolver = SystemResolver()
+    resolver = SystemResolver(1)
     try:
         found = await resolver.resolve(host, 80)
     finally:
@@ -187,7 +187,7 @@ async def test_every_way_to_write_loopback_is_refused(host: str) -> None:
 
 
 async def test_names_that_no_name_server_takes_are_unknown() -> None:
-    resolver = SystemResolver()
+    resolver = SystemResolver(1)
     try:
         with pytest.raises(OSError):
             await resolver.resolve("a" * 64 + ".example", 80)
