@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import httpcore
 import pytest
 from engine_support.fetching.network import Rerouted, ScriptedResolver
 from engine_support.fetching.servers import RawServer, answering, ok, serving
@@ -165,21 +166,22 @@ async def test_cancellation_while_the_name_is_looked_up() -> None:
         await fetching
 
 
-async def test_a_server_that_does_not_accept() -> None:
+async def test_an_address_that_does_not_accept_leaves_time_for_the_next() -> None:
     class Silent(Rerouted):
         async def connect_tcp(self, host: str, port: int, timeout: float | None = None, *_: object, **__: object):  # type: ignore[no-untyped-def]
-            self.connected.append((host, port))
-            assert timeout is not None
-            await asyncio.sleep(timeout)
-            return await super().connect_tcp(host, port)
+            if host == "1.1.1.1":
+                self.connected.append((host, port))
+                assert timeout is not None
+                await asyncio.sleep(timeout)
+                raise httpcore.ConnectTimeout
+            return await super().connect_tcp(host, port, timeout)
 
-    names = {"cdn.example": [["1.1.1.1", "2606::1"]]}
-    backend = Silent({})
-    fetcher = Fetcher(FetchOptions(connect_timeout_s=0.2), resolver=ScriptedResolver(names), backend=backend)
-    with pytest.raises(MediaError) as raised:
-        await fetcher.fetch("http://cdn.example/")
-    assert raised.value.kind in ("timeout", "unavailable")
-    assert {host for host, _ in backend.connected} == {"1.1.1.1", "2606::1"}  # the first leaves time for the second
+    async with serving(ok(PICTURE)) as server:
+        backend = Silent({("2606::1", 80): server.port})
+        resolver = ScriptedResolver({"cdn.example": [["1.1.1.1", "2606::1"]]})
+        fetcher = Fetcher(FetchOptions(connect_timeout_s=2.0), resolver=resolver, backend=backend)
+        assert await fetcher.fetch("http://cdn.example/") == PICTURE
+    assert [host for host, _ in backend.connected] == ["1.1.1.1", "2606::1"]
 
 
 async def test_a_request_has_a_deadline() -> None:
