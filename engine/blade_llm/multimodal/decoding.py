@@ -82,7 +82,8 @@ def _check_pixels(width: int, height: int, max_pixels: int) -> None:
         raise ImageError(f"the image has no pixels: its header says {width} x {height}")
     if width * height > max_pixels:
         raise ImageError(
-            f"the image has {width} x {height} = {width * height} pixels, and the limit is {max_pixels}: send a smaller one"
+            f"the image has {width} x {height} = {width * height} pixels, and the limit is {max_pixels}: "
+            "send a smaller one"
         )
 
 

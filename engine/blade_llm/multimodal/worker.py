@@ -33,9 +33,9 @@ class WorkerGoneError(Exception):
 
 
 class SharedFile:
-    """Memory that a worker and we see as a file. Files of megabytes go through it and not through a pipe: system calls
-    copy them without the interpreter's lock, in a thread, so that the event loop never waits. It is closed with its last
-    reference, which a thread may have."""
+    """Memory that a worker and we see as a file. Images and pixels go through it and not through a pipe: system calls
+    copy their megabytes without the interpreter's lock, in a thread, so that the event loop never waits. It is closed
+    with its last reference, which a thread may have."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("image")

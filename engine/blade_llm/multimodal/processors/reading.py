@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from blade_llm.multimodal.errors import ProcessorFilesError
 from blade_llm.multimodal.processors import ImageProcessor, QwenProcessor, TiledProcessor
 from blade_llm.multimodal.processors.resized import BICUBIC, CLIP_MEAN, CLIP_STD
@@ -45,23 +47,23 @@ def read_processor(folder: Path) -> ImageProcessor | None:
 
 def _qwen(files: _Fields) -> QwenProcessor:
     files.expect("Qwen2VLImageProcessor")
+    default = msgspec.structs.asdict(QwenProcessor())
     size = files.size()
-    default = QwenProcessor()
-    pixels = [
-        files.whole(own, {own: size.get(edge, size.get(own, value)), **files.values})
-        for own, edge, value in (
-            ("min_pixels", "shortest_edge", default.min_pixels),
-            ("max_pixels", "longest_edge", default.max_pixels),
-        )
-    ]
-    names = ("patch_size", "temporal_patch_size", "merge_size")
-    sides = {name: files.whole(name, {name: getattr(default, name), **files.values}) for name in names}
-    return QwenProcessor(*pixels, **sides, **files.normalisation())
+    # as transformers: min_pixels and max_pixels are older names, and come first
+    edges = {"min_pixels": size.get("shortest_edge"), "max_pixels": size.get("longest_edge")}
+    older = {name: size[name] for name in edges if name in size}
+    values = default | {name: edge for name, edge in edges.items() if edge is not None} | older | files.values
+    return QwenProcessor(
+        min_pixels=files.whole("min_pixels", values),
+        max_pixels=files.whole("max_pixels", values),
+        patch_size=files.whole("patch_size", values),
+        temporal_patch_size=files.whole("temporal_patch_size", values),
+        merge_size=files.whole("merge_size", values),
+        **files.normalisation(),
+    )
 
 
-def _tiled(
-    files: _Fields, config: Mapping[str, Any], whole: Mapping[str, Any], tokenizer: Mapping[str, Any]
-) -> TiledProcessor:
+def _tiled(files: _Fields, config: dict[str, Any], whole: dict[str, Any], tokenizer: dict[str, Any]) -> TiledProcessor:
     files.expect("GotOcr2ImageProcessor")
     vision: dict[str, Any] = config["vision_config"]
     patch_size = files.whole("patch_size", {"patch_size": _first(vision.get("patch_size", 14))})
