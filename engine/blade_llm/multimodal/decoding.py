@@ -7,10 +7,11 @@ and PNG, TIFF with pages, MPO) the first one is used, as there; nothing else of 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from PIL import Image, ImageOps
@@ -45,7 +46,8 @@ def decode(data: bytes, max_pixels: int, check_size: Callable[[int, int], None])
         image = _open(data, max_pixels)
         check_size(image.height, image.width)
         try:
-            image.load()
+            with _pillow_limit(max_pixels):  # frames can be larger than the picture
+                image.load()
         except MemoryError:
             raise
         except Exception as error:  # a decoder's, of a file made by anyone
@@ -62,13 +64,25 @@ def decode(data: bytes, max_pixels: int, check_size: Callable[[int, int], None])
             raise ImageError(f"the {image.format} image's colours ({image.mode}) are not supported: {error}") from None
 
 
+@contextlib.contextmanager
+def _pillow_limit(pixels: int | None) -> Iterator[None]:
+    """Pillow's own limit; exceeding twice its value is an error there."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None if pixels is None else (pixels + 1) // 2
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
 def _open(data: bytes, max_pixels: int) -> Image.Image:
     """Read the header."""
     if not data:
         raise ImageError("the image is empty: it has 0 bytes")
     _check_webp(data, max_pixels)
     try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        with _pillow_limit(None):  # ours is checked instead, which says more
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
     except MemoryError:
         raise
     except Exception:
