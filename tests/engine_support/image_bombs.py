@@ -25,9 +25,7 @@ def blank_png(height: int, width: int, rows: int | None = None) -> bytes:
     line = bytes(1 + (width + 7) // 8)
     packed = b"".join(body.compress(line) for _ in range(height if rows is None else rows)) + body.flush()
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", packed) + png_chunk(b"IEND", b"")
-    )
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", packed) + png_chunk(b"IEND", b"")
 
 
 def png_with_text(size: int) -> bytes:

@@ -44,7 +44,5 @@ class ImageSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if self.min_pixels is None:
             return PixelBounds(min(options.min_image_pixels or own.min_pixels, most), most)
         if not 1 <= self.min_pixels <= most:
-            raise ImageError(
-                f"min_pixels must be between 1 and max_pixels, which is {most} here, not {self.min_pixels}"
-            )
+            raise ImageError(f"min_pixels must be between 1 and {most} (max_pixels) here, not {self.min_pixels}")
         return PixelBounds(self.min_pixels, most)

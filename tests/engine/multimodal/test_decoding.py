@@ -54,7 +54,7 @@ def test_files_that_are_no_image(data: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_truncated_files(kind: str) -> None:
-    with pytest.raises(ImageError, match="truncated or broken|broken at their beginning"):
+    with pytest.raises(ImageError, match=r"truncated or broken|broken at their beginning"):
         _decode(image_bombs.truncated(kind))
 
 
