@@ -71,7 +71,7 @@ def reference_values(processor: ImageProcessor, data: bytes) -> tuple[tuple[int,
 
 
 def sha256(values: npt.NDArray[np.float32]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values, "<f4")).hexdigest()
+    return hashlib.sha256(values.astype("<f4").tobytes()).hexdigest()
 
 
 def samples(values: npt.NDArray[np.float32]) -> tuple[float, ...]:

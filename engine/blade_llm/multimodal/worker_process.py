@@ -96,6 +96,8 @@ def _limit(setup: Setup) -> None:
         encoded = io.BytesIO()
         Image.new("RGB", (32, 32)).save(encoded, name)
         decode(encoded.getvalue(), 1 << 16, setup.processor.check_size)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(_OUT_OF_MEMORY_SCORE)
     with open("/proc/self/statm", encoding="ascii") as file:
         size = int(file.read().split()[0]) * resource.getpagesize()
     for limit, value in (
@@ -109,8 +111,6 @@ def _limit(setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; our input's end is our end
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(_OUT_OF_MEMORY_SCORE)
     gc.freeze()
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.options import MIB, ImageOptions
@@ -18,6 +18,8 @@ from blade_llm.multimodal.processors import ImageProcessor
 from blade_llm.multimodal.settings import ImageSettings, PixelBounds
 from blade_llm.multimodal.worker import Worker, WorkerGoneError, setup
 from blade_llm.spec.images import ImagePixels
+
+_ENDING: Final = "the server is ending"
 
 
 class WorkersLoad(NamedTuple):
@@ -59,7 +61,11 @@ class ImageWorkers:
                 "compress it, or send a smaller one"
             )
         async with self._slot(len(data)):
-            return await self._process(data, bounds)
+            try:
+                return await self._process(data, bounds)
+            except RuntimeError:
+                self._check_open()  # its threads end with it
+                raise
 
     @property
     def load(self) -> WorkersLoad:
@@ -108,8 +114,7 @@ class ImageWorkers:
         while worker := self._take():
             with contextlib.suppress(WorkerGoneError):  # ended while it was idle; another one may have as well
                 return await self._run(worker, data, bounds)
-        if self._closed:
-            raise ImagesBusyError("the server is ending")
+        self._check_open()
         worker = await Worker.start(self._setup)
         self._workers.add(worker)
         try:
@@ -120,6 +125,7 @@ class ImageWorkers:
     async def _run(self, worker: Worker, data: bytes, bounds: PixelBounds) -> ImagePixels:
         usable = False
         try:
+            self._check_open()
             pixels = await worker.run(data, bounds, self._threads)
             usable = True
         except ImageError:
@@ -131,6 +137,10 @@ class ImageWorkers:
             else:
                 self._end(worker)
         return pixels
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ImagesBusyError(_ENDING)
 
     def _take(self) -> Worker | None:
         """An idle worker that is alive; the one used last, so that the others may end."""
