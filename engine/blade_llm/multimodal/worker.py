@@ -13,10 +13,8 @@ from typing import Final
 import msgspec
 
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
-from blade_llm.multimodal.options import MIB, ImageOptions
-from blade_llm.multimodal.processors import ImageProcessor
 from blade_llm.multimodal.settings import PixelBounds
-from blade_llm.multimodal.worker_process import LENGTH_BYTES, Job, Reply, Setup
+from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup
 from blade_llm.spec.images import ImagePixels
 
 _START_SECONDS: Final = 60.0
@@ -55,18 +53,6 @@ class SharedFile:
     def __del__(self) -> None:
         if hasattr(self, "descriptor"):
             os.close(self.descriptor)
-
-
-def setup(processor: ImageProcessor, options: ImageOptions) -> Setup:
-    """The limits of a worker.
-
-    Its memory, in bytes a pixel of the source: 4 for the picture, 4 for it in RGB or turned, and what decoders need
-    besides (12 for animated WebP, 6 for the coefficients of progressive JPEG).
-    """
-    resized = 8 * max(options.max_image_pixels or 0, processor.own_bounds.max_pixels) + 32 * MIB
-    memory = 18 * options.max_source_pixels + 3 * options.max_image_bytes + 2 * resized + 32 * MIB
-    file_bytes = max(options.max_image_bytes, resized)
-    return Setup(processor, options.max_source_pixels, memory, file_bytes, options.image_timeout)
 
 
 class Worker:

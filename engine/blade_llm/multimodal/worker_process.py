@@ -26,45 +26,13 @@ from PIL import Image
 from blade_llm.multimodal.content import content_digest
 from blade_llm.multimodal.decoding import FORMATS, decode
 from blade_llm.multimodal.errors import ImageError
-from blade_llm.multimodal.processors import ImageProcessor
-from blade_llm.multimodal.settings import PixelBounds
+from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup
 
-LENGTH_BYTES: Final = 4
 _OPEN_FILES: Final = 4
 _NICENESS: Final = 5
 """The tokens of others come first."""
 _OUT_OF_MEMORY_SCORE: Final = "1000"
 """In a container without memory the kernel ends this process, and not the engine."""
-
-
-class Setup(msgspec.Struct, frozen=True, array_like=True):
-    """What holds for all images."""
-
-    processor: ImageProcessor
-    max_source_pixels: int
-    memory: int
-    """Bytes beyond what the process has after its start."""
-    file_bytes: int
-    """Size of the memory file."""
-    seconds: float
-    """CPU time for an image."""
-
-
-class Job(msgspec.Struct, frozen=True, array_like=True):
-    """An image, whose file is the first ``size`` bytes of the memory file."""
-
-    size: int
-    bounds: PixelBounds
-
-
-class Reply(msgspec.Struct, frozen=True, array_like=True):
-    """An error, or what the first ``size`` bytes of the memory file are now."""
-
-    error: str = ""
-    size: int = 0
-    digest: bytes = b""
-    grid: tuple[int, int, int] = (0, 0, 0)
-    shape: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 def process(setup: Setup, descriptor: int, job: Job) -> Reply:
@@ -90,16 +58,28 @@ def _write(descriptor: int, data: bytes) -> None:
         at += os.pwrite(descriptor, view[at:], at)
 
 
-def _limit(setup: Setup) -> None:
-    Image.init()  # all plugins, which are files
-    for name in FORMATS:  # loads what is loaded late
+class AddressSpace:
+    """Size of this process; it may be asked for when no further file can be opened."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+
+    def nbytes(self) -> int:
+        return int(os.pread(self._descriptor, 100, 0).split()[0]) * resource.getpagesize()
+
+
+def _load() -> None:
+    """What would open files later."""
+    Image.init()  # all plugins
+    for name in FORMATS:
         encoded = io.BytesIO()
         Image.new("RGB", (32, 32)).save(encoded, name)
-        decode(encoded.getvalue(), 1 << 16, setup.processor.check_size)
+        decode(encoded.getvalue(), 1 << 16, lambda height, width: None)
+
+
+def _limit(setup: Setup, size: int) -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(_OUT_OF_MEMORY_SCORE)
-    with open("/proc/self/statm", encoding="ascii") as file:
-        size = int(file.read().split()[0]) * resource.getpagesize()
     for limit, value in (
         (resource.RLIMIT_AS, size + setup.memory),
         (resource.RLIMIT_FSIZE, setup.file_bytes),
@@ -132,7 +112,10 @@ def main() -> None:
         return
     setup = msgspec.msgpack.decode(message, type=Setup)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    _limit(setup)
+    _load()
+    space = AddressSpace()
+    size = space.nbytes()
+    _limit(setup, size)
     _write_message()
     os.dup2(nowhere, sys.stderr.fileno())  # decoders written in C complain there about strangers' files
     os.close(nowhere)
@@ -144,6 +127,8 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write_message(payload)
         gc.collect()  # pictures in cycles of references
+        if space.nbytes() > size + setup.kept_memory:
+            return
 
 
 if __name__ == "__main__":

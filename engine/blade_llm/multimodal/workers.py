@@ -16,7 +16,8 @@ from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.options import MIB, ImageOptions
 from blade_llm.multimodal.processors import ImageProcessor
 from blade_llm.multimodal.settings import ImageSettings, PixelBounds
-from blade_llm.multimodal.worker import Worker, WorkerGoneError, setup
+from blade_llm.multimodal.worker import Worker, WorkerGoneError
+from blade_llm.multimodal.worker_messages import setup
 from blade_llm.spec.images import ImagePixels
 
 _ENDING: Final = "the server is ending"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import msgspec
 import pytest
 import uvloop
 from engine_support import image_bombs
-from engine_support.image_cases import CASES_OF_KINDS, PROCESSORS, encode, waves
+from engine_support.image_cases import CASES_OF_KINDS, PROCESSORS, encode, exif, waves
 from PIL import Image
 
 from blade_llm.multimodal import worker as worker_module
@@ -26,7 +27,8 @@ from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.options import MIB, ImageOptions
 from blade_llm.multimodal.processors import ImageProcessor, QwenProcessor
 from blade_llm.multimodal.settings import ImageSettings
-from blade_llm.multimodal.worker import Worker, setup
+from blade_llm.multimodal.worker import Worker, WorkerGoneError
+from blade_llm.multimodal.worker_messages import setup
 from blade_llm.multimodal.workers import ImageWorkers
 from blade_llm.spec.images import ImagePixels
 
@@ -170,6 +172,42 @@ async def test_a_large_image_dies_of_its_memory_alone() -> None:
         process.end()
         await process.ended()
         threads.shutdown()
+
+
+async def test_a_process_that_keeps_memory_ends() -> None:
+    """After its image, so that no other one lacks what decoders leak."""
+    limits = msgspec.structs.replace(setup(PROCESSOR, PATIENT), kept_memory=-1)
+    threads = ThreadPoolExecutor(1)
+    process = await Worker.start(limits)
+    good = await process.run(image_bombs.GOOD, PROCESSOR.own_bounds, threads)
+    assert good == _expected(image_bombs.GOOD)
+    with pytest.raises(WorkerGoneError):
+        await process.run(image_bombs.GOOD, PROCESSOR.own_bounds, threads)
+    await process.ended()
+    threads.shutdown()
+
+
+async def test_large_images_leave_no_memory_behind() -> None:
+    """The same process decodes them all."""
+    exact = encode(Image.new("RGBA", (3000, 3000), (1, 2, 3, 4)), "PNG", exif=exif(6))
+    async with _pool() as workers:
+        await workers.process(SLOW)
+        pids = _pids(workers)
+        for data in (exact, encode(Image.new("RGBA", (3000, 3000)), "WEBP"), image_bombs.GOOD):
+            await workers.process(data)
+        assert _pids(workers) == pids
+
+
+def test_the_api_server_has_no_decoder() -> None:
+    """What it imports to serve images, and to read processor files."""
+    program = (
+        "import sys\n"
+        "import blade_llm.multimodal.processors.reading, blade_llm.multimodal.workers\n"
+        "print({'PIL', 'numpy', 'torch'} & set(sys.modules))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    output = subprocess.run([sys.executable, "-c", program], env=env, check=True, capture_output=True, text=True)
+    assert output.stdout.strip() == "set()"
 
 
 async def test_the_limits_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
