@@ -14,6 +14,8 @@ class ImageOptions:
 
     max_images_per_request: int = 64
     """The API refuses requests with more."""
+    max_pixels_per_request: int = 128_000_000
+    """Of all its images after they were resized, which an API server holds (3 bytes each) until the engine has them."""
     max_image_pixels: int | None = None
     """Pixels an image is shrunk to at most, in place of the model's own ``max_pixels``; requests may ask for less, not
     for more. None: the model's own."""
@@ -36,7 +38,13 @@ class ImageOptions:
     """A process without work for so long ends."""
 
     def __post_init__(self) -> None:
-        for name in ("max_images_per_request", "max_source_pixels", "max_image_bytes", "image_workers"):
+        for name in (
+            "max_images_per_request",
+            "max_pixels_per_request",
+            "max_source_pixels",
+            "max_image_bytes",
+            "image_workers",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in ("max_image_pixels", "min_image_pixels"):

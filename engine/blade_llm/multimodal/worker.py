@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ _PATIENCE: Final = 8
 _MAX_REPLY: Final = 64 * 1024
 _BROKEN: Final = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)
 """Errors that an exited process causes; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
+
+_BREAKS: Final = "the image breaks its decoder: save it anew, as PNG or JPEG"
 
 
 class WorkerGoneError(Exception):
@@ -56,57 +59,52 @@ class SharedFile:
 
 
 class Worker:
-    """Works on one image at a time. Whoever cancels :meth:`run`, or gets an error other than :class:`ImageError` from
-    it, must :meth:`end` it."""
+    """Works on one image at a time. Whoever cancels :meth:`start` or :meth:`run`, or gets an error other than
+    :class:`ImageError` from them, must :meth:`end` it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, file: SharedFile, setup: Setup) -> None:
-        self._process = process
-        self._file = file
+    def __init__(self, setup: Setup) -> None:
         self._setup = setup
+        self._file: SharedFile | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._killed = False
 
-    @classmethod
-    async def start(cls, setup: Setup) -> Worker:
+    async def start(self) -> None:
         """Raises :class:`ImagesBusyError`: the machine has no room for a process, most likely."""
         try:
-            file = SharedFile()
-            process = await asyncio.create_subprocess_exec(
+            self._file = SharedFile()
+            self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "blade_llm.multimodal.worker_process",
-                str(file.descriptor),
+                str(self._file.descriptor),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MAX_REPLY,
-                pass_fds=(file.descriptor,),
+                pass_fds=(self._file.descriptor,),
                 env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # no secrets
             )
         except OSError as error:
             raise ImagesBusyError(f"the process that decodes images does not start: {error}") from None
-        worker = cls(process, file, setup)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await worker._write(setup)
-                await worker._read()
+                await self._write(self._setup)
+                await self._read()
         except (TimeoutError, *_BROKEN):
-            worker.end()
             raise ImagesBusyError("the process that decodes images does not start") from None
-        except BaseException:
-            worker.end()
-            raise
-        return worker
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
 
     @property
     def alive(self) -> bool:
-        return self._process.returncode is None
+        return self._process is not None and self._process.returncode is None and not self._killed
 
     async def run(self, data: bytes, bounds: PixelBounds, threads: Executor) -> ImagePixels:
         """Raises :class:`ImageError`, :class:`WorkerGoneError` and :class:`ImagesBusyError`. After an
         :class:`ImageError` the worker may be gone."""
         loop = asyncio.get_running_loop()
+        assert self._file is not None
         try:
             await loop.run_in_executor(threads, self._file.write, data)
         except OSError as error:
@@ -127,10 +125,14 @@ class Worker:
         if reply.error:
             raise ImageError(reply.error)
         pixels = await loop.run_in_executor(threads, self._file.read, reply.size)
+        if len(pixels) != math.prod(reply.shape):  # a broken process says anything
+            self.end()
+            raise ImageError(_BREAKS)
         return ImagePixels(reply.digest, reply.grid, reply.shape, pixels)
 
     async def _why_ended(self) -> ImageError | ImagesBusyError:
         """Not killed before: asyncio's own loop may then lose the exit code."""
+        assert self._process is not None
         code: int | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EXIT_SECONDS):
@@ -142,24 +144,31 @@ class Worker:
             )
         if code == -signal.SIGKILL:  # from outside, as by a machine without memory
             return ImagesBusyError("the process that decoded the image was killed; try again later")
-        return ImageError("the image breaks its decoder: save it anew, as PNG or JPEG")
+        return ImageError(_BREAKS)
 
     async def _write(self, message: Setup | Job) -> None:
-        assert self._process.stdin is not None
+        assert self._process is not None and self._process.stdin is not None  # noqa: PT018
         payload = msgspec.msgpack.encode(message)
         self._process.stdin.write(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
         await self._process.stdin.drain()
 
     async def _read(self) -> bytes:
-        assert self._process.stdout is not None
+        assert self._process is not None and self._process.stdout is not None  # noqa: PT018
         length = int.from_bytes(await self._process.stdout.readexactly(LENGTH_BYTES), "little")
         return await self._process.stdout.readexactly(length)
 
     def end(self) -> None:
         """At once."""
-        if self.alive:
+        self._killed = True
+        if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
     async def ended(self) -> None:
-        await self._process.wait()
+        """Wait until the process and its pipes are gone."""
+        if self._process is not None:
+            await self._process.wait()
+            with contextlib.suppress(*_BROKEN):
+                assert self._process.stdout is not None
+                while await self._process.stdout.read(_MAX_REPLY):
+                    pass

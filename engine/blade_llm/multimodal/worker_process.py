@@ -2,7 +2,7 @@
 
 A file may unpack to gigabytes, keep a decoder busy for minutes, or break it. So this process has little memory, opens
 no files, and SIGPROF ends it when an image takes too much CPU time. It imports neither torch nor numpy: it starts in a
-quarter of a second and takes 23 MB.
+quarter of a second and takes 27 MB.
 
 It reads and writes messages with a four-byte length, in msgpack; images and pixels themselves are in the memory file
 that DESCRIPTOR is, which its parent shares. The first message it reads is the limits; it answers every message with an

@@ -1,6 +1,6 @@
 """The pool of processes that decode and resize images: bounded in processes, waiting images and their bytes.
 
-A worker takes 23 MB while idle and up to 18 bytes a pixel of the largest file allowed while it decodes. What an image
+A worker takes 27 MB while idle and up to 18 bytes a pixel of the largest file allowed while it decodes. What an image
 does to its worker, other images do not notice: the next one that needs a process gets a new one.
 """
 
@@ -43,6 +43,7 @@ class ImageWorkers:
         self._free = asyncio.Semaphore(options.image_workers)
         self._threads = ThreadPoolExecutor(options.image_workers, "image")
         self._workers: set[Worker] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._idle: dict[Worker, asyncio.TimerHandle] = {}
         self._working = 0
         self._waiting = 0
@@ -79,11 +80,9 @@ class ImageWorkers:
         for timer in self._idle.values():
             timer.cancel()
         self._idle.clear()
-        workers = list(self._workers)
-        for worker in workers:
+        for worker in list(self._workers):
             self._end(worker)
-        for worker in workers:
-            await worker.ended()
+        await asyncio.gather(*self._ending)
         self._threads.shutdown(wait=False)
 
     @contextlib.asynccontextmanager
@@ -116,8 +115,13 @@ class ImageWorkers:
             with contextlib.suppress(WorkerGoneError):  # ended while it was idle; another one may have as well
                 return await self._run(worker, data, bounds)
         self._check_open()
-        worker = await Worker.start(self._setup)
+        worker = Worker(self._setup)
         self._workers.add(worker)
+        try:
+            await worker.start()
+        except BaseException:
+            self._end(worker)
+            raise
         try:
             return await self._run(worker, data, bounds)
         except WorkerGoneError:
@@ -164,3 +168,6 @@ class ImageWorkers:
     def _end(self, worker: Worker) -> None:
         self._workers.discard(worker)
         worker.end()
+        task = asyncio.get_running_loop().create_task(worker.ended())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)

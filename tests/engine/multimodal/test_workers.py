@@ -51,7 +51,7 @@ def _expected(data: bytes, processor: ImageProcessor = PROCESSOR) -> ImagePixels
 
 
 def _pids(workers: ImageWorkers) -> list[int]:
-    return [worker.pid for worker in workers._workers]
+    return [worker.pid for worker in workers._workers if worker.pid is not None]
 
 
 def _memory(pid: int, name: str) -> int:
@@ -106,7 +106,7 @@ async def test_megabytes_come_back() -> None:
 
 
 async def test_nothing_starts_before_the_first_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start(setup: object) -> Worker:
+    async def start(worker: Worker) -> None:
         raise AssertionError("started")
 
     monkeypatch.setattr(Worker, "start", start)
@@ -159,7 +159,9 @@ async def test_a_large_image_dies_of_its_memory_alone() -> None:
     """36 megapixels want 144 MB; the process has 60 MiB, and is as good as new afterwards."""
     limits = msgspec.structs.replace(setup(PROCESSOR, PATIENT), memory=60 * MIB)
     threads = ThreadPoolExecutor(1)
-    process = await Worker.start(limits)
+    process = Worker(limits)
+    await process.start()
+    assert process.pid is not None
     base = _memory(process.pid, "VmSize")
     try:
         for _ in range(2):
@@ -178,7 +180,8 @@ async def test_a_process_that_keeps_memory_ends() -> None:
     """After its image, so that no other one lacks what decoders leak."""
     limits = msgspec.structs.replace(setup(PROCESSOR, PATIENT), kept_memory=-1)
     threads = ThreadPoolExecutor(1)
-    process = await Worker.start(limits)
+    process = Worker(limits)
+    await process.start()
     good = await process.run(image_bombs.GOOD, PROCESSOR.own_bounds, threads)
     assert good == _expected(image_bombs.GOOD)
     with pytest.raises(WorkerGoneError):
@@ -379,6 +382,15 @@ async def test_a_process_that_does_not_start(monkeypatch: pytest.MonkeyPatch, py
     monkeypatch.setattr(sys, "executable", python)
     async with _pool() as workers:
         with pytest.raises(ImagesBusyError, match="not start"):
+            await workers.process(image_bombs.GOOD)
+        assert workers.load == (0, 0, 0, 0)
+
+
+async def test_pixels_that_are_too_few_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that an image has broken may say anything."""
+    monkeypatch.setattr(worker_module.SharedFile, "read", lambda file, size: bytes(size - 1))
+    async with _pool() as workers:
+        with pytest.raises(ImageError, match="breaks its decoder"):
             await workers.process(image_bombs.GOOD)
         assert workers.load == (0, 0, 0, 0)
 
