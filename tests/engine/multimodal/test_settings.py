@@ -82,3 +82,33 @@ def test_low_detail_is_few_tokens() -> None:
     tiled = TiledProcessor(448, 448, 14, 256)
     assert tiled.count(tiled.grid(3000, 4000, tiled.own_bounds)) == 13 * 256
     assert tiled.count(tiled.grid(3000, 4000, low.bounds(tiled.own_bounds, options))) == 256
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ({}, (None, None)),
+        ({"min_pixels": 5}, (5, None)),
+        ({"min_pixels": 5, "max_pixels": 9}, (5, 9)),
+        ({"size": {"shortest_edge": 5, "longest_edge": 9}}, (5, 9)),
+        ({"size": {"longest_edge": 9}, "max_pixels": 8}, (None, 8)),
+    ],
+)
+def test_processor_kwargs(kwargs: dict[str, Any], expected: tuple[int | None, int | None]) -> None:
+    assert ImageSettings("low").with_processor_kwargs(kwargs) == ImageSettings("low", *expected)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"do_resize": False, "fps": 2}, "do_resize, fps is not supported"),
+        ({"size": {"height": 9}}, "height is not supported"),
+        ({"size": 9}, "size must be an object"),
+        ({"max_pixels": "9"}, "max_pixels must be a whole number, not '9'"),
+        ({"min_pixels": True}, "min_pixels must be a whole number"),
+        ({"size": {"longest_edge": 9.5}}, "max_pixels must be a whole number"),
+    ],
+)
+def test_processor_kwargs_that_are_refused(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ImageError, match=message):
+        ImageSettings().with_processor_kwargs(kwargs)

@@ -236,8 +236,9 @@ async def test_the_limits_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
         assert os.readlink(proc / "fd" / "2") == os.devnull
 
 
-async def test_an_image_that_takes_too_much_time() -> None:
+async def test_an_image_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process ends by the signal of its timer; another one takes over."""
+    monkeypatch.setattr(worker_module, "_PATIENCE", 600)
     options = ImageOptions(image_timeout=0.1, image_workers=1)
     async with _pool(options) as workers:
         for _ in range(2):
@@ -397,8 +398,8 @@ async def test_pixels_that_are_too_few_are_not_used(monkeypatch: pytest.MonkeyPa
 
 async def test_a_process_that_never_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped: it takes no CPU time, so our own clock ends it."""
-    monkeypatch.setattr(worker_module, "_PATIENCE", 2)
-    async with _pool(ImageOptions(image_timeout=0.5)) as workers:
+    monkeypatch.setattr(worker_module, "_PATIENCE", 1)
+    async with _pool(ImageOptions(image_timeout=4.0)) as workers:
         await workers.process(image_bombs.GOOD)
         task, pid = await _busy(workers, SLOW)
         os.kill(pid, signal.SIGSTOP)
