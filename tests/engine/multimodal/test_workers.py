@@ -78,7 +78,7 @@ async def _busy(workers: ImageWorkers, data: bytes) -> tuple[asyncio.Task[ImageP
     return task, pid
 
 
-SLOW = image_bombs.slow_png(6000)
+SLOW = image_bombs.slow_png(5000)
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
@@ -156,7 +156,7 @@ async def test_bad_images_harm_no_other() -> None:
 
 
 async def test_a_large_image_dies_of_its_memory_alone() -> None:
-    """36 megapixels want 144 MB; the process has 60 MiB, and is as good as new afterwards."""
+    """25 megapixels want 100 MB; the process has 60 MiB, and is as good as new afterwards."""
     limits = msgspec.structs.replace(setup(PROCESSOR, PATIENT), memory=60 * MIB)
     threads = ThreadPoolExecutor(1)
     process = Worker(limits)
