@@ -1,0 +1,174 @@
+"""One worker process, as the API server sees it; see :mod:`worker_process`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import sys
+from concurrent.futures import Executor
+from typing import Final
+
+import msgspec
+
+from blade_llm.multimodal.errors import ImageError, ImagesBusyError
+from blade_llm.multimodal.settings import PixelBounds
+from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup
+from blade_llm.spec.images import ImagePixels
+
+_START_SECONDS: Final = 60.0
+_EXIT_SECONDS: Final = 5.0
+_PATIENCE: Final = 8
+"""Times the limit of CPU time that an image may take altogether, on a machine that has other things to do."""
+_MAX_REPLY: Final = 64 * 1024
+_BROKEN: Final = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)
+"""Errors that an exited process causes; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
+_BREAKS: Final = "the image breaks its decoder: save it anew, as PNG or JPEG"
+
+
+class WorkerGoneError(Exception):
+    """A worker that ended before it began with the image: no image's fault."""
+
+
+class SharedFile:
+    """Memory that a worker and we see as a file. Images and pixels go through it and not through a pipe: system calls
+    copy their megabytes without the interpreter's lock, in a thread, so that the event loop never waits (38 MB through
+    a pipe took 60 ms of its thread's CPU time, this way 2 to 20). It is closed with its last reference, which a thread
+    may have."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.memfd_create("image")
+
+    def write(self, data: bytes) -> None:
+        os.ftruncate(self.descriptor, 0)
+        view, at = memoryview(data), 0
+        while at < len(view):
+            at += os.pwrite(self.descriptor, view[at:], at)
+
+    def read(self, size: int) -> bytes:
+        """And free the memory."""
+        data = os.pread(self.descriptor, size, 0)
+        os.ftruncate(self.descriptor, 0)
+        return data
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+class Worker:
+    """Works on one image at a time. Whoever cancels :meth:`start` or :meth:`run`, or gets an error other than
+    :class:`ImageError` from them, must :meth:`end` it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._file: SharedFile | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._killed = False
+
+    async def start(self) -> None:
+        """Raises :class:`ImagesBusyError`: the machine has no room for a process, most likely."""
+        try:
+            self._file = SharedFile()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "blade_llm.multimodal.worker_process",
+                str(self._file.descriptor),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_MAX_REPLY,
+                pass_fds=(self._file.descriptor,),
+                env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # no secrets
+            )
+        except OSError as error:
+            raise ImagesBusyError(f"the process that decodes images does not start: {error}") from None
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._write(self._setup)
+                await self._read()
+        except (TimeoutError, *_BROKEN):
+            raise ImagesBusyError("the process that decodes images does not start") from None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None and not self._killed
+
+    async def run(self, data: bytes, bounds: PixelBounds, threads: Executor) -> ImagePixels:
+        """Raises :class:`ImageError`, :class:`WorkerGoneError` and :class:`ImagesBusyError`. After an
+        :class:`ImageError` the worker may be gone."""
+        loop = asyncio.get_running_loop()
+        assert self._file is not None
+        try:
+            await loop.run_in_executor(threads, self._file.write, data)
+        except OSError as error:
+            raise ImagesBusyError(f"there is no memory for an image: {error}") from None
+        try:
+            await self._write(Job(len(data), bounds))
+            await self._read()
+        except _BROKEN:
+            raise WorkerGoneError from None
+        try:
+            async with asyncio.timeout(self._setup.seconds * _PATIENCE):
+                reply = msgspec.msgpack.decode(await self._read(), type=Reply)
+        except TimeoutError:
+            self.end()
+            raise ImagesBusyError("an image was not decoded in time on a busy machine; try again later") from None
+        except (*_BROKEN, msgspec.DecodeError):
+            raise await self._why_ended() from None
+        if reply.error:
+            raise ImageError(reply.error)
+        pixels = await loop.run_in_executor(threads, self._file.read, reply.size)
+        if len(pixels) != math.prod(reply.shape):  # a broken process says anything
+            self.end()
+            raise ImageError(_BREAKS)
+        return ImagePixels(reply.digest, reply.grid, reply.shape, pixels)
+
+    async def _why_ended(self) -> ImageError | ImagesBusyError:
+        """Not killed before: asyncio's own loop may then lose the exit code."""
+        assert self._process is not None
+        code: int | None = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_EXIT_SECONDS):
+                code = await self._process.wait()
+        self.end()
+        if code == -signal.SIGPROF:
+            return ImageError(
+                f"the image takes more than {self._setup.seconds:g} s of CPU time to decode: send a smaller one"
+            )
+        if code == -signal.SIGKILL:  # from outside, as by a machine without memory
+            return ImagesBusyError("the process that decoded the image was killed; try again later")
+        return ImageError(_BREAKS)
+
+    async def _write(self, message: Setup | Job) -> None:
+        assert self._process is not None and self._process.stdin is not None  # noqa: PT018
+        payload = msgspec.msgpack.encode(message)
+        self._process.stdin.write(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
+        await self._process.stdin.drain()
+
+    async def _read(self) -> bytes:
+        assert self._process is not None and self._process.stdout is not None  # noqa: PT018
+        length = int.from_bytes(await self._process.stdout.readexactly(LENGTH_BYTES), "little")
+        return await self._process.stdout.readexactly(length)
+
+    def end(self) -> None:
+        """At once."""
+        self._killed = True
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def ended(self) -> None:
+        """Wait until the process and its pipes are gone."""
+        if self._process is not None:
+            await self._process.wait()
+            with contextlib.suppress(*_BROKEN):
+                assert self._process.stdout is not None
+                while await self._process.stdout.read(_MAX_REPLY):
+                    pass
