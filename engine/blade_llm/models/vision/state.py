@@ -98,7 +98,9 @@ class TowerState:
         """Bytes of tensors that are kept from piece to piece."""
         tensors = [self.hidden, self.qkv, self.outputs, self.destinations, *(self.angles or ())]
         tensors += [tensor for image in self.images for tensor in (image.pixels, image.rows, image.columns)]
-        return sum(tensor.nbytes for tensor in tensors) + (0 if self.patch_rows is None else self.patch_rows.nbytes)
+        if self.patch_rows is not None:
+            tensors.append(self.patch_rows)
+        return sum(tensor.nbytes for tensor in tensors)
 
     def finish(self) -> None:
         """All is done; let go of what only the layers need."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from blade_llm.models.linear_method import CheckpointWeights, LinearMethod
