@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_support.live_tensors import LiveTensors
 from engine_support.vision_towers import ROWS, encode, expected, image_of, open_tower, read_spec, save_model
 from safetensors.torch import load_file, save_file
 
@@ -36,7 +37,7 @@ class Case:
     """A model, and its tower."""
 
     def __init__(self, row: str, folder: Path) -> None:
-        self.folder = folder
+        self.row, self.folder = row, folder
         self.reference: Any = save_model(folder, row)
         self.spec: VisionSpec = read_spec(self.reference)
         self.tower: VisionTower = open_tower(folder, self.spec)
@@ -125,8 +126,7 @@ def test_work_is_counted_as_the_spec_foresees(case: Case) -> None:
 
 def test_bf16_is_as_near_as_transformers(case: Case, tmp_path: Path) -> None:
     """To what the same bf16 weights make in fp32."""
-    row = next(name for name in ROWS if case.folder.name.startswith(name) and case.folder.name[len(name)].isdigit())
-    reference = save_model(tmp_path, row, torch.bfloat16)
+    reference = save_model(tmp_path, case.row, torch.bfloat16)
     tower = open_tower(tmp_path, case.spec, torch.bfloat16)
     images = [case.image(index) for index in (0, 1, 2)]
     exact = expected(reference.float(), case.spec, images)
@@ -179,6 +179,16 @@ def test_bytes_are_foreseen(case: Case) -> None:
     held = state.nbytes
     case.tower.advance(state, 10**9)
     assert state.nbytes < held
+
+
+def test_no_step_takes_more_than_is_foreseen(case: Case) -> None:
+    """Of a large image, in one piece of work and in many."""
+    grid = (31, 6, 6) if case.spec.family == "internvl" else (1, 66, 64)
+    for row_layers in (5000, 10**9):
+        with LiveTensors() as memory:
+            encode(case.tower, [image_of(case.spec, grid, 1)], row_layers)
+        foreseen = activation_bytes(case.spec, "float32", [grid])
+        assert state_bytes(case.spec, "float32", [grid]) < memory.most <= foreseen < 2.5 * memory.most
 
 
 def test_dummy_weights(case: Case) -> None:
