@@ -21,12 +21,14 @@ from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.quantized.config import read_forms, with_forms
 from blade_llm.models.raw_config import RawConfig
+from blade_llm.models.vision.config import read_vision
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.shard import Shard, Stage
 from blade_llm.spec.tensors import TensorMap
+from blade_llm.spec.vision import VisionSpec
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
 
@@ -81,6 +83,8 @@ class ModelConfig:
     """Which stage's layers this describes; None: all."""
     kv_share: Fraction = Fraction(1)
     """The part that the rank this describes gets of the bytes that all ranks of its machine have for KV caches."""
+    vision: VisionSpec | None = None
+    """What makes embeddings of images, which take the places of tokens; None: the model sees none."""
 
     @property
     def vocab_size(self) -> int:
@@ -162,7 +166,10 @@ def load_model_config(model_dir: Path, task: Task = "generate", describe: Descri
     if not isinstance(architectures, list) or not architectures:
         raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
     try:
-        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task, describe)
+        config = _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task, describe)
+        if task == "generate" and config.tensors.vision:
+            config = replace(config, vision=read_vision(RawConfig(fields), _preprocessor(model_dir)))
+        return config
     except UnsupportedModelError as error:
         own_code = "; the code that comes with it ('auto_map') is never run" if fields.get("auto_map") else ""
         raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
@@ -176,6 +183,9 @@ def _build(
     architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], task: Task, describe: Describe
 ) -> ModelConfig:
     decoder, tensors, kv = describe(architecture, raw, task)
+    text = raw.get("text_config")
+    if isinstance(text, dict):  # of a model with images; what stands beside it is about all of the model
+        raw = RawConfig({**text, **raw.fields})
     bos_token_id = raw.get("bos_token_id")
     unsaid = "float16" if tensors.quantized else "float32"
     return ModelConfig(
@@ -217,9 +227,17 @@ def read_json(model_dir: Path, name: str) -> dict[str, Any]:
     return raw
 
 
+def _preprocessor(model_dir: Path) -> dict[str, Any]:
+    """How pixels become numbers; empty where the folder does not say."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (model_dir / name).is_file():
+            return read_json(model_dir, name)
+    return {}
+
+
 def _eos_token_ids(model_dir: Path, raw: dict[str, Any]) -> tuple[int, ...]:
     found: list[int] = []
-    sources = [raw]
+    sources = [raw, *(text for text in [raw.get("text_config")] if isinstance(text, dict))]
     if (model_dir / "generation_config.json").is_file():
         sources.append(read_json(model_dir, "generation_config.json"))
     for source in sources:

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.tensors import Wanted
+from blade_llm.models.tensors import Wanted, WantedPart
+from blade_llm.models.vision.names import vision_tensors
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
+from blade_llm.spec.vision import VisionSpec
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
 from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
 from blade_llm.weights.gguf.index import PLAIN, linked_files, read_gguf_header
@@ -200,6 +202,11 @@ def check_weights(checkpoint: Checkpoint, config: Wanted) -> list[str]:
     return check_tensors(checkpoint, tensors.expected() | older, tensors.types)
 
 
+def check_tower(checkpoint: Checkpoint, vision: VisionSpec | None) -> list[str]:
+    """The same of a model's vision tower; empty where it has none."""
+    return [] if vision is None else check_weights(checkpoint, WantedPart(vision_tensors(vision)))
+
+
 def check_tensors(
     checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], types: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[str]:
@@ -248,12 +255,17 @@ def _called(types: tuple[str, ...]) -> str:
 
 
 def unused_tensors(
-    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], skipped: tuple[str, ...] = ()
+    checkpoint: Checkpoint,
+    expected: Mapping[str, tuple[int, ...]],
+    skipped: tuple[str, ...] = (),
+    vision: tuple[str, ...] = (),
 ) -> str:
     """The tensors that no part of the model takes, in words; empty without any. They do no harm, but may mean that
     ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit, and scales of
-    activations are not needed. ``skipped``: what names of layers for multi-token prediction begin with."""
+    activations are not needed. ``skipped``: what names of layers for multi-token prediction begin with; ``vision``:
+    those of a vision tower, which takes its own."""
     names = [name for name in checkpoint.tensors if name not in expected and not name.endswith(_HABITUAL)]
+    names = [name for name in names if not name.startswith(vision)]
     known = [name for name in names if name.startswith(skipped)]
     others = [name for name in names if not name.startswith(skipped)]
     layers = [prefix.rstrip(".") for prefix in skipped if any(name.startswith(prefix) for name in known)]
