@@ -262,7 +262,8 @@ async def test_a_picture_is_the_same_in_a_small_and_in_a_large_body() -> None:
     assert large.abridged is not None
     assert small.prompt.chain[:5] == large.prompt.chain[:5]
     assert large.prompt.chain[:5] != other.prompt.chain[:5]
-    assert large.prompt.size < 10_000
+    assert len(large.prompt.text) < 10_000
+    assert large.prompt.size == len(large.prompt.text) + 2 * (IMAGE_BLOCKS * BLOCK - DIGEST_BYTES)
     assert text_bytes(large) < 10_000
 
 
