@@ -25,7 +25,7 @@ from blade_router.request import abridge
 from blade_router.request.abridge import LONG, MAX_STRUCTURE, MAX_TEXT, PARSED_WHOLE, STEP, abridge_at_once
 from blade_router.request.models import Target, prepare
 from blade_router.request.output_size import outputs
-from blade_router.request.prompt_text import BLOCK, MAX_BLOCKS
+from blade_router.request.prompt_text import BLOCK, DIGEST_BYTES, IMAGE_BLOCKS, MAX_BLOCKS
 from blade_router.request.request import ClientRequest, read_request
 from blade_router.request.usage import Usage
 
