@@ -218,12 +218,8 @@ class Proxy:
                 self.shadows.begin(compared, endpoint, request, admission.service, adapter, admission.key_name)
             with self.endpoints.attempt(choice, request, client) as attempt:
                 try:
-                    connection = await attempt.send(
-                        request.head_for(endpoint.authority, extra),
-                        request.body,
-                        self._first_byte_timeout,
-                        self._stall_timeout,
-                    )
+                    head = request.head_for(endpoint.authority, extra)
+                    connection = await attempt.send(head, request.body, self._first_byte_timeout, self._stall_timeout)
                     response = await buffer_head(connection, compared)
                     finished: Awaitable[None] | None = None
                     whole = response.complete and response.status == 200

@@ -115,7 +115,21 @@ class Prompt:
     def key(self, blocks: int) -> int:
         """32 bits that stand for the first blocks, the same in every process."""
         model, salt = self._seed
-        return zlib.crc32(self.text[: blocks * BLOCK], zlib.crc32(f"{model}\n{salt}".encode()))
+        size = self._bytes_of(blocks) if self._images else blocks * BLOCK
+        return zlib.crc32(self.text[:size], zlib.crc32(f"{model}\n{salt}".encode()))
+
+    def _bytes_of(self, blocks: int) -> int:
+        """Bytes of the text that the first blocks of the chain are of, at least."""
+        at = 0
+        for end in self._images or ():
+            before = (end - at) // BLOCK
+            if blocks <= before:
+                break
+            blocks -= before + IMAGE_BLOCKS
+            at = end
+            if blocks <= 0:
+                return end
+        return at + blocks * BLOCK
 
 
 class _Pieces:

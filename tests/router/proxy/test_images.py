@@ -79,6 +79,21 @@ async def test_a_second_question_goes_where_the_picture_is_cached(policy: Policy
                 assert f"prefix={IMAGE_BLOCKS}/{IMAGE_BLOCKS}" in second.headers["x-blade-route-reason"]
 
 
+async def test_a_picture_has_a_home_by_consistent_hash() -> None:
+    async with MockEngine("a") as a, MockEngine("b") as b, MockEngine("c") as c:
+        async with serving(a, b, c, policy="consistent-hash") as router:
+            homes = []
+            for number in range(12):
+                questions = ("What is this?", "And who made it?", "Why?")
+                went = {
+                    (await post(router, chat(picture(number), text=text))).headers["x-blade-endpoint"]
+                    for text in questions
+                }
+                assert len(went) == 1
+                homes += went
+            assert set(homes) == {"a", "b", "c"}
+
+
 # what is refused
 
 

@@ -125,6 +125,19 @@ async def test_text_before_a_picture_matches(size: int) -> None:
     assert len(one.prompt.chain) == 2 * (len(LONG) // BLOCK) + IMAGE_BLOCKS
 
 
+@pytest.mark.parametrize("before", ["", LONG])
+@pytest.mark.parametrize("size", SIZES)
+async def test_keys_stand_for_the_first_blocks_also_where_there_are_pictures(before: str, size: int) -> None:
+    """By them prompts have homes, and `consistent-hash` chooses."""
+    one, same = [await read(before, openai(picture(size)), text) for text in (SHORT, LONG)]
+    other = await read(before, openai(picture(size, 1)), SHORT)
+    text_blocks = len(before) // BLOCK
+    for blocks in (text_blocks + 1, text_blocks + 4, text_blocks + IMAGE_BLOCKS):
+        assert one.prompt.key(blocks) == same.prompt.key(blocks) != other.prompt.key(blocks)
+    assert one.prompt.key(text_blocks) == other.prompt.key(text_blocks)
+    assert one.prompt.key(text_blocks + IMAGE_BLOCKS + 1) != same.prompt.key(text_blocks + IMAGE_BLOCKS + 1)
+
+
 async def test_text_behind_a_picture_depends_on_it() -> None:
     one, other = [await read(openai(picture(500, seed)), LONG) for seed in (1, 2)]
     assert not set(one.prompt.chain) & set(other.prompt.chain)
