@@ -342,10 +342,15 @@ async def test_pictures_of_all_messages_count_together() -> None:
 
 async def test_the_shortest_pictures_are_counted() -> None:
     """The number of bytes below which none are counted is one that more pictures never fit into."""
-    body = b'{"messages":[{"content":[%b]}]}' % b",".join([b'{"type":"image"}'] * 65)
-    found = await read_request(RawRequest(b"POST", b"/v1/messages", [], True, True, body=body))
-    with pytest.raises(Refused):
-        PartLimits(max_images=64).check(found)
+    for part in (
+        b'{"type":"image_url","image_url":"data:,"}',
+        b'{"type":"input_image","image_url":"/"}',
+        b'{"type":"image","source":{"type":"url","url":""}}',
+    ):
+        body = b'{"messages":[{"content":[%b]}]}' % b",".join([part] * 65)
+        found = await read_request(RawRequest(b"POST", b"/v1/messages", [], True, True, body=body))
+        with pytest.raises(Refused):
+            PartLimits(max_images=64).check(found)
 
 
 @pytest.mark.parametrize("form", EMBEDDED)
