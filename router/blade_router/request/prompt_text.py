@@ -283,18 +283,18 @@ def _image_digest(part: msgspec.Raw) -> bytes:
     content = _abridged(part)
     read = _part(content)
     found = read.image_url or read.video_url or read.source
-    what: bytes | msgspec.Raw = found or content
-    detail = read.detail
+    what = bytes(found) or content
+    detail = bytes(read.detail)
     if found and memoryview(found)[0] != 0x22:
         try:
             picture = _picture(found)
         except msgspec.ValidationError:
             pass  # the engine's to refuse
         else:
-            what = picture.url or picture.data or found
-            detail = picture.detail or detail
+            what = bytes(picture.url or picture.data or found)
+            detail = bytes(picture.detail) or detail
     digest = blake2b(what, digest_size=DIGEST_BYTES)
-    if detail and bytes(detail) not in _DEFAULT_DETAILS:
+    if detail and detail not in _DEFAULT_DETAILS:
         digest.update(_SEPARATOR)
         digest.update(detail)
     return digest.digest()
