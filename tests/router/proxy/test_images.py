@@ -82,7 +82,7 @@ async def test_a_second_question_goes_where_the_picture_is_cached(policy: Policy
 async def test_a_picture_has_a_home_by_consistent_hash() -> None:
     async with MockEngine("a") as a, MockEngine("b") as b, MockEngine("c") as c:
         async with serving(a, b, c, policy="consistent-hash") as router:
-            homes = []
+            homes: list[str] = []
             for number in range(12):
                 questions = ("What is this?", "And who made it?", "Why?")
                 went = {
