@@ -85,6 +85,17 @@ SHAPES: Final[dict[str, Callable[[int], bytes]]] = {
         _FILE[_FILE.index(b'{"type"') :] + b"A" * 4000 + b'"}},',
         b"]}]}",
     ),
+    "a picture of /v1/messages": text(
+        b'{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64",'
+        b'"media_type":"image/png","data":"',
+        b"A",
+        b'"}}]}]}',
+    ),
+    "pictures at URLs": filled(
+        b'{"model":"m","messages":[{"role":"user","content":[',
+        b'{"type":"image_url","image_url":{"url":"https://example.com/1.png"}},',
+        b"]}]}",
+    ),
     "fields that look like files": filled(
         b'{"model":"m","x":[', b'{"url":"data:;base64,' + b"\\\\" * 130 + b'"},', b"]}"
     ),

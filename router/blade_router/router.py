@@ -48,6 +48,7 @@ from blade_router.policies.sync_log import SyncLog
 from blade_router.proxy.model_list import ModelList
 from blade_router.proxy.proxy import Proxy
 from blade_router.proxy.shadow import Shadows
+from blade_router.request.part_limits import PartLimits
 from blade_router.resume import Resumer
 from blade_router.source_factories import make_keys, make_replica_source, make_sources
 from blade_router.statistics.revisions import Comparison
@@ -151,6 +152,7 @@ class Router:
                 options.debug_routes
                 or (bool(request.internal_token) and has_token(token_file(), request.internal_token))
             ),
+            part_limits=PartLimits(options.max_images, options.max_part_bytes),
             resumer=Resumer(
                 self.endpoints,
                 self.metrics,

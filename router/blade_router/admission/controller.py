@@ -14,7 +14,7 @@ from blade_router.admission.keys import KEY_HEADERS, Key, Keyring
 from blade_router.admission.limits import OverLimit, Quota, Quotas
 from blade_router.admission.request_queue import QueuedRequest, RequestQueue
 from blade_router.admission.request_queues import Borrow
-from blade_router.admission.tokens import Estimate
+from blade_router.admission.tokens import Estimate, rough_tokens
 from blade_router.admission.window import slot_of
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.http.client import Client
@@ -302,7 +302,8 @@ class AdmissionController:
                 for quota in quotas:
                     quota.take(tokens, slot)
             elif estimated:  # only the queue uses it: a rough number will do
-                tokens = min(len(request.body) // 4 + output_token_limit(request.fields, ROUGH_OUTPUT), MOST_TOKENS)
+                tokens = rough_tokens(request) + output_token_limit(request.fields, ROUGH_OUTPUT)
+                tokens = min(tokens, MOST_TOKENS)
         admission = MeteredAdmission(self, request, estimate, quotas, prompt, tokens, slot)
         admission.service, admission.key_name = target.service, key.name
         if quotas:

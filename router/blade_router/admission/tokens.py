@@ -26,10 +26,6 @@ LEARN_EVERY = 8
 """After the first ``LEARN_ALL`` responses, one of so many is learned from."""
 MAX_LEARNED = 1 << 24
 """Tokens; an engine that reports more is ignored."""
-_MEDIA_FROM = 16 << 10
-"""Bytes from which on a request may hold pictures or sound, which are not text."""
-_DATA = re.compile(rb'"(?:url|image_url|file_data)"\s*:\s*"data:[\w.+/;=\\-]{0,200};base64,([A-Za-z0-9+/=\\]{256,})"')
-"""Of a field that holds a file: in a text, which may say the same, the quotes are escaped."""
 _IDS = re.compile(rb"\s*\[\s*(\[\s*)?\d")
 _LEARN_FROM = 64
 """Bytes; a shorter prompt is all template."""
@@ -54,7 +50,7 @@ class Estimate:
         given = given_tokens(request)
         if given is not None:
             return given
-        return int(text_bytes(request) * self._per_byte) + 1
+        return int(text_bytes(request) * self._per_byte) + 1 + request.media.tokens
 
     def output(self, request: ClientRequest) -> int:
         """The most tokens its outputs may have; the usual number where it has no limit."""
@@ -71,7 +67,7 @@ class Estimate:
         whole = not request.goes_on  # else the prompt is a conversation that is not in the request
         if whole and 0 < usage.prompt_tokens <= MAX_LEARNED and given_tokens(request) is None:
             size = text_bytes(request)
-            if size >= _LEARN_FROM and size == len(request.body) - request.added_bytes:
+            if size >= _LEARN_FROM and not request.media.tokens:
                 self._tokens = self._tokens * _FORGET + usage.prompt_tokens
                 self._bytes = self._bytes * _FORGET + size
                 self._per_byte = self._tokens / self._bytes
@@ -83,13 +79,13 @@ class Estimate:
 
 def text_bytes(request: ClientRequest) -> int:
     """The size of a request's JSON without the pictures and sounds in it."""
-    body = request.body
-    size = len(body) - request.added_bytes
-    if request.abridged is not None:
-        return size - request.abridged.file_bytes
-    if size < _MEDIA_FROM or b"base64," not in body:
-        return size
-    return size - sum(match.end(1) - match.start(1) for match in _DATA.finditer(body))
+    return len(request.body) - request.added_bytes - request.media.file_bytes
+
+
+def rough_tokens(request: ClientRequest) -> int:
+    """Tokens of the prompt, at a glance."""
+    media = request.media
+    return (len(request.body) - media.file_bytes) // 4 + media.tokens
 
 
 def given_tokens(request: ClientRequest) -> int | None:

@@ -179,6 +179,18 @@ def _add_clients(group: argparse._ArgumentGroup) -> None:
         help="larger requests get a 413",
     )
     group.add_argument(
+        "--max_part_bytes",
+        type=value_types.part_bytes,
+        default=DEFAULTS.max_part_bytes,
+        help="requests with a larger picture, file or text in their body get a 413; 0: as large as the body may be",
+    )
+    group.add_argument(
+        "--max_images",
+        type=value_types.whole,
+        default=DEFAULTS.max_images,
+        help="requests with more images and videos get a 400; 0: no limit",
+    )
+    group.add_argument(
         "--header_timeout",
         type=value_types.some_seconds,
         default=DEFAULTS.header_timeout,

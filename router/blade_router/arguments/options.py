@@ -63,6 +63,10 @@ class Options:
     health_interval: float = 2.0
     slow_start: float = 10.0
     max_body_bytes: int = 16 << 20
+    max_part_bytes: int = 0
+    """Of one text or file in a body; 0: as many as the body may have."""
+    max_images: int = 64
+    """In one request; 0 for no limit."""
     body_budget_bytes: int = limits.BODY_BUDGET_BYTES
     """Of this process."""
     header_timeout: float = 10.0

@@ -3,6 +3,7 @@
 import argparse
 
 from blade_router.http.accept.trusted_proxies import TrustedProxies
+from blade_router.request.part_limits import LEAST_PART_LIMIT
 from blade_telemetry.options import traces_url
 from blade_telemetry.sampling import parse_ratio
 
@@ -37,6 +38,13 @@ def whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number (0 or more)")
     return int(text)
+
+
+def part_bytes(text: str) -> int:
+    found = whole(text)
+    if 0 < found < LEAST_PART_LIMIT:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than {LEAST_PART_LIMIT}; give 0 for no limit")
+    return found
 
 
 def proxies(text: str) -> TrustedProxies:

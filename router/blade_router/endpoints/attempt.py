@@ -56,15 +56,22 @@ class Attempt:
         return self
 
     def send(
-        self, head: bytes, body: bytes, first_byte_timeout: float = 0.0, stall_timeout: float = 0.0
+        self,
+        head: bytes,
+        body: bytes,
+        first_byte_timeout: float = 0.0,
+        stall_timeout: float = 0.0,
+        tail: bytes = b"",
     ) -> Awaitable[Connection]:
         """Send the request; the result is awaited for status and headers of the response.
+
+        ``tail``: what follows a large body, which need not be copied for it.
 
         Raises:
             UpstreamError: no connection, or it failed before the headers.
             ClientGone: the client left.
         """
-        return self._pool.exchange(head, body, self._attach, first_byte_timeout, stall_timeout)
+        return self._pool.exchange(head, body, self._attach, first_byte_timeout, stall_timeout, tail)
 
     def first_byte(self) -> None:
         """The response has begun, and is no error: what the endpoint has computed is in its prefix cache."""

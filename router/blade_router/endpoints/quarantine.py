@@ -17,13 +17,13 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from hashlib import blake2b
-from typing import Protocol
 
 from blade_protocol.openai import ENGINE_DEAD
 from blade_router.endpoints.confinement import Confinement
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_health import EndpointHealth
+from blade_router.endpoints.request_digest import Request, digest_of
+from blade_router.endpoints.request_digest import digest as digest
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
 from blade_router.http.upstream.errors import ConnectFailed, ConnectionLost, EngineShutdown, UpstreamError
@@ -64,16 +64,6 @@ _ENGINE_DEAD = b'"code":"%b"' % ENGINE_DEAD.encode()
 def is_engine_dead(status: int, body: bytes) -> bool:
     """The engine process died with the request in it, as what is left of the server reports."""
     return status == 503 and _ENGINE_DEAD in body
-
-
-class Request(Protocol):
-    """What makes two requests the same, together with their key."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def body(self) -> bytes: ...
 
 
 class Case:
@@ -195,11 +185,10 @@ class Quarantine:
 
     # called by ``Trial``
 
-    def case_of(self, trial: "Trial") -> Case:
-        """The case of a request that has just lost an engine."""
+    def case_of(self, trial: "Trial", number: int) -> Case:
+        """The case of a request that has just lost an engine. ``number``: its digest."""
         case = trial.case
         if case is None or case.closed:
-            number = digest(trial.request, trial.key)
             case = self._cases.get(number) or self._open(number, len(trial.request.body))
             trial.case = case
             case.trials.add(trial)
@@ -335,12 +324,14 @@ class Trial:
         quarantine = self._quarantine
         self._leave()
         endpoint.health.check_now()
-        if self.case is not None and self.case.closed:
+        case = self.case
+        number = await digest_of(self.request, self.key) if case is None or case.closed else case.digest
+        if case is not None and case.closed:
             self.acquitted()
         self._blamed.append(endpoint.health)
         self.losses += 1
         self._unproven += 1
-        case = quarantine.case_of(self)
+        case = quarantine.case_of(self, number)
         quarantine.release(self)
         if progressed:
             case.in_stream = True
@@ -430,13 +421,6 @@ class Trial:
         self._quarantine.release(self)
         if self.case is not None:
             self.case.trials.discard(self)
-
-
-def digest(request: Request, key: str) -> int:
-    """The number that stands for a request, in all processes."""
-    hashed = blake2b(f"{request.path}\0{key}\0".encode(), digest_size=8)
-    hashed.update(request.body)
-    return int.from_bytes(hashed.digest(), "little", signed=True)
 
 
 def refusal(seconds: float) -> Refused:

@@ -39,6 +39,7 @@ from blade_router.proxy.revisions import count_failure, count_rejection, count_r
 from blade_router.proxy.shadow import Shadows
 from blade_router.proxy.unavailable import unavailable
 from blade_router.request.output_size import samples
+from blade_router.request.part_limits import PartLimits
 from blade_router.request.read_usage import usage_of_stream
 from blade_router.request.request import NO_COMMENTS, ClientRequest, read_request
 from blade_router.resume import ResumableStream, Resumer, read_resume_state, resume_headers, supports_resume
@@ -68,6 +69,7 @@ class Proxy:
         quarantine: of requests that are suspected of killing engines; one of its own when left out.
         refresh: re-reads the configuration before a request is refused for want of endpoints; True when it changed.
         token: identifies the router to BladeLLM engines; none is sent when left out.
+        part_limits: of what each request's body may consist of; none when left out.
         resumer: resumes streams on other replicas; one without a token when left out.
         shows_routes: whether a request's client may see how its endpoint was chosen; others get its name and the
             policy's only.
@@ -88,6 +90,7 @@ class Proxy:
         admission_control: AdmissionControl | None = None,
         token: TokenHeader | None = None,
         resumer: Resumer | None = None,
+        part_limits: PartLimits | None = None,
         shows_routes: Callable[[ClientRequest], bool] = lambda request: False,
         list_models: Callable[[ClientRequest], Awaitable[bytes | None]] | None = None,
     ) -> None:
@@ -100,6 +103,7 @@ class Proxy:
         self.admission_control: AdmissionControl = admission_control or AdmitAll()
         self._token = token or TokenHeader(None)
         self._resumer = resumer or Resumer(endpoints, metrics, max_tries=max_tries)
+        self._part_limits = part_limits or PartLimits()
         self._list_models = list_models
         self._shows_routes = shows_routes
         self.observers: Sequence[Observe] = ()
@@ -132,6 +136,7 @@ class Proxy:
                 recent.begin(request, started)
             if wants_stream(request):
                 client.expect_stream(request_ids(request), partial(error_event, request.path))
+            self._part_limits.check(request)
             raw.body = b""  # beside what it is rewritten to it would take the same memory again
             if request.method == "GET" and is_models(request.path) and self._list_models is not None:
                 listing = await self._list_models(request)
@@ -213,12 +218,8 @@ class Proxy:
                 self.shadows.begin(compared, endpoint, request, admission.service, adapter, admission.key_name)
             with self.endpoints.attempt(choice, request, client) as attempt:
                 try:
-                    connection = await attempt.send(
-                        request.head_for(endpoint.authority, extra),
-                        request.body,
-                        self._first_byte_timeout,
-                        self._stall_timeout,
-                    )
+                    head = request.head_for(endpoint.authority, extra)
+                    connection = await attempt.send(head, request.body, self._first_byte_timeout, self._stall_timeout)
                     response = await buffer_head(connection, compared)
                     finished: Awaitable[None] | None = None
                     whole = response.complete and response.status == 200

@@ -7,6 +7,7 @@ that came last are kept.
 
 import struct
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 BLOCK: Final = 256
@@ -48,6 +49,32 @@ def hash_blocks(text: bytes, seed: int) -> list[int]:
         link = found[-1]
         at += PIECE
     return hashes + _hash(text, at, count - at // BLOCK, link)
+
+
+def hash_with_images(text: bytes, images: Sequence[int], image_blocks: int, seed: int, most: int) -> list[int]:
+    """The same of a text with images in it, each of which counts so many blocks; at most about ``most`` numbers.
+
+    A block ends before an image at the latest, so that also one that little text surrounds has blocks of its own.
+
+    Args:
+        images: positions in the text behind the digest of each image, in order.
+    """
+    hashes: list[int] = []
+    link = seed
+    at = 0
+    for end in images:
+        hashes += hash_blocks(text[at:end], link)
+        if len(hashes) >= most:
+            return hashes[:most]
+        if hashes:
+            link = hashes[-1]
+        rest: bytes = text[end - (end - at) % BLOCK : end]
+        for _ in range(image_blocks):
+            link = hash((link, rest))
+            hashes.append(link)
+        at = end
+    hashes += hash_blocks(text[at:], link)
+    return hashes[:most]
 
 
 def _hash(text: bytes, start: int, count: int, link: int) -> list[int]:

@@ -24,6 +24,21 @@ class Part(msgspec.Struct, frozen=True):
     """Of a block that calls a tool."""
     content: msgspec.Raw = ABSENT
     """Of a block with a tool's result."""
+    type: msgspec.Raw = ABSENT
+    image_url: msgspec.Raw = ABSENT
+    video_url: msgspec.Raw = ABSENT
+    source: msgspec.Raw = ABSENT
+    """Of a picture in ``/v1/messages``."""
+    detail: msgspec.Raw = ABSENT
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """Where the content of a picture or a video is."""
+
+    url: msgspec.Raw = ABSENT
+    data: msgspec.Raw = ABSENT
+    """The content itself, in base64."""
+    detail: msgspec.Raw = ABSENT
 
 
 class ItemId(msgspec.Struct, frozen=True):

@@ -3,7 +3,8 @@
 The text is what a chat template would put together: tools, then each message's role and content. Content is taken as
 it stands in the JSON, without unescaping it: of a 64 KB prompt decoding costs 20 us when it is ASCII and 110 us when it
 is not, and hashing it all only 40 us. Clients that lay out their JSON differently still match; only one that writes
-``\\u00e9`` and one that writes ``é`` do not. Images and other large parts enter by their digest.
+``\\u00e9`` and one that writes ``é`` do not. Images enter by the digest of their URL or content, and count
+as many blocks as they are expected to take tokens; other large parts enter by their digest.
 
 However large a body is, of its text and of its parts the first ones are read, and the rest counts by its size only.
 """
@@ -16,9 +17,10 @@ import msgspec
 from blade_protocol.anthropic import BILLING_HEADER
 from blade_router.request.abridge import MAX_TEXT, Abridged, abridge_at_once
 from blade_router.request.block_hashes import BLOCK as BLOCK
-from blade_router.request.block_hashes import hash_blocks
+from blade_router.request.block_hashes import hash_blocks, hash_with_images
 from blade_router.request.fields import RoutingFields, given
-from blade_router.request.message import ABSENT, Message, Part
+from blade_router.request.media import IMAGE_TOKENS
+from blade_router.request.message import ABSENT, Message, Part, Picture
 from blade_router.request.parse import READ_AT_ONCE
 
 MAX_BLOCKS = MAX_TEXT // BLOCK
@@ -27,6 +29,11 @@ MAX_PARTS = 2048
 """Messages, their parts, and items of a prompt that are read one by one."""
 BYTES_PER_TOKEN = 4
 """A guess, good enough to compare prompts with."""
+IMAGE_BLOCKS = IMAGE_TOKENS * BYTES_PER_TOKEN // BLOCK
+"""Blocks that an image counts."""
+DIGEST_BYTES = 16
+_IMAGE_KINDS = frozenset((b'"image"', b'"image_url"', b'"input_image"', b'"video"', b'"video_url"', b'"input_video"'))
+_DEFAULT_DETAILS = (b'"auto"', b"null")
 _SEPARATOR = b"\n"
 """Cannot be part of a JSON string, so two different lists of messages never give the same text."""
 _LARGE_LIST = READ_AT_ONCE
@@ -48,6 +55,7 @@ _first_elements = msgspec.json.Decoder(
 ).decode
 """Those beyond are skipped."""
 _part = msgspec.json.Decoder(Part).decode
+_picture = msgspec.json.Decoder(Picture).decode
 _message = msgspec.json.Decoder(Message).decode
 
 
@@ -58,24 +66,30 @@ class Prompt:
         abridged: what the fields were read from, where that is not the whole body.
     """
 
-    __slots__ = ("_chain", "_seed", "blocks", "size", "text")
+    __slots__ = ("_chain", "_images", "_seed", "blocks", "size", "text")
 
     def __init__(self, fields: RoutingFields, abridged: Abridged | None = None) -> None:
         chat = fields.chat
         text = _plain_text(chat) if chat is not None and not fields.tools and not fields.system else None
         full = False
+        images: list[int] | None = None
         if text is None:
             pieces = _Pieces()
             pieces.add_prompt(fields)
             text = pieces.join()
             full = pieces.full
+            images = pieces.images
         self.text = text
+        self._images = images
+        """Positions in the text behind the digests of images."""
         self.size = len(text)
         """Bytes; of all of it, where the text is only its beginning."""
         if abridged is not None:
             self.size += abridged.omitted_bytes
         elif full:
             self.size = max(self.size, _raw_size(fields))
+        if images:
+            self.size += len(images) * (IMAGE_BLOCKS * BLOCK - DIGEST_BYTES)
         self.blocks = self.size / BLOCK
         """The size in blocks; what is behind the last full one counts as a part of one."""
         self._seed = (fields.model, fields.cache_salt)
@@ -86,7 +100,11 @@ class Prompt:
         """A number for each full block, at most ``MAX_BLOCKS``: a hash of it, of all before it, and of what else keeps
         caches apart (the adapter's name and the salt). The same in processes with the same ``PYTHONHASHSEED``."""
         if self._chain is None:
-            self._chain = hash_blocks(self.text, hash((self._seed[0] or "", self._seed[1] or "")))
+            seed = hash((self._seed[0] or "", self._seed[1] or ""))
+            if self._images:
+                self._chain = hash_with_images(self.text, self._images, IMAGE_BLOCKS, seed, MAX_BLOCKS)
+            else:
+                self._chain = hash_blocks(self.text, seed)
         return self._chain
 
     @property
@@ -97,13 +115,27 @@ class Prompt:
     def key(self, blocks: int) -> int:
         """32 bits that stand for the first blocks, the same in every process."""
         model, salt = self._seed
-        return zlib.crc32(self.text[: blocks * BLOCK], zlib.crc32(f"{model}\n{salt}".encode()))
+        size = self._bytes_of(blocks) if self._images else blocks * BLOCK
+        return zlib.crc32(self.text[:size], zlib.crc32(f"{model}\n{salt}".encode()))
+
+    def _bytes_of(self, blocks: int) -> int:
+        """Bytes of the text that the first blocks of the chain are of, at least."""
+        at = 0
+        for end in self._images or ():
+            before = (end - at) // BLOCK
+            if blocks <= before:
+                break
+            blocks -= before + IMAGE_BLOCKS
+            at = end
+            if blocks <= 0:
+                return end
+        return at + blocks * BLOCK
 
 
 class _Pieces:
     """The parts of a request that end up in the model's context, in the order templates have it."""
 
-    __slots__ = ("_left", "_parts", "_pieces", "full")
+    __slots__ = ("_left", "_parts", "_pieces", "full", "images")
 
     def __init__(self) -> None:
         self._pieces: list[bytes | msgspec.Raw | memoryview] = []
@@ -113,6 +145,8 @@ class _Pieces:
         """Parts that may still be read one by one."""
         self.full = False
         """There is more than was taken."""
+        self.images: list[int] = []
+        """Positions behind the digests of images."""
 
     def join(self) -> bytes:
         """The text."""
@@ -208,7 +242,8 @@ class _Pieces:
 
     def _add_part(self, part: msgspec.Raw, *, nested: bool = False) -> None:
         """A text counts like a message's whole content, and so do a tool's call and its result, whose
-        ``cache_control`` comes and goes; anything else, like an image, by its digest.
+        ``cache_control`` comes and goes; an image, of which the same is true, by the digest of its content, and
+        anything else by its own.
 
         ``nested``: it is in a tool's result, in which there are texts. Whatever else is there is not looked into:
         each level would be read once more.
@@ -222,6 +257,11 @@ class _Pieces:
         if text:
             self._add(text)
             return
+        if bytes(found.type) in _IMAGE_KINDS or found.image_url or found.video_url:
+            self._add(_image_digest(part))
+            if self._left:
+                self.images.append(MAX_TEXT - self._left - len(_SEPARATOR))
+            return
         if not nested and (found.input or found.content):
             for piece in (found.name, found.input):
                 if piece:
@@ -229,10 +269,35 @@ class _Pieces:
             if found.content:
                 self._add_content(found.content, nested=True)
             return
-        content = bytes(part)
-        if len(content) > _LARGE_PART:
-            content = abridge_at_once(content).json  # as it is in a body that was abridged as a whole
-        self._add(blake2b(content, digest_size=16).digest())
+        self._add(blake2b(_abridged(part), digest_size=DIGEST_BYTES).digest())
+
+
+def _abridged(part: msgspec.Raw) -> bytes:
+    """A part as it is in a body that was abridged as a whole."""
+    content = bytes(part)
+    return abridge_at_once(content).json if len(content) > _LARGE_PART else content
+
+
+def _image_digest(part: msgspec.Raw) -> bytes:
+    """The digest of an image, or a video: of its URL or content, and of the detail in which it is to be seen."""
+    content = _abridged(part)
+    read = _part(content)
+    found = read.image_url or read.video_url or read.source
+    what = bytes(found) or content
+    detail = bytes(read.detail)
+    if found and memoryview(found)[0] != 0x22:
+        try:
+            picture = _picture(found)
+        except msgspec.ValidationError:
+            pass  # the engine's to refuse
+        else:
+            what = bytes(picture.url or picture.data or found)
+            detail = bytes(picture.detail) or detail
+    digest = blake2b(what, digest_size=DIGEST_BYTES)
+    if detail and detail not in _DEFAULT_DETAILS:
+        digest.update(_SEPARATOR)
+        digest.update(detail)
+    return digest.digest()
 
 
 def _plain_text(messages: list[Message]) -> bytes | None:

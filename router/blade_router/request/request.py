@@ -19,6 +19,7 @@ from blade_router.http.response_head import lines
 from blade_router.http.trace_context import Trace
 from blade_router.request.abridge import MAX_ABRIDGED, MAX_TEXT, PARSED_WHOLE, STEP, Abridged, abridge
 from blade_router.request.fields import NOTHING, RoutingFields
+from blade_router.request.media import Media, read_media
 from blade_router.request.parse import parse_abridged, parse_fields
 from blade_router.request.prompt_text import Prompt, expected_size
 from blade_router.request.response_ids import response_of
@@ -95,6 +96,7 @@ class ClientRequest:
     __slots__ = (
         *(
             "_end",
+            "_media",
             "_prompt",
             "_response_id",
             "_start",
@@ -191,6 +193,7 @@ class ClientRequest:
         """Its answer, while that is compared with the one to a copy of it."""
         self.charge = charge
         """What it takes of the budget of bodies."""
+        self._media: Media | None = None
         self._prompt: Prompt | None = None
         self._response_id: str | None = None
 
@@ -205,6 +208,13 @@ class ClientRequest:
             if self.charge is not None:
                 self.charge.set_text(len(self._prompt.text))
         return self._prompt
+
+    @property
+    def media(self) -> Media:
+        """Pictures and other files in its body."""
+        if self._media is None:
+            self._media = read_media(self.fields, self.body, self.abridged)
+        return self._media
 
     @property
     def response_id(self) -> str:

@@ -20,6 +20,9 @@ _IDS_AND_SEED = b"%b%b: %%d\r\n" % (_IDS, names.SEED.encode())
 _CREATED = names.CREATED.encode()
 _SEED = names.SEED.encode()
 _DIGEST = names.PROMPT_DIGEST.encode()
+_PLACE = msgspec.Raw(b"0")
+_AT_PLACE = b'"request":0'
+"""Where the client's body goes: before it there is only the path, which is one of ``_PATHS``."""
 
 
 def resume_headers(request: ClientRequest) -> bytes:
@@ -64,12 +67,13 @@ class ResumeState:
         given = (value for name, value in self.request.headers if name == b"authorization")
         return "", next(given, b"").decode("latin-1")
 
-    def body(self, token_ids: list[list[int]], key_name: str = "") -> bytes:
-        """The body of the request to resume after ``token_ids``. ``key_name``: of the client's API key."""
-        return msgspec.json.encode(
+    def body(self, token_ids: list[list[int]], key_name: str = "") -> tuple[bytes, bytes]:
+        """The body of the request to resume after ``token_ids``: what stands before the client's own body, and what
+        behind it. That one may be large, and is not copied. ``key_name``: of the client's API key."""
+        whole = msgspec.json.encode(
             ResumeRequest(
                 path=self.request.path,
-                request=msgspec.Raw(self.request.body),
+                request=_PLACE,
                 request_id=self.request_id,
                 created=self.created,
                 seed=self.seed,
@@ -79,6 +83,8 @@ class ResumeState:
                 owner=self._owner(key_name) if self.response_tag else None,
             )
         )
+        before, _, after = whole.partition(_AT_PLACE)
+        return before + _AT_PLACE[:-1], after
 
 
 def read_resume_state(request: ClientRequest, headers: Headers, endpoint: Endpoint) -> ResumeState | None:

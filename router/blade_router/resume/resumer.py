@@ -15,7 +15,7 @@ from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.endpoints.quarantine import Trial, is_engine_dead, is_loss
 from blade_router.endpoints.retry_budget import DRAINING
 from blade_router.http.client import Client
-from blade_router.http.upstream.connection import Connection
+from blade_router.http.upstream.connection import COPY_LIMIT, Connection
 from blade_router.http.upstream.errors import ConnectFailed, UpstreamError
 from blade_router.http.upstream.get import read_body
 from blade_router.http.upstream.pool import ConnectionPool
@@ -82,7 +82,7 @@ class Resumer:
             Refused: the request is suspected of killing engines; see :class:`Trial`.
         """
         try:
-            body = state.body(events.token_ids, trial.key)
+            before, after = state.body(events.token_ids, trial.key)
         except msgspec.MsgspecError as error:
             logger.warning("endpoint %s wrote malformed token ids: %s", lost.name, error)
             self._metrics.resumes["unknown"] += 1
@@ -104,7 +104,8 @@ class Resumer:
             request = state.request
             request.trace_attempt(endpoint.name, f"{choice.reason} resume")
             with self._endpoints.attempt(choice, state.request, client, self._internal_pool(endpoint)) as attempt:
-                response = await self._send(attempt, body, b"" if request.trace is None else request.trace.line)
+                trace = b"" if request.trace is None else request.trace.line
+                response = await self._send(attempt, before, request.body, after, trace)
                 if isinstance(response, Connection):
                     self._metrics.resumes["resumed"] += 1
                     logger.info("endpoint %s resumes a stream of %s", endpoint.name, lost.name)
@@ -129,13 +130,21 @@ class Resumer:
         self._metrics.resumes["failed" if charged else "nobody"] += 1
         return None
 
-    async def _send(self, attempt: Attempt, body: bytes, trace: bytes) -> Connection | int | None:
-        """The connection with the rest on it, or another status; 0 without a response that judges the request; None
-        when the engine was lost."""
+    async def _send(
+        self, attempt: Attempt, before: bytes, body: bytes, after: bytes, trace: bytes
+    ) -> Connection | int | None:
+        """Send the client's ``body`` between what goes before and after it.
+
+        Returns the connection with the rest on it, or another status; 0 without a response that judges the request;
+        None when the engine was lost.
+        """
         endpoint = attempt.endpoint
         try:
-            head = self._head(urlsplit(endpoint.internal_origin).netloc, len(body), trace)
-            connection = await attempt.send(head, body, self._first_byte_timeout, self._stall_timeout)
+            size = len(before) + len(body) + len(after)
+            head = self._head(urlsplit(endpoint.internal_origin).netloc, size, trace) + before
+            if len(body) < COPY_LIMIT:
+                body, after = body + after, b""
+            connection = await attempt.send(head, body, self._first_byte_timeout, self._stall_timeout, after)
         except UpstreamError as error:
             if is_loss(error):
                 return None

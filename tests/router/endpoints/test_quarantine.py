@@ -1,5 +1,7 @@
 """What is remembered of requests that engines were lost with: bounded, for a time, and for all workers."""
 
+import asyncio
+
 import pytest
 from router_support.policies import endpoints
 from router_support.suspects import Asked, Clock
@@ -14,6 +16,7 @@ from blade_router.endpoints.quarantine import (
     Trial,
     digest,
 )
+from blade_router.endpoints.request_digest import HASHED_AT_ONCE, digest_of
 from blade_router.endpoints.shared_quarantine import SLOTS, WIDTH, SharedQuarantine
 from blade_router.http.errors import Refused
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
@@ -46,6 +49,26 @@ async def test_only_the_same_request_of_the_same_key_is_refused() -> None:
         quarantine.enter(Asked(), "a")
     for request, key in ((Asked(), "b"), (Asked(b"[]"), "a"), (Asked(path="/v1/embeddings"), "a")):
         assert quarantine.enter(request, key) is None
+
+
+async def test_a_large_body_is_hashed_by_a_thread() -> None:
+    """And makes the same number, also where two equal ones are lost at once."""
+    large, equal = [Asked(b"x" * (HASHED_AT_ONCE + 1)) for _ in range(2)]
+    other = Asked(b"x" * HASHED_AT_ONCE + b"y")
+    assert [await digest_of(each, "k") for each in (large, other)] == [digest(each, "k") for each in (large, other)]
+    quarantine, turns = Quarantine(), 0
+    losing = asyncio.gather(*(lose(quarantine, each, endpoints(1)[0]) for each in (large, equal)))
+    while not losing.done():
+        turns += 1
+        await asyncio.sleep(0.001)
+    first, second = await losing
+    assert turns, "others go on meanwhile"
+    assert first.case is second.case is not None
+    assert len(quarantine) == 1
+    await convict(quarantine, large)
+    with pytest.raises(Refused, match="time and again"):
+        quarantine.enter(equal, "")
+    assert quarantine.enter(other, "") is None
 
 
 async def test_a_suspect_is_forgotten_after_a_while_and_a_convict_later() -> None:

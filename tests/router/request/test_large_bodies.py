@@ -25,7 +25,7 @@ from blade_router.request import abridge
 from blade_router.request.abridge import LONG, MAX_STRUCTURE, MAX_TEXT, PARSED_WHOLE, STEP, abridge_at_once
 from blade_router.request.models import Target, prepare
 from blade_router.request.output_size import outputs
-from blade_router.request.prompt_text import BLOCK, MAX_BLOCKS
+from blade_router.request.prompt_text import BLOCK, DIGEST_BYTES, IMAGE_BLOCKS, MAX_BLOCKS
 from blade_router.request.request import ClientRequest, read_request
 from blade_router.request.usage import Usage
 
@@ -262,7 +262,8 @@ async def test_a_picture_is_the_same_in_a_small_and_in_a_large_body() -> None:
     assert large.abridged is not None
     assert small.prompt.chain[:5] == large.prompt.chain[:5]
     assert large.prompt.chain[:5] != other.prompt.chain[:5]
-    assert large.prompt.size < 10_000
+    assert len(large.prompt.text) < 10_000
+    assert large.prompt.size == len(large.prompt.text) + 2 * (IMAGE_BLOCKS * BLOCK - DIGEST_BYTES)
     assert text_bytes(large) < 10_000
 
 

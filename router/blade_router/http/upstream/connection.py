@@ -104,10 +104,18 @@ class Connection:
 
     # called by the router
 
-    def send(self, head: bytes, body: bytes, first_byte_timeout: float = 0.0, stall_timeout: float = 0.0) -> None:
-        """Write one request. ``head`` ends with the empty line.
+    def send(
+        self,
+        head: bytes,
+        body: bytes,
+        first_byte_timeout: float = 0.0,
+        stall_timeout: float = 0.0,
+        tail: bytes = b"",
+    ) -> None:
+        """Write one request. ``head`` ends with the empty line, or some of the body.
 
         Args:
+            tail: what follows ``body``, which has at least ``COPY_LIMIT`` bytes then.
             first_byte_timeout: seconds until the first byte of the response's body; 0: for ever.
             stall_timeout: seconds without a byte after that; 0: for ever.
         """
@@ -130,7 +138,7 @@ class Connection:
             self._transport.write(head + body)
         else:
             self._set_user_timeout(SLOW_AFTER)
-            self._transport.writelines((head, body))
+            self._transport.writelines((head, body, tail) if tail else (head, body))
 
     @property
     def answered(self) -> bool:

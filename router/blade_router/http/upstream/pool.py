@@ -44,6 +44,7 @@ class ConnectionPool:
         attach: Callable[[Connection], None],
         first_byte_timeout: float = 0.0,
         stall_timeout: float = 0.0,
+        tail: bytes = b"",
     ) -> Connection:
         """Send a request and wait for the response's status and headers.
 
@@ -65,7 +66,7 @@ class ConnectionPool:
                     raise
             try:
                 attach(connection)
-                connection.send(head, body, first_byte_timeout, stall_timeout)
+                connection.send(head, body, first_byte_timeout, stall_timeout, tail)
                 if not connection.answered:
                     await connection.response()
                 return connection

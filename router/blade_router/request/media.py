@@ -1,0 +1,82 @@
+"""Pictures, videos and other files in a request: how many there are, and how many bytes, without decoding any."""
+
+import re
+from typing import Final
+
+from blade_router.request.abridge import Abridged
+from blade_router.request.fields import RoutingFields
+
+IMAGE_TOKENS: Final = 1024
+"""Tokens that a picture, a video or another file counts where they are estimated: a megapixel, for models that make a
+token of 32 times 32 pixels. Its bytes do not count."""
+LEAST_PART: Final = 36
+"""Bytes: a part that is a picture, and says where it is, has more."""
+
+_KIND: Final = re.compile(rb'"type"\s{0,8}:\s{0,8}"(?:image|image_url|input_image|video|video_url|input_video)"')
+"""The type of a part that is a picture or a video; within a text, which may say the same, the quotes are escaped."""
+_FILE: Final = re.compile(
+    rb'"(?:(?:url|image_url|video_url|file_data)"\s{0,8}:\s{0,8}"data:[\w.+/;=\\-]{0,200};base64,|data"\s{0,8}:\s{0,8}")'
+    rb"([A-Za-z0-9+/=\\]{256,})\""
+)
+"""A field that holds a file."""
+
+
+class Media:
+    """What there is of them in one request."""
+
+    __slots__ = ("file_bytes", "files", "images")
+
+    def __init__(self, images: int = 0, files: int = 0, file_bytes: int = 0) -> None:
+        self.images = images
+        """Pictures and videos."""
+        self.files = files
+        """Contents of pictures and other files that are in the body; others are elsewhere, at a URL."""
+        self.file_bytes = file_bytes
+        """Bytes of those in the body."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that they are expected to take in a prompt."""
+        return max(self.images, self.files) * IMAGE_TOKENS
+
+
+NO_MEDIA: Final = Media()
+
+
+def read_media(fields: RoutingFields, body: bytes, abridged: Abridged | None) -> Media:
+    """What there is of them in a body; nothing of it is looked at where no message has parts.
+
+    Args:
+        abridged: what the fields were read from, where that is not the whole body.
+    """
+    if not _has_parts(fields, body) and (abridged is None or not abridged.files):
+        return NO_MEDIA
+    text = body if abridged is None else abridged.json
+    images = files = file_bytes = 0
+    # `rfind`, as it is three times as fast as `find`
+    if text.rfind(b"image") >= 0 or text.rfind(b"video") >= 0:
+        for _ in _KIND.finditer(text):
+            images += 1
+    if abridged is not None:
+        files, file_bytes = abridged.files, abridged.file_bytes
+    elif text.rfind(b'"data') >= 0:
+        for match in _FILE.finditer(text):
+            files += 1
+            file_bytes += match.end(1) - match.start(1)
+    return Media(images, files, file_bytes) if images or files else NO_MEDIA
+
+
+def _has_parts(fields: RoutingFields, body: bytes) -> bool:
+    """The content of a message may be a list."""
+    chat = fields.chat
+    if chat is not None:
+        if body.find(b"[", body.find(b"[") + 1) < 0:
+            return False  # the only list is that of the messages
+        for message in chat:
+            content = message.content
+            if content and memoryview(content)[0] == 0x5B:
+                return True
+        return False
+    if fields.messages:
+        return True
+    return bool(fields.input) and memoryview(fields.input)[0] == 0x5B

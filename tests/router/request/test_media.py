@@ -1,0 +1,369 @@
+"""Pictures in requests: what makes two of them alike, how much they count, and how many there may be."""
+
+import asyncio
+import base64
+import json
+import random
+from typing import Any
+
+import pytest
+
+from blade_router.admission.tokens import Estimate, rough_tokens, text_bytes
+from blade_router.http.errors import Refused
+from blade_router.http.head import RawRequest
+from blade_router.request import media, request
+from blade_router.request.abridge import STEP, abridge, abridge_at_once
+from blade_router.request.media import IMAGE_TOKENS, LEAST_PART, NO_MEDIA
+from blade_router.request.part_limits import LEAST_PART_LIMIT, PartLimits
+from blade_router.request.prompt_text import BLOCK, IMAGE_BLOCKS, MAX_BLOCKS, Prompt
+from blade_router.request.request import ClientRequest, read_request
+from blade_router.request.usage import Usage
+
+MIB = 1 << 20
+SHORT = "What is this?"
+LONG = "All work and no play makes Jack a dull boy. " * 40
+
+Part = dict[str, Any]
+
+
+async def read(*parts: Part | str, path: bytes = b"/v1/chat/completions", **dumps: Any) -> ClientRequest:
+    """A request with these parts, of which texts are given as such."""
+    return await read_body({"model": "m", "messages": [{"role": "user", "content": content(*parts)}]}, path, **dumps)
+
+
+async def read_body(body: dict[str, Any], path: bytes = b"/v1/chat/completions", **dumps: Any) -> ClientRequest:
+    data = json.dumps(body, **dumps).encode()
+    return await read_request(RawRequest(b"POST", path, [], True, True, body=data))
+
+
+def content(*parts: Part | str) -> list[Part]:
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+
+
+def picture(size: int, seed: int = 0) -> str:
+    """Base64 of so many random bytes."""
+    return base64.b64encode(random.Random(seed).randbytes(size)).decode()
+
+
+def openai(data: str, **more: Any) -> Part:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}", **more}}
+
+
+def bare(data: str, **more: Any) -> Part:
+    return {"type": "image_url", "image_url": f"data:image/png;base64,{data}", **more}
+
+
+def video(data: str) -> Part:
+    return {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}}
+
+
+def responses(data: str) -> Part:
+    return {"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "high"}
+
+
+def anthropic(data: str, **more: Any) -> Part:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}, **more}
+
+
+def linked(url: str) -> Part:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def anthropic_linked(url: str) -> Part:
+    return {"type": "image", "source": {"type": "url", "url": url}}
+
+
+EMBEDDED = [openai, bare, video, responses, anthropic]
+SIZES = [400, 60_000, 600_000, 3 * MIB]
+"""Of pictures in a part that is digested as it stands, in a small body, in one parsed whole, in one abridged."""
+
+
+def shared(one: Prompt, other: Prompt) -> int:
+    """Blocks they have in common."""
+    pairs = zip(one.chain, other.chain, strict=False)
+    return next((depth for depth, (a, b) in enumerate(pairs) if a != b), min(len(one.chain), len(other.chain)))
+
+
+# what makes prompts alike
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("form", EMBEDDED)
+async def test_a_second_question_about_a_picture_shares_its_blocks(form: Any, size: int) -> None:
+    data = picture(size)
+    first, second = [await read(form(data), text) for text in ("What is this?", "And who made it?")]
+    other = await read(form(picture(size, 1)), "What is this?")
+    assert len(first.prompt.chain) == IMAGE_BLOCKS, "a picture has blocks of its own, however little the text"
+    assert shared(first.prompt, second.prompt) == IMAGE_BLOCKS
+    assert shared(first.prompt, other.prompt) == 0
+
+
+@pytest.mark.parametrize("size", [100_000, 3 * MIB])
+@pytest.mark.parametrize("form", EMBEDDED)
+@pytest.mark.parametrize("place", [0.0, 0.5, 0.7, 1.0])
+async def test_pictures_that_differ_in_one_letter_differ(form: Any, size: int, place: float) -> None:
+    """As uncompressed ones with the same margin do, of the same size."""
+    data = picture(size)
+    at = int(place * (len(data) - 1))
+    changed = data[:at] + ("A" if data[at] != "A" else "B") + data[at + 1 :]
+    one, other = await read(form(data), LONG), await read(form(changed), LONG)
+    assert shared(one.prompt, other.prompt) == 0
+    assert shared(one.prompt, (await read(form(data), LONG)).prompt) == len(one.prompt.chain)
+
+
+@pytest.mark.parametrize("form", [linked, anthropic_linked])
+async def test_pictures_elsewhere_are_known_by_their_urls(form: Any) -> None:
+    one, same, other = [await read(form(f"https://example.com/{name}.png"), SHORT) for name in ("1", "1", "2")]
+    assert shared(one.prompt, same.prompt) == IMAGE_BLOCKS
+    assert shared(one.prompt, other.prompt) == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_text_before_a_picture_matches(size: int) -> None:
+    one, other = [await read(LONG, openai(picture(size, seed)), LONG) for seed in (1, 2)]
+    assert shared(one.prompt, other.prompt) == len(LONG) // BLOCK
+    assert len(one.prompt.chain) == 2 * (len(LONG) // BLOCK) + IMAGE_BLOCKS
+
+
+@pytest.mark.parametrize("before", ["", LONG])
+@pytest.mark.parametrize("size", SIZES)
+async def test_keys_stand_for_the_first_blocks_also_where_there_are_pictures(before: str, size: int) -> None:
+    """By them prompts have homes, and `consistent-hash` chooses."""
+    one, same = [await read(before, openai(picture(size)), text) for text in (SHORT, LONG)]
+    other = await read(before, openai(picture(size, 1)), SHORT)
+    text_blocks = len(before) // BLOCK
+    for blocks in (text_blocks + 1, text_blocks + 4, text_blocks + IMAGE_BLOCKS):
+        assert one.prompt.key(blocks) == same.prompt.key(blocks) != other.prompt.key(blocks)
+    assert one.prompt.key(text_blocks) == other.prompt.key(text_blocks)
+    assert one.prompt.key(text_blocks + IMAGE_BLOCKS + 1) != same.prompt.key(text_blocks + IMAGE_BLOCKS + 1)
+
+
+async def test_text_behind_a_picture_depends_on_it() -> None:
+    one, other = [await read(openai(picture(500, seed)), LONG) for seed in (1, 2)]
+    assert not set(one.prompt.chain) & set(other.prompt.chain)
+
+
+async def test_the_text_just_before_a_picture_is_part_of_its_blocks() -> None:
+    one, other = [await read(text, openai(picture(500)), LONG) for text in ("One.", "Two.")]
+    assert shared(one.prompt, other.prompt) == 0
+
+
+async def test_the_order_of_pictures_matters() -> None:
+    first, second = openai(picture(500, 1)), openai(picture(500, 2))
+    one, other, twice = await read(first, second), await read(second, first), await read(first, first)
+    assert shared(one.prompt, other.prompt) == 0
+    assert shared(one.prompt, twice.prompt) == IMAGE_BLOCKS
+    assert len(set(twice.prompt.chain)) == len(twice.prompt.chain) == 2 * IMAGE_BLOCKS
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_layout_and_cache_control_do_not_matter(size: int) -> None:
+    data = picture(size)
+    plain = await read(anthropic(data), LONG)
+    marked = await read(anthropic(data, cache_control={"type": "ephemeral"}), LONG, indent=2)
+    source = {"data": data, "media_type": "image/png", "type": "base64"}
+    ordered = await read({"source": source, "type": "image"}, LONG, separators=(",", ":"))
+    assert plain.prompt.chain == marked.prompt.chain == ordered.prompt.chain
+    assert (await read(openai(data), LONG)).prompt.chain == (await read(openai(data), LONG, indent=1)).prompt.chain
+
+
+async def test_the_detail_is_part_of_a_picture() -> None:
+    data = picture(5000)
+    plain = await read(openai(data))
+    auto, low = [await read(openai(data, detail=detail)) for detail in ("auto", "low")]
+    assert plain.prompt.chain == auto.prompt.chain
+    assert shared(plain.prompt, low.prompt) == 0
+    assert (await read(bare(data, detail="low"))).prompt.chain == low.prompt.chain
+
+
+async def test_a_picture_in_a_tools_result_is_one() -> None:
+    def result(data: str) -> Part:
+        return {"type": "tool_result", "tool_use_id": "t", "content": content("Here it is:", anthropic(data))}
+
+    one, same, other = [await read(result(picture(900, seed))) for seed in (0, 0, 1)]
+    assert len(one.prompt.chain) == IMAGE_BLOCKS
+    assert one.prompt.chain == same.prompt.chain
+    assert shared(one.prompt, other.prompt) == 0
+    assert one.media.images == 1
+
+
+async def test_responses_have_pictures_too() -> None:
+    body = {"model": "m", "input": [{"role": "user", "content": [responses(picture(900))]}]}
+    found = await read_body(body, b"/v1/responses")
+    assert len(found.prompt.chain) == IMAGE_BLOCKS
+    assert found.media.images == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url"},
+        {"type": "image_url", "image_url": None},
+        {"type": "image_url", "image_url": [1]},
+        {"type": "image_url", "image_url": {"url": 5, "detail": []}},
+        {"type": "image", "source": "x"},
+        {"type": "image", "source": {"type": "file", "file_id": "f"}},
+        {"type": ["image"], "image_url": 7},
+        {"image_url": "data:,"},
+    ],
+)
+async def test_nonsense_is_the_engines_to_refuse(part: Part) -> None:
+    one = await read(part, SHORT)
+    assert len(one.prompt.chain) in (0, IMAGE_BLOCKS)
+    assert one.prompt.chain == (await read(part, SHORT)).prompt.chain
+    PartLimits(1, LEAST_PART_LIMIT).check(one)
+
+
+async def test_so_many_pictures_that_not_all_are_looked_at() -> None:
+    found = await read(*[linked(f"https://example.com/{number}") for number in range(1000)])
+    assert len(found.prompt.chain) == MAX_BLOCKS
+    assert len(found.prompt.text) < 1000 * 30, "they take no memory before anything is known of them"
+    assert found.prompt.tokens >= 1000 * IMAGE_TOKENS
+
+
+# work
+
+
+def test_a_large_picture_is_summed_up_in_pieces() -> None:
+    """Others get their turns, and the loop is held by no more than a piece."""
+    body = json.dumps({"messages": [{"role": "user", "content": [openai("A" * 20 * MIB)]}]}).encode()
+    steps = sum(1 for _ in abridge(body))
+    assert steps >= 20
+    assert len(abridge_at_once(body).json) < 300
+
+
+async def test_others_get_turns_while_a_picture_of_20_mb_is_read() -> None:
+    reading = asyncio.create_task(read(anthropic("A" * 20 * MIB), SHORT))
+    turns = 0
+    while not reading.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 20
+    found = await reading
+    assert found.abridged is not None
+    assert len(found.abridged.json) < 400
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("size", [100, STEP])
+async def test_nothing_is_searched_for_pictures_where_messages_are_texts(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unused:
+        def finditer(self, text: bytes) -> None:
+            raise AssertionError(text)
+
+    for name in ("_KIND", "_FILE"):
+        monkeypatch.setattr(media, name, Unused())
+    body = {"model": "m", "messages": [{"role": "user", "content": '"type":"image","data":"x" ' * (size // 40)}]}
+    found = await read_body(body)
+    assert found.media is NO_MEDIA
+    monkeypatch.setattr(request, "read_media", Unused().finditer)
+    short = await read_body(body)
+    PartLimits(1 + len(short.body) // LEAST_PART, MIB).check(short)
+
+
+# how much they count
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("form", EMBEDDED)
+async def test_a_picture_counts_a_fixed_number_of_tokens(form: Any, size: int) -> None:
+    found = await read(form(picture(size)), "Look. " * 100)
+    text = 900
+    assert found.media.images == 1
+    assert text_bytes(found) < text
+    for tokens in (Estimate().prompt(found), rough_tokens(found), found.prompt.tokens):
+        assert IMAGE_TOKENS <= tokens <= IMAGE_TOKENS + text / 4
+    several = await read(*[form(picture(size // 4, seed)) for seed in range(4)], "Look.")
+    for tokens in (Estimate().prompt(several), rough_tokens(several), several.prompt.tokens):
+        assert 4 * IMAGE_TOKENS <= tokens <= 4 * IMAGE_TOKENS + text
+
+
+async def test_a_picture_elsewhere_counts_as_much() -> None:
+    found = await read(linked("https://example.com/1.png"), SHORT)
+    for tokens in (Estimate().prompt(found), rough_tokens(found), found.prompt.tokens):
+        assert IMAGE_TOKENS <= tokens <= IMAGE_TOKENS + 100
+    estimate = Estimate()
+    for _ in range(50):
+        estimate.learn(found, Usage(prompt_tokens=5000, completion_tokens=1))
+    assert estimate.prompt(found) == Estimate().prompt(found), "of what is no text nothing is learned"
+
+
+@pytest.mark.parametrize("size", [60_000, 3 * MIB])
+async def test_what_claims_to_be_a_file_counts_as_a_picture_at_least(size: int) -> None:
+    """Not nothing: a limit of tokens would be none."""
+    hidden = {"type": "file", "file": {"file_data": "data:text/plain;base64," + "A" * size}}
+    assert Estimate().prompt(await read(hidden)) >= IMAGE_TOKENS
+    sound = {"type": "input_audio", "input_audio": {"data": picture(size), "format": "wav"}}
+    assert IMAGE_TOKENS <= Estimate().prompt(await read(sound)) <= IMAGE_TOKENS + 100
+
+
+@pytest.mark.parametrize("size", [60_000, 3 * MIB])
+@pytest.mark.parametrize(
+    "text", ["lorem ipsum, ", 'say "data":"', "x" * 5000 + ". ", "data:image/png;base64,"], ids=lambda text: text[:12]
+)
+async def test_a_document_is_text(text: str, size: int) -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": text * (size // len(text))}
+    document = await read({"type": "document", "source": source}, SHORT)
+    assert text_bytes(document) == len(document.body)
+    assert document.media.images == 0
+
+
+@pytest.mark.parametrize("quoted", ['"type":"image"', '{"type": "image_url"}', '"data":"' + "A" * 300 + '"'])
+async def test_a_text_that_speaks_of_pictures_is_text(quoted: str) -> None:
+    found = await read(quoted * 100, {"type": "text", "text": quoted})
+    assert (found.media.images, found.media.files) == (0, 0)
+
+
+# limits
+
+
+@pytest.mark.parametrize("form", [*EMBEDDED, linked, anthropic_linked])
+async def test_too_many_pictures_are_refused(form: Any) -> None:
+    limits = PartLimits(max_images=64)
+    limits.check(await read(*[form(str(number)) for number in range(64)], SHORT))
+    for count in (65, 1000):
+        with pytest.raises(Refused, match=f"{count} images and videos, and the limit is 64") as refused:
+            limits.check(await read(*[form(str(number)) for number in range(count)], SHORT))
+        assert (refused.value.status, refused.value.code) == (400, "too_many_images")
+    PartLimits().check(await read(*[form(str(number)) for number in range(1000)]))
+
+
+async def test_pictures_of_all_messages_count_together() -> None:
+    messages = [{"role": "user", "content": [openai("A")]} for _ in range(10)]
+    body = {"model": "m", "messages": [*messages, {"role": "assistant", "content": None}]}
+    PartLimits(max_images=10).check(await read_body(body))
+    with pytest.raises(Refused):
+        PartLimits(max_images=9).check(await read_body(body))
+    with pytest.raises(Refused):
+        PartLimits(max_images=9).check(await read_body({**body, "metadata": "x" * 2 * MIB}))
+
+
+async def test_the_shortest_pictures_are_counted() -> None:
+    """The number of bytes below which none are counted is one that more pictures never fit into."""
+    for part in (
+        b'{"type":"image_url","image_url":"data:,"}',
+        b'{"type":"input_image","image_url":"/"}',
+        b'{"type":"image","source":{"type":"url","url":""}}',
+    ):
+        body = b'{"messages":[{"content":[%b]}]}' % b",".join([part] * 65)
+        found = await read_request(RawRequest(b"POST", b"/v1/messages", [], True, True, body=body))
+        with pytest.raises(Refused):
+            PartLimits(max_images=64).check(found)
+
+
+@pytest.mark.parametrize("form", EMBEDDED)
+async def test_a_part_that_is_too_large_is_refused(form: Any) -> None:
+    limits = PartLimits(max_part_bytes=2 * MIB)
+    limits.check(await read(*[form("A" * (2 * MIB - 100))] * 3))
+    with pytest.raises(Refused, match=r"a part of the request body has \d+ bytes, and the limit is 2097152") as refused:
+        limits.check(await read(form("A" * 1000), form("A" * (2 * MIB + 1))))
+    assert (refused.value.status, refused.value.code) == (413, "part_too_large")
+
+
+async def test_a_text_counts_as_a_part_whatever_it_claims_to_be() -> None:
+    limits = PartLimits(max_part_bytes=LEAST_PART_LIMIT)
+    for part in (openai("A A" * MIB), {"type": "text", "text": "x" * 2 * MIB}, anthropic("\\" * 2 * MIB)):
+        with pytest.raises(Refused):
+            limits.check(await read(part))
