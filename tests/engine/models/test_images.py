@@ -118,9 +118,9 @@ def test_bf16(model: tuple[Path, Any], fused: bool) -> None:
     folder, reference = model
     runner = build_runner(engine_config(folder, dtype="bfloat16"))
     if not fused:
-        runner.model.fused = None  # type: ignore[union-attr]
+        runner.model.fused = None  # type: ignore[attr-defined]
     elif native.library() is not None and native_linear.is_available():
-        assert runner.model.fused is not None  # type: ignore[union-attr]
+        assert runner.model.fused is not None  # type: ignore[attr-defined]
     compare, (_, prompt, _) = comparison(runner, reference)
     compare.enter(0, prompt.tokens)
     compare.step({0: 40})
@@ -185,8 +185,8 @@ def test_states_for_a_head_have_what_is_added(dtype: str, fused: bool, tmp_path:
     for each in (prompt, replace(prompt, embeddings=prompt.embeddings[0])):
         runner = build_runner(engine_config(tmp_path, dtype=dtype))
         if not fused:
-            runner.model.fused = None  # type: ignore[union-attr]
-        runner.model = keeper = KeepsStates(runner.model, runner.num_blocks * 16)  # type: ignore[assignment]
+            runner.model.fused = None  # type: ignore[attr-defined]
+        runner.model = keeper = KeepsStates(runner.model, runner.num_blocks * 16)
         compare = ImageComparison(runner, reference, [each])
         request = compare.enter(0, each.tokens)
         compare.step({0: PROMPT})
@@ -219,7 +219,7 @@ def test_drafts_of_a_model_with_axes_are_not_one_native_call(tmp_path: Path) -> 
     for name in ("qwen2-vl", "internvl"):
         save_row(tmp_path / name, ROWS[name])
         runner = build_runner(engine_config(tmp_path / name, dtype="bfloat16"))
-        drafts[name] = runner.model.native_draft(199, False)  # type: ignore[union-attr]
+        drafts[name] = runner.model.native_draft(199, False)  # type: ignore[attr-defined]
     assert drafts["qwen2-vl"] is None
     if native.library() is not None and native_linear.is_available():
         assert drafts["internvl"] is not None

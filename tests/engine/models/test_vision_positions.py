@@ -39,7 +39,8 @@ def random_prompt(
 ) -> tuple[list[int], list[ImageSpan], dict[int, list[Any]]]:
     """Types of tokens, and 0 to 8 images or videos of odd sizes, with text between them."""
     made = random.Random(seed)
-    types, spans, grids = [0] * made.randrange(3), [], {1: [], 2: []}
+    types, spans = [0] * made.randrange(3), []
+    grids: dict[int, list[Any]] = {1: [], 2: []}
     for _ in range(made.randrange(9)):
         kind = made.choice(kinds)
         grid = (made.randint(1, frames) if kind == 2 else 1, merge * made.randint(1, 9), merge * made.randint(1, 9))
