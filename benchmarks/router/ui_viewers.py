@@ -160,9 +160,14 @@ async def measure() -> list[Figure]:
 
 def main() -> int:
     figures = uvloop.run(measure())
-    about = {"viewers": str(VIEWERS), "engines": str(ENGINES), "rate": f"{RATE:g}/s"}
-    about["interpreted"] = str(INTERPRETED or find() is None)
-    return report("router_ui_viewers", figures, **about)
+    return report(
+        "router_ui_viewers",
+        figures,
+        viewers=str(VIEWERS),
+        engines=str(ENGINES),
+        rate=f"{RATE:g}/s",
+        interpreted=str(INTERPRETED or find() is None),
+    )
 
 
 if __name__ == "__main__":
