@@ -3,8 +3,8 @@
 The data path leaves here what it knows of a request anyway, unformatted, and no prompt: what of it is shown is put into
 words only while somebody looks. In number and size all of it is bounded.
 
-So is the number of records a second, to what is shown of one: making a record costs hardly anything, but keeping those of
-all requests took 2 to 4 of the 45 µs that one takes.
+So is the number of records a second, to what is shown of one: making a record costs hardly anything, but keeping those
+of all requests took 2 to 4 of the 45 µs that one takes.
 """
 
 from collections import deque
