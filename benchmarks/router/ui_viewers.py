@@ -3,7 +3,13 @@
 Engines, load and viewers live in this process. The share is the difference of the router's CPU time with viewers and
 without, at the same load, in turns.
 
-    python -m benchmarks.router.ui_viewers    VIEWERS=100 ENGINES=64 RATE=50 SECONDS=10 ROUNDS=3 · INTERPRETED=1
+What a request costs is measured with no page open and with all the load that callers make, on several routers of each
+kind at once, as two of the same kind differ by a percent or two. All are on the same CPU, only the one whose turn it is
+has load, and turns are in random order. How much two of those without a web UI differ is printed, too: less than that
+is not measured.
+
+    python -m benchmarks.router.ui_viewers    VIEWERS=100 ENGINES=64 RATE=50 SECONDS=10 ROUNDS=3 · PAIRS=2 REQUESTS=4000
+                                              TURNS=10 · INTERPRETED=1
 """
 
 from __future__ import annotations
@@ -11,18 +17,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import uvloop
 
 from benchmarks.figures import Figure, report
-from benchmarks.router.engines import fleet
+from benchmarks.router.engines import Engine, fleet
 from benchmarks.router.load import Caller, callers, crowd, request, right
-from benchmarks.router.routers import Router, interpreted, ours, started
+from benchmarks.router.routers import Kind, Router, interpreted, ours, started
+from blade_router.compiled.sources import find
 
 VIEWERS = int(os.environ.get("VIEWERS", "100"))
 ENGINES = int(os.environ.get("ENGINES", "64"))
@@ -32,6 +41,12 @@ ROUNDS = int(os.environ.get("ROUNDS", "3"))
 INTERPRETED = bool(os.environ.get("INTERPRETED"))
 REQUESTS = int(os.environ.get("REQUESTS", "4000"))
 """Of each turn in which the cost of one is measured."""
+TURNS = int(os.environ.get("TURNS", "10"))
+"""Of each router."""
+FEW_ENGINES = 4
+"""Where the cost of a request is measured: it takes the less to choose one, and the rest is the greater part."""
+PAIRS = int(os.environ.get("PAIRS", "2"))
+"""Routers of each kind."""
 TARGET = 2.0
 """Percent of a core."""
 
@@ -93,11 +108,34 @@ async def _cpu_share(router: Router, count: int) -> tuple[float, float, float]:
         return share, (counts[0] - updates) / each, (counts[1] - size) / each
 
 
+async def _request_costs(kind: Kind, engines: Sequence[Engine]) -> tuple[list[float], list[float]]:
+    """Of each round: CPU time of a request without the web UI relative to that with it and no viewer; and of routers
+    without, that of every second one relative to that of the others."""
+    ratios: list[float] = []
+    same: list[float] = []
+    async with contextlib.AsyncExitStack() as stack:
+        routers: list[tuple[str, int, Router]] = []
+        for number in range(PAIRS):
+            for name, each in (("on", kind), ("off", replace(kind, options=(*kind.options, "--no-ui")))):
+                routers.append((name, number, await stack.enter_async_context(started(each, engines))))
+        for turn in range(TURNS + 1):
+            cost: dict[tuple[str, int], float] = {}
+            random.shuffle(routers)
+            for name, number, router in routers:
+                before = router.cpu()
+                outcome = right(await crowd(router.port, 32, lambda: "conversation ", requests=REQUESTS))
+                cost[name, number] = (router.cpu() - before) / max(1, outcome.done)
+            if turn:  # the first warms all up
+                on, off = ([cost[name, number] for number in range(PAIRS)] for name in ("on", "off"))
+                ratios.append(sum(off) / sum(on))
+                same.append(statistics.fmean(off[::2]) / statistics.fmean(off[1::2] or off))
+    return ratios, same
+
+
 async def measure() -> list[Figure]:
     kind = ours(internal=True)
-    off = ours("--no-ui", internal=True)
     if INTERPRETED:
-        kind, off = interpreted(kind), interpreted(off)
+        kind = interpreted(kind)
     with_viewers: list[float] = []
     without: list[float] = []
     got: list[tuple[float, float]] = []
@@ -107,16 +145,8 @@ async def measure() -> list[Figure]:
             share, updates, size = await _cpu_share(router, VIEWERS)
             with_viewers.append(share)
             got.append((updates, size))
-    ratios: list[float] = []
-    async with fleet(4) as engines, started(kind, engines) as router, started(off, engines) as bare:
-        for turn in range(ROUNDS + 1):
-            cost: dict[str, float] = {}
-            for name, each in (("on", router), ("off", bare)):
-                before = each.cpu()
-                outcome = right(await crowd(each.port, 32, lambda: "conversation ", requests=REQUESTS))
-                cost[name] = (each.cpu() - before) / max(1, outcome.done)
-            if turn:  # the first warms both up
-                ratios.append(cost["off"] / cost["on"])
+    async with fleet(FEW_ENGINES) as engines:
+        ratios, same = await _request_costs(kind, engines)
     extra = [after - before for after, before in zip(with_viewers, without, strict=True)]
     return [
         Figure(f"ui_{VIEWERS}_viewers_cpu", statistics.median(extra), "% of a core", "<=", TARGET),
@@ -124,13 +154,20 @@ async def measure() -> list[Figure]:
         Figure("ui_bytes_a_viewer", statistics.median(each for _, each in got), "B/s"),
         Figure("ui_load_cpu_without_viewers", statistics.median(without), "% of a core"),
         Figure("ui_request_cpu_off_by_on", statistics.median(ratios), "", ">=", 0.99),
+        Figure("ui_request_cpu_off_by_off", statistics.median(same), ""),
     ]
 
 
 def main() -> int:
     figures = uvloop.run(measure())
-    about = {"viewers": str(VIEWERS), "engines": str(ENGINES), "rate": f"{RATE:g}/s", "interpreted": str(INTERPRETED)}
-    return report("router_ui_viewers", figures, **about)
+    return report(
+        "router_ui_viewers",
+        figures,
+        viewers=str(VIEWERS),
+        engines=str(ENGINES),
+        rate=f"{RATE:g}/s",
+        interpreted=str(INTERPRETED or find() is None),
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 The data path leaves here what it knows of a request anyway, unformatted, and no prompt: what of it is shown is put into
 words only while somebody looks. In number and size all of it is bounded.
+
+So is the number of records a second, to what is shown of one: making a record costs hardly anything, but keeping those
+of all requests took 2 to 4 of the 45 µs that one takes.
 """
 
 from collections import deque
@@ -13,8 +16,13 @@ from blade_router.request.usage import Usage
 
 KEPT: Final = 1000
 """Requests that have ended and are kept: more than are shown, as a key sees its own only."""
+PER_SECOND: Final = 200
+"""Requests that are recorded when they end: in the long run of each second, and at once after one without. As many that
+failed are recorded apart from them, as these are looked for."""
 MAX_MODEL: Final = 256
 """Characters of a model's name that are kept."""
+_BURST: Final = 1.0 - 1.0 / PER_SECOND
+"""Seconds by which they may come before they are due."""
 
 
 class RecentRequest:
@@ -31,7 +39,7 @@ class RecentRequest:
 
     def __init__(self, request: ClientRequest, started: float) -> None:
         self.number = 0
-        """Of those that have ended, in order; 0: in flight."""
+        """Of those that were recorded, in order; 0: in flight."""
         self.started = started
         self.ended = 0.0
         self.trace_id = b"" if request.trace is None else request.trace.trace_id
@@ -65,7 +73,9 @@ class RecentRequests:
         self.ended: deque[RecentRequest] = deque(maxlen=KEPT)
         """The newest last."""
         self.count = 0
-        """Of all that have ended."""
+        """Of all that were recorded."""
+        self._next_served = self._next_failed = float("-inf")
+        """When the next one of each would be due if they came evenly."""
 
     def begin(self, request: ClientRequest, started: float) -> None:
         """A request was read."""
@@ -73,7 +83,16 @@ class RecentRequests:
 
     def end(self, request: ClientRequest, started: float, ended: float, status: int, code: str) -> None:
         """It has ended; ``code``: of the router's own error, empty for none."""
-        self.in_flight.pop(request, None)
+        del self.in_flight[request]
+        # The leaky bucket as a meter (GCRA, ITU-T I.371): spread over the second where there are too many.
+        due = self._next_served if status < 400 else self._next_failed
+        if ended < due - _BURST:
+            return
+        due = max(due, ended) + 1.0 / PER_SECOND
+        if status < 400:
+            self._next_served = due
+        else:
+            self._next_failed = due
         recent = RecentRequest(request, started)
         recent.ended = ended
         recent.status = status

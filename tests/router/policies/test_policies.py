@@ -1,5 +1,6 @@
 """Which endpoint is chosen: what holds for every policy, and those that use load only."""
 
+import gc
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -125,6 +126,14 @@ async def test_every_policy_balances_its_counters(name: PolicyName) -> None:
         end(choice)
     for endpoint in three:
         assert (endpoint.in_flight, endpoint.backlog_tokens, endpoint.tokens_in_flight) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+async def test_a_choice_that_has_ended_keeps_no_other_endpoint(name: PolicyName) -> None:
+    choice = policy(name, cost="math:dist").choose(endpoints(3), LONG)
+    send(choice)
+    end(choice)  # records of requests keep it
+    assert not any(each for each in gc.get_referents(choice) if isinstance(each, list | tuple))
 
 
 @pytest.mark.parametrize("name", POLICIES)

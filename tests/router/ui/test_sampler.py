@@ -8,7 +8,7 @@ from router_support.requests import request
 from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.observability.accounts import MAX_LABELS, OTHER
 from blade_router.observability.metrics import Metrics
-from blade_router.observability.recent_requests import KEPT, RecentRequests
+from blade_router.observability.recent_requests import KEPT, PER_SECOND, RecentRequests
 from blade_router.request.usage import Usage
 from blade_router.ui.parts import Known, OwnPart
 from blade_router.ui.points import key_points, whole_point
@@ -17,22 +17,25 @@ from blade_router.ui.sampler import Sampler
 
 
 class Traffic:
-    """Requests that begin and end at once."""
+    """Requests that begin and end at once, and are recorded as if they came one after the other."""
 
     def __init__(self) -> None:
         self.metrics = Metrics(EndpointSet())
         self.recent = RecentRequests()
         self.sampler = Sampler(self.metrics, self.recent)
         self.own = OwnPart(self.metrics.endpoints, self.recent, self.sampler)
+        self._later = 0.0
 
     def request(self, key: str = "k", status: int = 200, tokens: int = 10) -> None:
         started = time.perf_counter()
         self.metrics.begin(started)
         made = request("x")
         made.key = key
-        self.recent.begin(made, started)
+        self._later += 1.0 / PER_SECOND
+        begun = started + self._later
+        self.recent.begin(made, begun)
         self.metrics.end(status, started, started + 0.01, True, key, "m", Usage(20, tokens, 5))
-        self.recent.end(made, started, started + 0.5, status, "")
+        self.recent.end(made, begun, begun + 0.5, status, "")
 
 
 @pytest.fixture
