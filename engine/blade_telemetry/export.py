@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from blade_telemetry.options import TraceOptions
 
@@ -74,7 +74,8 @@ class SpanExport:
         require_opentelemetry()
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        from blade_telemetry.otlp import CountingExporter, SpanFactory, otlp_exporter
+        from blade_telemetry.encoding import EndedSpan
+        from blade_telemetry.otlp import CountingExporter, otlp_exporter
 
         if exporter is None:
             exporter = otlp_exporter(options.endpoint, None if any(map(os.environ.get, _TIMEOUTS)) else TIMEOUT)
@@ -84,10 +85,9 @@ class SpanExport:
         self.overflowed = 0
         """Spans that found too many waiting."""
         self._begun = 0
-        self._factory = SpanFactory(program)
-        counting = CountingExporter(exporter, self._exported)
+        self._make = EndedSpan
         self._processor = BatchSpanProcessor(
-            counting,
+            CountingExporter(exporter, program, self._exported),
             max_queue_size=2 * MAX_PENDING,  # never full: the bound is below
             max_export_batch_size=BATCH,
             schedule_delay_millis=FLUSH_SECONDS * 1e3,
@@ -125,17 +125,8 @@ class SpanExport:
             self.overflowed += 1
             return
         self._begun += 1
-        self._processor.on_end(
-            self._factory.make(
-                name,
-                (trace_id, span_id, parent_id),
-                (nanoseconds(started), nanoseconds(ended)),
-                attributes,
-                kind,
-                [(event, nanoseconds(moment), details) for event, moment, details in events],
-                error,
-            )
-        )
+        span = self._make(name, trace_id, span_id, parent_id, started, ended, attributes, kind, events, error)
+        self._processor.on_end(cast("ReadableSpan", span))  # it only asks whether it is recorded, and hands it on
 
     def close(self) -> None:
         """Send what waits, for a limited time."""
@@ -144,12 +135,12 @@ class SpanExport:
         thread.start()
         thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _exported(self, spans: Sequence[ReadableSpan], taken: bool) -> None:
-        """The exporter is done with these; called in its thread, the only one that changes these numbers."""
+    def _exported(self, count: int, taken: bool) -> None:
+        """The exporter is done with so many; called in its thread, the only one that changes these numbers."""
         if taken:
-            self.sent += len(spans)
+            self.sent += count
         else:
-            self.failed += len(spans)
+            self.failed += count
 
 
 def new_span_id() -> str:
@@ -160,8 +151,3 @@ def new_span_id() -> str:
 def new_trace_id() -> str:
     """32 hexadecimal digits."""
     return f"{random.getrandbits(128):032x}"
-
-
-def nanoseconds(moment: float) -> int:
-    """Seconds since 1970 as OpenTelemetry counts them."""
-    return int(moment * 1e9)
