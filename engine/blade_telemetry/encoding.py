@@ -1,4 +1,4 @@
-"""Spans of what has ended, and how they become OTLP. Importing this module imports OpenTelemetry.
+"""Spans as OTLP. Importing this module imports OpenTelemetry.
 
 OpenTelemetry's exporter encodes as well, but makes each message apart and copies it into the one around it, level by
 level: that takes six times as long, all the while holding the interpreter lock that the router's event loop needs.
@@ -7,13 +7,14 @@ Here the same messages are filled in place. https://opentelemetry.io/docs/specs/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.trace import SpanContext, TraceFlags
+
+from blade_telemetry.spans import EndedSpan
 
 _KINDS: Final = {
     "internal": trace_pb2.Span.SPAN_KIND_INTERNAL,
@@ -23,57 +24,6 @@ _KINDS: Final = {
 _FLAGS: Final = trace_pb2.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _BELOW: Final = _FLAGS | trace_pb2.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 """Flags of spans with a parent, which counts as another program's."""
-
-
-class EndedSpan:
-    """What was noted of one span, until the thread that sends it makes more of it."""
-
-    __slots__ = (
-        "attributes",
-        "ended",
-        "error",
-        "events",
-        "kind",
-        "name",
-        "parent_id",
-        "span_id",
-        "started",
-        "trace_id",
-    )
-
-    context: ClassVar[SpanContext] = SpanContext(1, 1, False, TraceFlags(TraceFlags.SAMPLED))
-    """It is recorded: all that the batch processor asks."""
-
-    def __init__(
-        self,
-        name: str,
-        trace_id: str,
-        span_id: str,
-        parent_id: str,
-        started: float,
-        ended: float,
-        attributes: Mapping[str, Any],
-        kind: str,
-        events: Sequence[tuple[str, float, Mapping[str, Any]]],
-        error: str,
-    ) -> None:
-        self.name = name
-        self.trace_id = trace_id
-        """32 hexadecimal digits."""
-        self.span_id = span_id
-        """16 hexadecimal digits."""
-        self.parent_id = parent_id
-        """Empty where the trace begins with it."""
-        self.started = started
-        """Seconds since 1970."""
-        self.ended = ended
-        self.attributes = attributes
-        self.kind = kind
-        """``internal``, ``server`` or ``client``."""
-        self.events = events
-        """Name, seconds since 1970, attributes."""
-        self.error = error
-        """Why it failed; empty where it did not."""
 
 
 class SpanEncoder:

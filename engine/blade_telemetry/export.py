@@ -11,10 +11,11 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 from blade_telemetry.options import TraceOptions
+from blade_telemetry.spans import Attributes, DeferredSpans, EndedSpan, Events, Pending
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -33,9 +34,6 @@ CLOSE_SECONDS: Final = 2.0
 TIMEOUT: Final = 5.0
 """Seconds for one request to the collector, tries again included; ``OTEL_EXPORTER_OTLP_TIMEOUT`` replaces it."""
 _TIMEOUTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
-
-Value = str | int | float | bool | Sequence[str]
-Attributes = Mapping[str, Value]
 
 
 class TracingUnavailableError(Exception):
@@ -74,7 +72,6 @@ class SpanExport:
         require_opentelemetry()
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        from blade_telemetry.encoding import EndedSpan
         from blade_telemetry.otlp import CountingExporter, otlp_exporter
 
         if exporter is None:
@@ -85,7 +82,6 @@ class SpanExport:
         self.overflowed = 0
         """Spans that found too many waiting."""
         self._begun = 0
-        self._make = EndedSpan
         self._processor = BatchSpanProcessor(
             CountingExporter(exporter, program, self._exported),
             max_queue_size=2 * MAX_PENDING,  # never full: the bound is below
@@ -109,7 +105,7 @@ class SpanExport:
         attributes: Attributes,
         *,
         kind: str = "internal",
-        events: Sequence[tuple[str, float, Attributes]] = (),
+        events: Events = (),
         error: str = "",
     ) -> None:
         """Send one span, or drop it while too many wait.
@@ -121,12 +117,27 @@ class SpanExport:
             events: name, seconds since 1970, attributes.
             error: why it failed; empty where it did not.
         """
-        if self._begun - self.sent - self.failed >= MAX_PENDING:
-            self.overflowed += 1
+        self._put(
+            EndedSpan(
+                *(name, trace_id, span_id, parent_id, started, ended, attributes), kind=kind, events=events, error=error
+            )
+        )
+
+    def later(self, count: int, spans: Callable[[], Iterable[EndedSpan]]) -> None:
+        """Send spans that are made in the thread that sends them, or drop them while too many wait.
+
+        Args:
+            count: how many that will be.
+            spans: makes them; what it takes them from must not change any more.
+        """
+        self._put(DeferredSpans(count, spans))
+
+    def _put(self, pending: Pending) -> None:
+        if self._begun - self.sent - self.failed + pending.count > MAX_PENDING:
+            self.overflowed += pending.count
             return
-        self._begun += 1
-        span = self._make(name, trace_id, span_id, parent_id, started, ended, attributes, kind, events, error)
-        self._processor.on_end(cast("ReadableSpan", span))  # it only asks whether it is recorded, and hands it on
+        self._begun += pending.count
+        self._processor.on_end(cast("ReadableSpan", pending))  # it asks whether this is recorded, and hands it on
 
     def close(self) -> None:
         """Send what waits, for a limited time."""

@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from blade_telemetry.encoding import EndedSpan, SpanEncoder, nanoseconds
+from blade_telemetry.encoding import SpanEncoder, nanoseconds
+from blade_telemetry.spans import EndedSpan, Pending
 
 logger = logging.getLogger("blade_telemetry")
 
@@ -43,13 +44,14 @@ class CountingExporter(SpanExporter):
         logging.getLogger("opentelemetry.exporter.http").setLevel(logging.CRITICAL)
 
     def export(self, spans: Sequence[Any]) -> SpanExportResult:
-        """Send these :class:`~blade_telemetry.encoding.EndedSpan`."""
+        """Send what waits: each is :class:`~blade_telemetry.spans.Pending`."""
+        waited: Sequence[Pending] = spans
         try:
-            taken = self._sender.send(spans)
+            taken = self._sender.send([span for each in waited for span in each.spans()])
         except Exception as error:
             logger.debug("spans cannot be exported: %s", error)
             taken = False
-        self._report(len(spans), taken)
+        self._report(sum(each.count for each in waited), taken)
         if not taken and not self._failing:
             logger.warning("spans cannot be sent to the collector; they are dropped until they can")
         self._failing = not taken

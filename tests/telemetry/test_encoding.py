@@ -9,11 +9,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from telemetry_support.collector import collecting
 
 from blade_telemetry import otlp
-from blade_telemetry.encoding import EndedSpan, SpanEncoder
+from blade_telemetry.encoding import SpanEncoder
 from blade_telemetry.export import SpanExport
 from blade_telemetry.options import TraceOptions, traces_url
 from blade_telemetry.otlp import SpanSender, describe, otlp_exporter
 from blade_telemetry.sampling import Sampling
+from blade_telemetry.spans import EndedSpan
 
 TRACE, SPAN, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", "b7ad6b7169203331"
 
@@ -22,7 +23,9 @@ def ended(
     parent_id: str = "", error: str = "", kind: str = "internal", events: Any = (), **attributes: Any
 ) -> EndedSpan:
     moment = 1_700_000_000.123456
-    return EndedSpan("chat é", TRACE, SPAN, parent_id, moment, moment + 0.25, attributes, kind, events, error)
+    return EndedSpan(
+        *("chat é", TRACE, SPAN, parent_id, moment, moment + 0.25, attributes), kind=kind, events=events, error=error
+    )
 
 
 SPANS = [
