@@ -65,7 +65,8 @@ class SpanEncoder:
                 encoded.status.message = span.error
             else:
                 encoded.status.SetInParent()
-        return request.SerializeToString()
+        found: bytes = request.SerializeToString()
+        return found
 
 
 def nanoseconds(moment: float) -> int:
