@@ -29,8 +29,8 @@ from benchmarks.router.routers import LOAD_CPU, PYTHON, Router, ours, started
 from blade_telemetry.export import FLUSH_SECONDS
 
 RATIO = "0.01"
-BLOCKS = 4 if QUICK else 12
-PAIRS = 4
+BLOCKS = 3 if QUICK else 10
+PAIRS = 6
 """Of a block."""
 SECONDS = 0.7
 AFTERWARDS = FLUSH_SECONDS + 0.5
