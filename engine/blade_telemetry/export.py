@@ -11,10 +11,11 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, cast
 
 from blade_telemetry.options import TraceOptions
+from blade_telemetry.spans import Attributes, DeferredSpans, EndedSpan, Events, Pending
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -33,9 +34,6 @@ CLOSE_SECONDS: Final = 2.0
 TIMEOUT: Final = 5.0
 """Seconds for one request to the collector, tries again included; ``OTEL_EXPORTER_OTLP_TIMEOUT`` replaces it."""
 _TIMEOUTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
-
-Value = str | int | float | bool | Sequence[str]
-Attributes = Mapping[str, Value]
 
 
 class TracingUnavailableError(Exception):
@@ -74,7 +72,7 @@ class SpanExport:
         require_opentelemetry()
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        from blade_telemetry.otlp import CountingExporter, SpanFactory, otlp_exporter
+        from blade_telemetry.otlp import CountingExporter, otlp_exporter
 
         if exporter is None:
             exporter = otlp_exporter(options.endpoint, None if any(map(os.environ.get, _TIMEOUTS)) else TIMEOUT)
@@ -84,10 +82,8 @@ class SpanExport:
         self.overflowed = 0
         """Spans that found too many waiting."""
         self._begun = 0
-        self._factory = SpanFactory(program)
-        counting = CountingExporter(exporter, self._exported)
         self._processor = BatchSpanProcessor(
-            counting,
+            CountingExporter(exporter, program, self._exported),
             max_queue_size=2 * MAX_PENDING,  # never full: the bound is below
             max_export_batch_size=BATCH,
             schedule_delay_millis=FLUSH_SECONDS * 1e3,
@@ -109,7 +105,7 @@ class SpanExport:
         attributes: Attributes,
         *,
         kind: str = "internal",
-        events: Sequence[tuple[str, float, Attributes]] = (),
+        events: Events = (),
         error: str = "",
     ) -> None:
         """Send one span, or drop it while too many wait.
@@ -121,21 +117,27 @@ class SpanExport:
             events: name, seconds since 1970, attributes.
             error: why it failed; empty where it did not.
         """
-        if self._begun - self.sent - self.failed >= MAX_PENDING:
-            self.overflowed += 1
-            return
-        self._begun += 1
-        self._processor.on_end(
-            self._factory.make(
-                name,
-                (trace_id, span_id, parent_id),
-                (nanoseconds(started), nanoseconds(ended)),
-                attributes,
-                kind,
-                [(event, nanoseconds(moment), details) for event, moment, details in events],
-                error,
+        self._put(
+            EndedSpan(
+                *(name, trace_id, span_id, parent_id, started, ended, attributes), kind=kind, events=events, error=error
             )
         )
+
+    def later(self, count: int, spans: Callable[[], Iterable[EndedSpan]]) -> None:
+        """Send spans that are made in the thread that sends them, or drop them while too many wait.
+
+        Args:
+            count: how many that will be.
+            spans: makes them; what it takes them from must not change any more.
+        """
+        self._put(DeferredSpans(count, spans))
+
+    def _put(self, pending: Pending) -> None:
+        if self._begun - self.sent - self.failed + pending.count > MAX_PENDING:
+            self.overflowed += pending.count
+            return
+        self._begun += pending.count
+        self._processor.on_end(cast("ReadableSpan", pending))  # it asks whether this is recorded, and hands it on
 
     def close(self) -> None:
         """Send what waits, for a limited time."""
@@ -144,12 +146,12 @@ class SpanExport:
         thread.start()
         thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _exported(self, spans: Sequence[ReadableSpan], taken: bool) -> None:
-        """The exporter is done with these; called in its thread, the only one that changes these numbers."""
+    def _exported(self, count: int, taken: bool) -> None:
+        """The exporter is done with so many; called in its thread, the only one that changes these numbers."""
         if taken:
-            self.sent += len(spans)
+            self.sent += count
         else:
-            self.failed += len(spans)
+            self.failed += count
 
 
 def new_span_id() -> str:
@@ -160,8 +162,3 @@ def new_span_id() -> str:
 def new_trace_id() -> str:
     """32 hexadecimal digits."""
     return f"{random.getrandbits(128):032x}"
-
-
-def nanoseconds(moment: float) -> int:
-    """Seconds since 1970 as OpenTelemetry counts them."""
-    return int(moment * 1e9)

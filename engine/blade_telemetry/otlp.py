@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -16,6 +16,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from blade_telemetry.encoding import SpanEncoder, nanoseconds
+from blade_telemetry.spans import EndedSpan, Pending
+
 logger = logging.getLogger("blade_telemetry")
 
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
@@ -24,27 +27,35 @@ _KINDS: Final = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "clie
 
 
 class CountingExporter(SpanExporter):
-    """Reports what became of each batch, and logs a failure once, until spans arrive again."""
+    """Sends what the batch processor hands it, reports what became of each batch, and logs a failure once, until spans
+    arrive again.
 
-    def __init__(self, exporter: SpanExporter, report: Callable[[Sequence[ReadableSpan], bool], None]) -> None:
+    Args:
+        program: whose spans they are.
+        report: told how many spans were taken, or not; called in the processor's thread.
+    """
+
+    def __init__(self, exporter: SpanExporter, program: str, report: Callable[[int, bool], None]) -> None:
         self._exporter = exporter
+        self._sender = SpanSender(exporter, program)
         self._report = report
         self._failing = False
         logging.getLogger("opentelemetry.exporter.otlp.proto.http").setLevel(logging.CRITICAL)
         logging.getLogger("opentelemetry.exporter.http").setLevel(logging.CRITICAL)
 
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+    def export(self, spans: Sequence[Any]) -> SpanExportResult:
+        """Send what waits: each is :class:`~blade_telemetry.spans.Pending`."""
+        waited: Sequence[Pending] = spans
         try:
-            result = self._exporter.export(spans)
+            taken = self._sender.send([span for each in waited for span in each.spans()])
         except Exception as error:
             logger.debug("spans cannot be exported: %s", error)
-            result = SpanExportResult.FAILURE
-        taken = result is SpanExportResult.SUCCESS
-        self._report(spans, taken)
+            taken = False
+        self._report(sum(each.count for each in waited), taken)
         if not taken and not self._failing:
             logger.warning("spans cannot be sent to the collector; they are dropped until they can")
         self._failing = not taken
-        return result
+        return SpanExportResult.SUCCESS if taken else SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
         self._exporter.shutdown()
@@ -58,43 +69,49 @@ def otlp_exporter(endpoint: str | None, timeout: float | None) -> SpanExporter:
     return OTLPSpanExporter(endpoint=endpoint, timeout=timeout)
 
 
-class SpanFactory:
-    """Makes spans of what has ended. The SDK's tracer would first make one that runs, which takes five times as long;
-    what the processor and the exporter get is the same.
+def describe(program: str) -> Resource:
+    """What a program says of itself; ``service.name`` is its name where the environment has none."""
+    named = OTEL_SERVICE_NAME in os.environ or "service.name=" in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, "")
+    return Resource.create({} if named else {"service.name": program})
+
+
+class SpanSender:
+    """Hands batches to an exporter.
+
+    Those of the OTLP exporter are encoded here and go the exporter's way from there, which is not part of its public
+    interface: where a version of it has no such way, and where the exporter is another one, it gets spans of the SDK.
 
     Args:
-        program: whose spans they are; ``service.name`` where the environment has none.
+        program: whose spans they are.
     """
 
-    def __init__(self, program: str) -> None:
-        named = OTEL_SERVICE_NAME in os.environ or "service.name=" in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, "")
-        self._resource = Resource.create({} if named else {"service.name": program})
+    def __init__(self, exporter: SpanExporter, program: str) -> None:
+        self._exporter = exporter
+        self._resource = describe(program)
         self._scope = InstrumentationScope(program)
+        self._encoder = SpanEncoder(self._resource, program)
+        self._client = getattr(exporter, "_client", None) if isinstance(exporter, OTLPSpanExporter) else None
 
-    def make(
-        self,
-        name: str,
-        ids: tuple[str, str, str],
-        times: tuple[int, int],
-        attributes: Mapping[str, Any],
-        kind: str,
-        events: Sequence[tuple[str, int, Mapping[str, Any]]],
-        error: str,
-    ) -> ReadableSpan:
-        """One span. ``ids``: of the trace, the span and its parent; ``times``: nanoseconds since 1970."""
-        trace_id, span_id, parent_id = ids
-        number = int(trace_id, 16)
-        parent = SpanContext(number, int(parent_id, 16), True, _SAMPLED) if parent_id else None
+    def send(self, spans: Sequence[EndedSpan]) -> bool:
+        """Whether they were taken."""
+        if self._client is not None:
+            return bool(self._client.export(self._encoder.encode(spans)).success)
+        return self._exporter.export([self.readable(span) for span in spans]) is SpanExportResult.SUCCESS
+
+    def readable(self, span: EndedSpan) -> ReadableSpan:
+        """The same span as the SDK has it."""
+        number = int(span.trace_id, 16)
+        parent = SpanContext(number, int(span.parent_id, 16), True, _SAMPLED) if span.parent_id else None
         return ReadableSpan(
-            name,
-            context=SpanContext(number, int(span_id, 16), False, _SAMPLED),
+            span.name,
+            context=SpanContext(number, int(span.span_id, 16), False, _SAMPLED),
             parent=parent,
             resource=self._resource,
-            attributes=attributes,
-            events=[Event(event, details, moment) for event, moment, details in events],
-            kind=_KINDS[kind],
-            status=Status(StatusCode.ERROR, error) if error else _UNSET,
-            start_time=times[0],
-            end_time=times[1],
+            attributes=span.attributes,
+            events=[Event(name, attributes, nanoseconds(moment)) for name, moment, attributes in span.events],
+            kind=_KINDS[span.kind],
+            status=Status(StatusCode.ERROR, span.error) if span.error else _UNSET,
+            start_time=nanoseconds(span.started),
+            end_time=nanoseconds(span.ended),
             instrumentation_scope=self._scope,
         )

@@ -1,5 +1,6 @@
 """Which traces are recorded: the same as by OpenTelemetry's own samplers."""
 
+import itertools
 import random
 
 import pytest
@@ -29,6 +30,25 @@ def test_new_traces_begin_in_the_ratio_and_every_program_would_record_them() -> 
     assert len({trace.trace_id for trace in traces}) == len(traces)
     assert all(trace.sampled and sampling.samples(int(trace.trace_id, 16)) for trace in traces)
     assert not any(TraceSampler(Sampling(0.0).bound).begin() for _ in range(100))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "recorded", "in_a_row"), [(0.5, 20_000, 10_000), (0.1, 4_000, 400), (1.0, 40_000, 39_999)]
+)
+def test_each_new_trace_is_recorded_whatever_became_of_the_last(ratio: float, recorded: int, in_a_row: int) -> None:
+    random.seed(0)
+    sampler = TraceSampler(Sampling(ratio).bound)
+    begun = [sampler.begin() is not None for _ in range(40_000)]
+    assert sum(begun) == pytest.approx(recorded, rel=0.05)
+    assert sum(a and b for a, b in itertools.pairwise(begun)) == pytest.approx(in_a_row, rel=0.2)
+
+
+def test_a_request_that_is_not_recorded_draws_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    random.seed(0)
+    sampler = TraceSampler(Sampling(1e-9).bound)
+    for name in ("random", "getrandbits", "randrange"):
+        monkeypatch.setattr(random, name, lambda *_: pytest.fail("a number was drawn"))
+    assert not any(sampler.begin() for _ in range(1000))
 
 
 @pytest.mark.parametrize(

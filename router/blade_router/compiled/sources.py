@@ -30,7 +30,7 @@ _MODULES: Final = (
     *("admission/pending_buffer.py", "admission/request_queue.py", "admission/request_queues.py"),
     "config/token_header.py",
     *("observability/accounts.py", "observability/metrics.py", "observability/outcome.py"),
-    "observability/recent_requests.py",
+    *("observability/recent_requests.py", "observability/traced_request.py"),
 )
 """The hot path in other folders."""
 _BUNDLED: Final = Path(__file__).resolve().parent / "modules"

@@ -4,6 +4,7 @@ the header that passes it on to engines.
 Most requests are not recorded: for them this is all that tracing costs.
 """
 
+import math
 import random
 import re
 import time
@@ -12,6 +13,8 @@ from blade_router.http.errors import Headers
 
 _PARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _SAMPLED = 1
+_NEVER = 2**62
+"""More requests than there will be."""
 MAX_ATTEMPTS = 32
 """Attempts at one request that are recorded; a request that waits for engines may have more."""
 
@@ -76,13 +79,27 @@ class TraceSampler:
     def __init__(self, bound: int, parent_based: bool = True) -> None:
         self._bound = bound
         self._parent_based = parent_based
+        self._passed_over = self._gap()
+        """So many of the traces that begin here come before the next one that is recorded."""
 
     def begin(self) -> Trace | None:
         """A new trace; None: it is not recorded, and nobody needs its id. Behind a router engines begin none."""
-        low = random.getrandbits(64)
-        if low >= self._bound:
+        if self._passed_over:
+            self._passed_over -= 1
             return None
+        self._passed_over = self._gap()
+        low = random.randrange(self._bound)
         return Trace(b"%016x%016x" % (random.getrandbits(64), low), b"%016x" % random.getrandbits(64), b"", True)
+
+    def _gap(self) -> int:
+        """How many traces in a row are not recorded, drawn as if each had an id (Devroye, Non-Uniform Random Variate
+        Generation, 1986, X.2): so that those draw nothing."""
+        ratio = self._bound / 2**64
+        if ratio >= 1.0:
+            return 0
+        if ratio <= 0.0:
+            return _NEVER
+        return min(_NEVER, int(math.log(1.0 - random.random()) / math.log1p(-ratio)))
 
     def samples(self, trace_id: bytes, parent_sampled: bool) -> bool:
         """Whether to record a request of a trace that its client began."""

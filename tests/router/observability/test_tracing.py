@@ -3,8 +3,10 @@
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from router_support.engine import MockEngine
@@ -13,7 +15,9 @@ from router_support.serving import eventually, serving
 from telemetry_support.collector import Collector, collecting
 
 from blade_router.arguments import parse_arguments
+from blade_router.observability import tracing
 from blade_telemetry import export
+from blade_telemetry.spans import EndedSpan
 
 PARENT = "4bf92f3577b34da6a3ce929d0e0e4736"
 LOW = "4bf92f3577b34da60000000000000001"
@@ -57,6 +61,22 @@ async def test_spans_join_the_clients_trace_and_tell_where_its_time_went(collect
     (received,) = engine.received
     assert received.header("traceparent") == [f"00-{PARENT}-{attempt.span_id}-01"], "engines are below the attempt"
     assert received.header("tracestate") == ["a=b"]
+
+
+async def test_no_span_is_made_on_the_data_path(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    class Noted(EndedSpan):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            threads.append(threading.current_thread())
+            super().__init__(*given, **options)
+
+    monkeypatch.setattr(tracing, "EndedSpan", Noted)
+    async with MockEngine("a") as engine, serving(engine, otlp_endpoint=collector.url) as router:
+        assert (await router.chat()).status_code == 200
+        await eventually(lambda: len(collector.spans) == 2)
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
 
 
 async def test_each_attempt_is_a_span_and_says_why_it_failed(collector: Collector) -> None:

@@ -10,7 +10,7 @@ from blade_llm.api.generation.requests import GenerationFields
 from blade_llm.api.generation.result import Choice, GenerationResult
 from blade_llm.api.telemetry.tracing import RequestTrace
 from blade_telemetry import names
-from blade_telemetry.export import Value
+from blade_telemetry.spans import Value
 
 MAX_PHASES: Final = 32
 """Prompts and choices of a request whose phases are spans."""

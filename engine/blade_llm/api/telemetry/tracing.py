@@ -17,8 +17,9 @@ from starlette.types import Scope
 
 from blade_telemetry import names
 from blade_telemetry.context import parse_traceparent
-from blade_telemetry.export import SpanExport, Value, new_span_id, new_trace_id
+from blade_telemetry.export import SpanExport, new_span_id, new_trace_id
 from blade_telemetry.options import TraceOptions, read_options
+from blade_telemetry.spans import Value
 
 PROGRAM: Final = "blade_llm"
 STATE: Final = "trace"
