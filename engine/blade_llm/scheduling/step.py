@@ -108,7 +108,7 @@ def new_request(request: Request, sampling: SamplingParams) -> NewRequest:
         sample_index=request.sample_index,
         masked_until_min_tokens=tuple(sorted(request.stop_ids)) if sampling.min_tokens else (),
         adapter_slot=request.adapter_slot,
-        embeddings=request.embeddings,
+        images=request.images,
         pooling=request.pooling,
         second_text=request.second_text,
     )
