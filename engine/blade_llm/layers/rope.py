@@ -15,7 +15,7 @@ from blade_llm.spec.rope import LinearScaling, Llama3Scaling, LongRopeScaling, R
 class RotaryTable:
     """Cosines and sines for all positions a request can have."""
 
-    __slots__ = ("cos", "sin")
+    __slots__ = ("_axes", "cos", "sin")
 
     def __init__(self, spec: RopeSpec | None, head_dim: int, max_positions: int, device: torch.device) -> None:
         """``spec``: None for angles that are all zero."""
@@ -28,10 +28,20 @@ class RotaryTable:
         still = (0, (head_dim - rotary_dim) // 2)  # of the pairs that do not rotate
         self.cos = F.pad(angles.cos() * factor, still, value=1.0).to(device)
         self.sin = F.pad(angles.sin() * factor, still).to(device)
+        axes = None if spec is None else spec.axes()
+        self._axes: Tensor | None = None
+        """[head_dim / 2] int64: of each pair its axis."""
+        if axes is not None:
+            self._axes = F.pad(torch.tensor(axes), still).to(device)
 
-    def __call__(self, positions: Tensor) -> Rotation:
-        """Angles of ``positions`` ([tokens] int64)."""
-        return Rotation(self.cos.index_select(0, positions), self.sin.index_select(0, positions))
+    def __call__(self, positions: Tensor, axis_positions: Tensor | None = None) -> Rotation:
+        """Angles of ``positions`` ([tokens] int64); with ``axis_positions`` ([3, tokens] int64, below the table's
+        number of positions), which only a rotation with sections has, those of each pair's own axis."""
+        if axis_positions is None:
+            return Rotation(self.cos.index_select(0, positions), self.sin.index_select(0, positions))
+        assert self._axes is not None, "positions have one axis"
+        rows = axis_positions.index_select(0, self._axes).t()  # [tokens, head_dim / 2]
+        return Rotation(self.cos.gather(0, rows), self.sin.gather(0, rows))
 
 
 def attention_factor(spec: RopeSpec | None) -> float:

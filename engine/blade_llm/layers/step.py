@@ -74,6 +74,20 @@ class StepMetadata:
     """Where the model leaves its hidden states, or a head finds them; None: nobody wants them."""
     kv_rows: QuantizedRows | None = None
     """How the rows of ``kv_cache`` are packed; None: they are not quantised."""
+    image_rows: Tensor | None = None
+    """[n] int64, each once: which of the step's tokens are fed with ``image_embeddings`` in place of the table's."""
+    image_embeddings: Tensor | None = None
+    """[n, hidden] in the type of the activations. Or [1 + levels, n, hidden] (DeepStack: Meng et al., arXiv
+    2406.04334): the embeddings, then what is added to the hidden states of these tokens after layers 0, 1, …."""
+    axis_positions: Tensor | None = None
+    """[3, tokens] int64: each token's temporal position, row and column, of a model whose rotation has sections; None:
+    all three are ``positions``, as those of text are."""
+
+    @property
+    def levels(self) -> int:
+        """How many layers' states something is added to, from the first layer on."""
+        embeddings = self.image_embeddings
+        return 0 if embeddings is None or embeddings.dim() == 2 else len(embeddings) - 1
 
     def of_selected(self) -> StepMetadata:
         """The step for linear layers, from where on only the selected tokens are computed."""

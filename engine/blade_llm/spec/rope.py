@@ -1,4 +1,5 @@
-"""Rotary positions (Su et al., arXiv 2104.09864) and how their frequencies are stretched."""
+"""Rotary positions (Su et al., arXiv 2104.09864), how their frequencies are stretched, and which pairs of dimensions turn
+with which axis of an image (M-RoPE: Wang et al., arXiv 2409.12191)."""
 
 from __future__ import annotations
 
@@ -62,6 +63,23 @@ class RopeSpec:
     scaling: RopeScaling | None = None
     pairing: Literal["halves", "neighbours"] = "halves"
     """Dimension ``i`` rotates with ``i + rotary_dim / 2``, or each even one with the next."""
+    sections: tuple[int, int, int] | None = None
+    """How many pairs turn with the temporal position, how many with the row, and how many with the column, together
+    ``rotary_dim / 2``. Tokens of text have the same position on all three axes. None: positions have one axis."""
+    interleaved: bool = False
+    """Pairs take turns: temporal, row, column, as long as each axis has any left; else one axis follows another."""
+
+    def __post_init__(self) -> None:
+        if self.sections is not None and sum(self.sections) != self.rotary_dim // 2:
+            raise ValueError(f"sections {list(self.sections)} do not add up to {self.rotary_dim // 2} pairs")
+
+    def axes(self) -> tuple[int, ...] | None:
+        """Of each pair the axis whose position it turns with: 0 temporal, 1 row, 2 column; None for one axis."""
+        if self.sections is None:
+            return None
+        if self.interleaved:  # what rows and columns leave over is temporal
+            return tuple(i % 3 if i < 3 * self.sections[i % 3] else 0 for i in range(self.rotary_dim // 2))
+        return tuple(axis for axis, count in enumerate(self.sections) for _ in range(count))
 
     def order(self, head_dim: int) -> tuple[int, ...] | None:
         """The dimensions of a checkpoint's head in the order in which kernels have them; None for the same order.
