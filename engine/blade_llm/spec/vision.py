@@ -30,7 +30,9 @@ class PositionTable:
     """Learned positions of a square image, which are added to the patches."""
 
     side: int
-    """Rows, and columns, of the table. Other images interpolate it bilinearly, corner to corner."""
+    """Rows, and columns, of the table."""
+    interpolated: bool = True
+    """Other images interpolate it bilinearly, corner to corner; else there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +130,13 @@ class VisionSpec:
         return frames * (height * width + self.class_token)
 
     def count(self, grid: Grid) -> int:
-        """Embeddings, that is image tokens, of an image. Raises ``ValueError`` for a grid that does not divide."""
+        """Embeddings of an image, that is image tokens. Raises ``ValueError`` for a grid that the tower cannot have."""
         frames, height, width = grid
         if min(grid) < 1 or height % self.merge_size or width % self.merge_size:
-            raise ValueError(f"a grid of {frames} x {height} x {width} patches is not one of {self.merge_size} squared")
+            raise ValueError(f"{height} x {width} patches do not divide into squares of {self.merge_size}")
+        side = None if self.positions is None or self.positions.interpolated else self.positions.side
+        if side is not None and (height, width) != (side, side):
+            raise ValueError(f"{height} x {width} patches are not the {side} x {side} that the tower has positions for")
         return frames * height * width // self.merged
 
     @property
@@ -139,31 +144,24 @@ class VisionSpec:
         """Multiplications that one row takes in the linear layers of one layer: those of one row-layer."""
         return self.width * (4 * self.width + (3 if self.mlp.gated else 2) * self.mlp.inner)
 
-    def work(self, grid: Grid) -> int:
-        """Row-layers that an image takes, as :meth:`~blade_llm.models.vision.tower.VisionTower.advance` counts them:
-        what one row takes in the linear layers of one layer is 1, and attention, patches and mergers count by their
-        multiplications."""
-        frames, height, width = grid
-        products = self.rows(grid) * (self.width * self.patch_elements + self.num_layers * self.row_products)
-        windowed = self.num_layers - len(self.full_layers) if self.window else 0
-        spans = (self.num_layers - windowed) * self._pairs(height, width)
-        products += 2 * self.width * frames * (spans + windowed * self._window_pairs(height, width))
-        mergers = self.merger_products(self.merger)
-        if self.deepstack_merger is not None:
-            mergers += self.levels * self.merger_products(self.deepstack_merger)
-        return -(-(products + self.count(grid) * mergers) // self.row_products)
-
     def merger_products(self, merger: MergerSpec) -> int:
         """Multiplications that ``merger`` takes for one embedding."""
         return merger.inner * (self.merged * self.width + self.hidden_size)
 
-    def _pairs(self, height: int, width: int) -> int:
-        """Queries times keys of so many patches."""
-        return (height * width + self.class_token) ** 2
-
-    def _window_pairs(self, height: int, width: int) -> int:
-        """The same in all windows of a frame: those at its right and lower edge are smaller."""
-        return _squares(height, self.window) * _squares(width, self.window)
+    def work(self, grid: Grid) -> int:
+        """Row-layers that an image takes, as the tower counts them: one is what a row takes in the linear layers of one
+        layer, and attention, patches and mergers count by their multiplications."""
+        frames, height, width = grid
+        windowed = self.num_layers - len(self.full_layers) if self.window else 0
+        pairs = (self.num_layers - windowed) * (height * width + self.class_token) ** 2
+        if windowed:
+            pairs += windowed * _squares(height, self.window) * _squares(width, self.window)
+        products = self.rows(grid) * (self.width * self.patch_elements + self.num_layers * self.row_products)
+        mergers = self.merger_products(self.merger)
+        if self.deepstack_merger is not None:
+            mergers += self.levels * self.merger_products(self.deepstack_merger)
+        products += 2 * self.width * frames * pairs + self.count(grid) * mergers
+        return -(-products // self.row_products)
 
 
 def _squares(length: int, window: int) -> int:

@@ -1,0 +1,87 @@
+"""A layer of a vision tower, for some rows at a time, and its mergers."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from blade_llm.layers.linear import Linear
+from blade_llm.layers.mlp import MLP
+from blade_llm.models.decoder_layer import build_norm
+from blade_llm.models.linear_method import LinearMethod
+from blade_llm.models.parameters import Parameters
+from blade_llm.models.vision.geometry import Spans
+from blade_llm.models.vision.positions import rotate
+from blade_llm.spec.mlp import MLPSpec
+from blade_llm.spec.vision import MergerSpec, VisionSpec
+
+
+class TowerLayer:
+    """``x = x + attention(norm(x))``, then ``x = x + mlp(norm(x))``."""
+
+    def __init__(self, index: int, spec: VisionSpec, parameters: Parameters, method: LinearMethod) -> None:
+        place = f"layers.{index}"
+
+        def linear(name: str) -> Linear:
+            return method.create(parameters, parameters.linear(f"{place}.{name}"))
+
+        self.num_heads, self.head_dim = spec.num_heads, spec.head_dim
+        self.attention_norm = build_norm(spec.norm, parameters, f"{place}.attention_norm")
+        self.qkv, self.output = linear("attention.qkv"), linear("attention.output")
+        self.mlp_norm = build_norm(spec.norm, parameters, f"{place}.mlp_norm")
+        self.mlp = MLP(spec.mlp, linear("mlp.up"), linear("mlp.down"))
+        self.attention_scale = parameters.tensor(f"{place}.attention_scale") if spec.layer_scale else None
+        self.mlp_scale = parameters.tensor(f"{place}.mlp_scale") if spec.layer_scale else None
+        tensors = [self.attention_scale, self.mlp_scale]
+        tensors += [tensor for norm in (self.attention_norm, self.mlp_norm) for tensor in (norm.weight, norm.bias)]
+        self.nbytes = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        self.nbytes += sum(each.nbytes for each in (self.qkv, self.output, self.mlp.up, self.mlp.down))
+
+    def project(self, x: Tensor, angles: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Queries, keys and values of some rows: [rows, width] to [rows, 3, heads, head_dim]. ``angles``: cosines and
+        sines, [rows, head_dim / 2] fp32 each."""
+        qkv = self.qkv(self.attention_norm(x)).view(len(x), 3, self.num_heads, self.head_dim)
+        if angles is not None:
+            rotate(qkv[:, :2], *angles)
+        return qkv
+
+    def attend(self, x: Tensor, qkv: Tensor, spans: Spans, first: int) -> None:
+        """The rest of the layer for the rows of ``x`` ([rows, width]; in place), which are those from ``first`` on of
+        ``qkv`` ([all rows, 3, heads, head_dim])."""
+        attended = x.new_empty(len(x), self.num_heads, self.head_dim)
+        for block in spans.blocks(first, first + len(x)):
+            q, k, v = (
+                qkv[rows, which].view(block.spans, -1, self.num_heads, self.head_dim).transpose(1, 2)
+                for which, rows in enumerate((block.queries, block.keys, block.keys))
+            )  # [spans, heads, rows, head_dim] each
+            out = F.scaled_dot_product_attention(q, k, v)
+            attended[block.queries.start - first : block.queries.stop - first] = out.transpose(1, 2).flatten(0, 1)
+        added = self.output(attended.view(x.shape))
+        if self.attention_scale is not None:
+            added *= self.attention_scale
+        normed, total = self.mlp_norm.add(added, x)
+        added = self.mlp(normed, None)
+        if self.mlp_scale is not None:
+            added *= self.mlp_scale
+        torch.add(total, added, out=x)
+
+
+class Merger:
+    """Makes one embedding of the patches of each square."""
+
+    def __init__(
+        self, spec: VisionSpec, merger: MergerSpec, parameters: Parameters, place: str, method: LinearMethod
+    ) -> None:
+        self.merger = merger
+        self.size = spec.merged * spec.width
+        self.norm = build_norm(merger.norm, parameters, f"{place}.norm")
+        up, down = (method.create(parameters, parameters.linear(f"{place}.{name}")) for name in ("up", "down"))
+        self.mlp = MLP(MLPSpec(merger.inner, merger.activation, gated=False, bias=True), up, down)
+        self.nbytes = up.nbytes + down.nbytes + self.norm.weight.nbytes
+        self.nbytes += 0 if self.norm.bias is None else self.norm.bias.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[embeddings * merged, width], contiguous, to [embeddings, hidden]."""
+        normed = self.norm(x.view(-1, self.size) if self.merger.norm_merged else x)
+        return self.mlp(normed.view(-1, self.size), None)

@@ -1,0 +1,109 @@
+"""Images on their way through a vision tower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blade_llm.models.vision.geometry import Spans
+from blade_llm.models.vision.patches import PatchedImage
+from blade_llm.models.vision.positions import axial_angles
+from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision import VisionSpec
+
+
+class TowerState:
+    """Several images as one ragged batch of rows, and how far they are."""
+
+    __slots__ = (
+        "angles",
+        "count",
+        "destinations",
+        "frames",
+        "hidden",
+        "images",
+        "num_rows",
+        "outputs",
+        "patch_rows",
+        "products",
+        "qkv",
+        "row",
+        "row_products",
+        "stage",
+        "windows",
+    )
+
+    def __init__(
+        self, spec: VisionSpec, pixels: Sequence[ImagePixels], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Raises ``ValueError`` for pixels that are not those of their grid, and for none."""
+        if not pixels:
+            raise ValueError("there is no image to encode")
+        self.images: list[PatchedImage] = []
+        frames: list[int] = []
+        windows: list[int] = []
+        patch_rows: list[np.ndarray] = []
+        destinations: list[np.ndarray] = []
+        angles: list[Tensor] = []
+        self.num_rows = self.count = 0
+        for each in pixels:
+            image = PatchedImage(spec, each, self.num_rows, device)
+            count, height, width = each.grid
+            patches = height * width
+            frames += [patches + spec.class_token] * count
+            windows += list(image.order.windows) * count
+            starts = self.num_rows + np.arange(count)[:, None] * (patches + spec.class_token) + spec.class_token
+            patch_rows.append((starts + np.arange(patches)).reshape(-1))
+            first = self.count + np.arange(count)[:, None] * (patches // spec.merged)
+            destinations.append((first + image.order.embeddings).reshape(-1))
+            if spec.rope_theta is not None:
+                angles.append(axial_angles(spec, image.rows, image.columns).repeat(count, 1))
+            self.images.append(image)
+            self.num_rows += spec.rows(each.grid)
+            self.count += spec.count(each.grid)
+        self.frames = Spans(frames)
+        self.windows = Spans(windows) if spec.window else self.frames
+        self.destinations = torch.from_numpy(np.concatenate(destinations)).to(device)
+        """[count] int64: which embedding the patches of each square make."""
+        self.patch_rows: Tensor | None = None
+        """[count * merged] int64, where rows are not patches alone."""
+        if spec.class_token:
+            self.patch_rows = torch.from_numpy(np.concatenate(patch_rows)).to(device)
+        self.angles: tuple[Tensor, Tensor] | None = None
+        """Cosines and sines, [rows, head_dim / 2] fp32 each."""
+        if angles:
+            both = torch.cat(angles)
+            self.angles = both.cos(), both.sin()
+        shape = (self.num_rows, spec.width)
+        self.hidden = torch.empty(shape, dtype=dtype, device=device)
+        self.qkv = torch.empty((self.num_rows, 3, spec.num_heads, spec.head_dim), dtype=dtype, device=device)
+        """Of the layer that is being computed."""
+        self.outputs = torch.empty((1 + spec.levels, self.count, spec.hidden_size), dtype=dtype, device=device)
+        self.stage = self.row = 0
+        """Where the next piece begins: which stage of the tower, and which row of that, or embedding."""
+        self.row_products: int = spec.row_products
+        self.products: int = sum(spec.work(each.grid) for each in pixels) * spec.row_products
+        """That are left, at most; 0: all is done."""
+
+    @property
+    def remaining(self) -> int:
+        """Row-layers that are left; 0: the embeddings are there."""
+        return -(-self.products // self.row_products)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tensors that are kept from piece to piece."""
+        tensors = [self.hidden, self.qkv, self.outputs, self.destinations, *(self.angles or ())]
+        tensors += [tensor for image in self.images for tensor in (image.pixels, image.rows, image.columns)]
+        if self.patch_rows is not None:
+            tensors.append(self.patch_rows)
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def finish(self) -> None:
+        """All is done; let go of what only the layers need."""
+        self.products = 0
+        self.hidden, self.qkv = self.hidden.new_empty(0), self.qkv.new_empty(0)
+        self.angles = self.patch_rows = None
