@@ -50,11 +50,11 @@ class EncoderCache:
         assert digest not in self._entries, "an image twice in the encoder cache"
         needed = self.used + nbytes - self.capacity
         evicted = []
-        for digest, entry in self._entries.items():
+        for other, entry in self._entries.items():
             if needed <= 0:
                 break
             if not entry.holders:
-                evicted.append(digest)
+                evicted.append(other)
                 needed -= entry.nbytes
         if needed > 0:
             return False
