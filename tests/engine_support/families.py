@@ -23,6 +23,7 @@ from engine_support.rewritten_families import (
     with_unit_rows,
 )
 from engine_support.tiny_models import SHAPE, load_reference
+from engine_support.vision_rows import VISION_ROWS
 from examples.families.weights import randomize
 from safetensors.torch import load_file, save_file
 
@@ -378,6 +379,7 @@ ROWS: dict[str, Row] = {
         dict(head_dim=16, attention_bias=True, pad_token_id=0),
         becomes=("ChatGLMModel", as_chatglm),
     ),
+    **{name: Row(**fields) for name, fields in VISION_ROWS.items()},
     "llama-modules": Row("Llama", "grouped-query attention, heads of their own size", {"head_dim": 16}, **MODULES),
     "gpt2-modules": Row("GPT2", "matrices that are no linear layers", {}, "GPT2LMHeadModel", GPT2_SHAPE, **MODULES),
     "gemma-modules": Row("Gemma", "scaled embeddings, norms around one", {"head_dim": 16}, **MODULES),

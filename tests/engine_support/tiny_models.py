@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,11 @@ def copy_with_weights(model: Path, folder: Path) -> None:
 
 def load_reference(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """transformers' model of a folder, in evaluation mode."""
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    auto = "AutoModelForImageTextToText" if name.endswith("ForConditionalGeneration") else "AutoModelForCausalLM"
+    return getattr(transformers, auto).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
 def engine_config(folder: Path, **overrides: Any) -> EngineConfig:

@@ -115,7 +115,7 @@ def check_model(
         f"{config.architecture}{through}, {config.num_layers} layers, {len(weights.tensors)} tensors, "
         f"{weights.total_bytes} bytes in {len(weights.files)} files, vocabulary {config.vocab_size}{_found(model)}"
     )
-    if unused := unused_tensors(weights, expected, config.tensors.skipped):
+    if unused := unused_tensors(weights, expected, config.tensors.skipped, config.tensors.vision):
         detail += f"; {unused}"
     if model.task == "generate" and model.chat_template is None:
         detail += "; no chat template: /v1/chat/completions answers 400 until --chat_template is given"

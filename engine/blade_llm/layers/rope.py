@@ -34,6 +34,11 @@ class RotaryTable:
         if axes is not None:
             self._axes = F.pad(torch.tensor(axes), still).to(device)
 
+    @property
+    def has_axes(self) -> bool:
+        """Whether a token may have different positions on three axes."""
+        return self._axes is not None
+
     def __call__(self, positions: Tensor, axis_positions: Tensor | None = None) -> Rotation:
         """Angles of ``positions`` ([tokens] int64); with ``axis_positions`` ([3, tokens] int64, below the table's
         number of positions), which only a rotation with sections has, those of each pair's own axis."""

@@ -27,6 +27,7 @@ from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.shard import Shard, Stage
 from blade_llm.spec.tensors import TensorMap
+from blade_llm.spec.vision import VisionSpec
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
 
@@ -81,6 +82,8 @@ class ModelConfig:
     """Which stage's layers this describes; None: all."""
     kv_share: Fraction = Fraction(1)
     """The part that the rank this describes gets of the bytes that all ranks of its machine have for KV caches."""
+    vision: VisionSpec | None = None
+    """What makes embeddings of images, which take the places of tokens; None: the model sees none."""
 
     @property
     def vocab_size(self) -> int:
@@ -176,6 +179,9 @@ def _build(
     architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], task: Task, describe: Describe
 ) -> ModelConfig:
     decoder, tensors, kv = describe(architecture, raw, task)
+    text = raw.get("text_config")
+    if isinstance(text, dict):  # of a model with images; what stands beside it is about all of the model
+        raw = RawConfig({**text, **raw.fields})
     bos_token_id = raw.get("bos_token_id")
     unsaid = "float16" if tensors.quantized else "float32"
     return ModelConfig(
@@ -219,7 +225,7 @@ def read_json(model_dir: Path, name: str) -> dict[str, Any]:
 
 def _eos_token_ids(model_dir: Path, raw: dict[str, Any]) -> tuple[int, ...]:
     found: list[int] = []
-    sources = [raw]
+    sources = [raw, *(text for text in [raw.get("text_config")] if isinstance(text, dict))]
     if (model_dir / "generation_config.json").is_file():
         sources.append(read_json(model_dir, "generation_config.json"))
     for source in sources:

@@ -89,6 +89,7 @@ class Decoder:
         """
         if self.spec.begins:
             x = self.embed(token_ids, step.positions)
+            _feed_images(x, step)
         else:
             assert self._link is not None
             some = self.layers[0].weight
@@ -96,11 +97,13 @@ class Decoder:
         if not self.spec.ends:
             selected = None
         residual: Tensor | None = None
-        rotations = [table(step.positions) for table in self.rotary]
+        rotations = [table(step.positions, step.axis_positions) for table in self.rotary]
         last, states = self.layers[-1], step.states
         # The last layer goes on with few of a prefill's tokens; where most are wanted, all are computed alike.
         every = states is not None and not states.after
-        most = selected is not None and (every or 2 * len(selected) > len(token_ids))
+        levels = self._levels(step)
+        every_layer = levels >= len(self.layers)
+        most = selected is not None and (every or every_layer or 2 * len(selected) > len(token_ids))
         early = None if most else selected
         done = len(self.layers) - (early is not None)
         kept: dict[int, Tensor] = {}
@@ -113,6 +116,8 @@ class Decoder:
                 kept[index] = x if residual is None else x + residual
             rotation = rotations[self._rope_of[index]]
             x, residual = layer(x, residual, rotation, step, early if layer is last else None)
+            if index < levels:
+                _add_level(x, step, index)
         assert residual is not None
         if states is not None and kept:
             states.write_after(step.slot_mapping, kept)
@@ -143,6 +148,10 @@ class Decoder:
             x += F.embedding(positions, self.positions)
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
+    def _levels(self, step: StepMetadata) -> int:
+        """Layers behind which something is added; of a pipeline they are all in the first stage."""
+        return step.levels if self.spec.begins else 0
+
     def _fuses(self, step: StepMetadata) -> bool:
         """Whether layers of the step are one call."""
         adapters = step.adapters
@@ -153,12 +162,15 @@ class Decoder:
     def _fused_layers(
         self, x: Tensor, rotation: Rotation, step: StepMetadata, count: int, kept: dict[int, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The first ``count`` layers, in a call up to each whose states are wanted, which join ``kept``."""
+        """The first ``count`` layers, in a call up to each whose states are wanted, which join ``kept``, or to whose
+        states something is added."""
         assert self.fused is not None
         assert not isinstance(step.adapters, TokenGroups)
-        wanted = () if step.states is None else sorted({each for each in step.states.after if each < count})
+        wanted = () if step.states is None else step.states.after
+        levels = self._levels(step)
+        cuts = sorted({each for each in (*wanted, *range(1, levels + 1)) if each < count})
         first, residual = 0, x
-        for end in (*wanted, count):
+        for end in (*cuts, count):
             if end > first:
                 x, residual = self.fused(
                     residual,
@@ -171,10 +183,13 @@ class Decoder:
                     step.adapters,
                     first,
                 )
+                if end <= levels:
+                    _add_level(x, step, end - 1)
             if end < count:
                 if end:
                     residual += x
-                kept[end] = residual.clone()
+                if end in wanted:
+                    kept[end] = residual.clone()
             first = end
         return x, residual
 
@@ -210,6 +225,8 @@ class Decoder:
         spec, head = self.spec, None if self.head is None else self.head.packed
         if self.fused is None or self.group or not self.embeds_plainly or not self.plain_logits:
             return None
+        if self.rotary[0].has_axes:  # it looks angles up by one position
+            return None
         from blade_llm.kernels.decoder_layers.draft import NativeDraft
         from blade_llm.kernels.linear.native import NativeLinear
 
@@ -241,6 +258,21 @@ class Decoder:
         shared = self.spec.tied and self.head is not None and self.head.packed is None
         head = 0 if self.head is None or shared else self.head.nbytes
         return sum(layer.nbytes for layer in self.layers) + sum(table.nbytes for table in tables) + head
+
+
+def _feed_images(x: Tensor, step: StepMetadata) -> None:
+    """Put the embeddings of images into ``x``, [tokens, hidden]."""
+    if step.image_rows is not None:
+        assert step.image_embeddings is not None
+        embeddings = step.image_embeddings
+        x.index_copy_(0, step.image_rows, embeddings if embeddings.dim() == 2 else embeddings[0])
+
+
+def _add_level(x: Tensor, step: StepMetadata, layer: int) -> None:
+    """Add to what ``layer`` adds, [tokens, hidden], what the tokens of images get behind it."""
+    assert step.image_embeddings is not None
+    assert step.image_rows is not None
+    x.index_add_(0, step.image_rows, step.image_embeddings[1 + layer])
 
 
 def _embedding(parameters: Parameters) -> Tensor | QuantizedTable:

@@ -48,6 +48,10 @@ class Names:
     """Linear layers inside of layers are stored as [in, out]."""
     prediction: tuple[str, ...] = ()
     """What names of layers for multi-token prediction begin with, where these do not follow the others."""
+    vision: tuple[str, ...] = ()
+    """What names of a vision tower's and its projector's tensors begin with."""
+    other: Names | None = None
+    """What other checkpoints of the family call everything; their name of the embedding tells them."""
 
 
 def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
@@ -96,7 +100,11 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     after = range(len(spec.layers), len(spec.layers) + spec.prediction_layers)
     skipped = (*(f"{names.layer.format(index)}." for index in after), *names.prediction)
     prefix = names.embedding.partition(".")[0] + "."
-    return TensorMap(linears, tensors, prefix, skipped, _fused(spec, names))
+    other, variant = names.other, _fused(spec, names)
+    if other is not None:
+        assert variant is None, "checkpoints differ in one way"
+        variant = Variant((f"{other.embedding}.weight",), lambda: tensor_map(spec, other))
+    return TensorMap(linears, tensors, prefix, skipped, variant, vision=names.vision)
 
 
 def _fused(spec: DecoderSpec, names: Names) -> Variant | None:

@@ -28,10 +28,14 @@ def read_rope(
     partial: bool = False,
     pairing: Literal["halves", "neighbours"] = "halves",
     default_theta: float = DEFAULT_THETA,
+    sections: tuple[int, int, int] | None = None,
+    interleaved: bool = False,
 ) -> RopeSpec:
     """The rotation of all layers.
 
-    ``partial``: the family knows ``partial_rotary_factor``; of others a factor that is not 1 is refused.
+    ``partial``: the family knows ``partial_rotary_factor``; of others a factor that is not 1 is refused. ``sections``:
+    of a family whose positions have three axes, those of a configuration that does not say; ``interleaved``: how its
+    code divides pairs between axes, as :class:`RopeSpec` says.
 
     Raises ``KeyError`` and ``ValueError`` for what is missing or senseless, :class:`UnsupportedModelError`.
     """
@@ -45,13 +49,26 @@ def read_rope(
     if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
         raise ValueError(f"'partial_rotary_factor' {factor:g} rotates {rotary_dim} of {head_dim} dimensions")
     kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if sections is not None:
+        sections = _sections(parameters, sections, rotary_dim // 2)
+        RawConfig(parameters).require("mrope_interleaved", interleaved)
+        kind = "default" if kind == "mrope" else kind
     if kind not in SCALINGS:
         raise UnsupportedModelError(f"rope scaling {kind!r} is not supported; supported are {', '.join(SCALINGS)}")
     theta = RawConfig(parameters).above_zero("rope_theta", raw.above_zero("rope_theta", default_theta))
     scaling = SCALINGS[kind](RawConfig(parameters), raw, rotary_dim)
     if isinstance(scaling, YarnScaling) and theta <= 1:
         raise ValueError(f"'rope_theta' must be above 1 for yarn, not {theta:g}")
-    return RopeSpec(theta=theta, rotary_dim=rotary_dim, scaling=scaling, pairing=pairing)
+    return RopeSpec(theta, rotary_dim, scaling, pairing, sections, interleaved)
+
+
+def _sections(parameters: Mapping[str, Any], default: tuple[int, int, int], pairs: int) -> tuple[int, int, int]:
+    """``mrope_section``. Raises ``ValueError``."""
+    match parameters.get("mrope_section", default):
+        case [int(time), int(rows), int(columns)] if min(time, rows, columns) >= 0 and time + rows + columns == pairs:
+            return time, rows, columns
+        case found:
+            raise ValueError(f"'mrope_section' must be three whole numbers that add up to {pairs}, not {found!r}")
 
 
 def softmax_factor(raw: RawConfig) -> float:

@@ -1,5 +1,5 @@
-"""Rotary positions (Su et al., arXiv 2104.09864), how their frequencies are stretched, and which pairs of dimensions turn
-with which axis of an image (M-RoPE: Wang et al., arXiv 2409.12191)."""
+"""Rotary positions (Su et al., arXiv 2104.09864), how their frequencies are stretched, and which axis of an image each
+pair of dimensions turns with (M-RoPE: Wang et al., arXiv 2409.12191)."""
 
 from __future__ import annotations
 

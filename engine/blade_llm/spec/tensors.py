@@ -237,6 +237,8 @@ class TensorMap:
     variant: Variant | None = field(default=None, compare=False)
     partial: bool = False
     """The checkpoint has more than this, for others."""
+    vision: tuple[str, ...] = ()
+    """What names of tensors begin with that are a vision tower's."""
 
     def found_in(self, names: Collection[str]) -> TensorMap:
         """The map for a checkpoint with tensors of these ``names``: with the variant's places if it has one of its
@@ -247,7 +249,7 @@ class TensorMap:
             if any(name in names or name.removeprefix(prefix) in names for name in self.variant.names):
                 other = self.variant.make()
             linears, tensors = {**self.linears, **other.linears}, {**self.tensors, **other.tensors}
-            return TensorMap(linears, tensors, prefix, self.skipped, partial=self.partial).found_in(names)
+            return replace(self, linears=linears, tensors=tensors, variant=None).found_in(names)
         if not prefix or any(name.startswith(prefix) for name in names):
             return self._with_forms_of(names)
         linears = {
@@ -258,7 +260,8 @@ class TensorMap:
         }
         tensors = {place: replace(part, name=part.name.removeprefix(prefix)) for place, part in self.tensors.items()}
         skipped = tuple(name.removeprefix(prefix) for name in self.skipped)
-        return TensorMap(linears, tensors, skipped=skipped, partial=self.partial)._with_forms_of(names)
+        found = replace(self, linears=linears, tensors=tensors, optional_prefix="", skipped=skipped)
+        return found._with_forms_of(names)
 
     def _with_forms_of(self, names: Collection[str]) -> TensorMap:
         """The map with each quantised weight in the form that it has in a checkpoint with tensors of these names."""

@@ -248,12 +248,17 @@ def _called(types: tuple[str, ...]) -> str:
 
 
 def unused_tensors(
-    checkpoint: Checkpoint, expected: Mapping[str, tuple[int, ...]], skipped: tuple[str, ...] = ()
+    checkpoint: Checkpoint,
+    expected: Mapping[str, tuple[int, ...]],
+    skipped: tuple[str, ...] = (),
+    vision: tuple[str, ...] = (),
 ) -> str:
     """The tensors that no part of the model takes, in words; empty without any. They do no harm, but may mean that
     ``config.json`` is another model's. A tied head and tables of rotary frequencies are stored by habit, and scales of
-    activations are not needed. ``skipped``: what names of layers for multi-token prediction begin with."""
+    activations are not needed. ``skipped``: what names of layers for multi-token prediction begin with; ``vision``:
+    those of a vision tower, which takes its own."""
     names = [name for name in checkpoint.tensors if name not in expected and not name.endswith(_HABITUAL)]
+    names = [name for name in names if not name.startswith(vision)]
     known = [name for name in names if name.startswith(skipped)]
     others = [name for name in names if not name.startswith(skipped)]
     layers = [prefix.rstrip(".") for prefix in skipped if any(name.startswith(prefix) for name in known)]

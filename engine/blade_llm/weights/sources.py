@@ -55,7 +55,7 @@ class SafetensorsWeights:
         expected = expected_tensors(config, self.names)
         if problems := check_weights(self._checkpoint, config):
             raise ModelFilesError(f"{model_dir}: {'; '.join(problems)}")
-        unused = unused_tensors(self._checkpoint, expected, config.tensors.skipped)
+        unused = unused_tensors(self._checkpoint, expected, config.tensors.skipped, config.tensors.vision)
         if unused and not config.tensors.partial:
             logger.warning("%s: %s", model_dir, unused)
         self._sizes = [part.size for part in config.tensors.found_in(self.names).parts()]

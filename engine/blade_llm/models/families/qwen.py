@@ -14,7 +14,7 @@ from blade_llm.models.raw_config import RawConfig
 from blade_llm.spec.decoder import DecoderSpec
 
 
-def _windows(raw: RawConfig) -> tuple[int, ...]:
+def layer_windows(raw: RawConfig) -> tuple[int, ...]:
     """Layers from ``max_window_layers`` on have the window, unless ``layer_types`` says otherwise."""
     count = raw.positive("num_hidden_layers")
     window = raw.positive("sliding_window", 4096) if raw.flag("use_sliding_window") else 0
@@ -25,7 +25,7 @@ def _windows(raw: RawConfig) -> tuple[int, ...]:
 
 
 def _qwen2(raw: RawConfig) -> DecoderSpec:
-    return llama_like(raw, qkv_bias=True, windows=_windows(raw))
+    return llama_like(raw, qkv_bias=True, windows=layer_windows(raw))
 
 
 def _qwen3(raw: RawConfig) -> DecoderSpec:
@@ -33,7 +33,7 @@ def _qwen3(raw: RawConfig) -> DecoderSpec:
     heads = raw.positive("num_attention_heads")
     if "head_dim" not in raw.fields:
         raw = RawConfig({**raw.fields, "head_dim": 128})
-    return llama_like(raw, qkv_bias=bias, output_bias=bias, head_norm=True, windows=_windows(raw), kv_heads=heads)
+    return llama_like(raw, qkv_bias=bias, output_bias=bias, head_norm=True, windows=layer_windows(raw), kv_heads=heads)
 
 
 def _qwen(raw: RawConfig) -> DecoderSpec:

@@ -29,6 +29,8 @@ from blade_llm.models.families.opt import OPT
 from blade_llm.models.families.phi import PHI, PHI3
 from blade_llm.models.families.qwen import MIMO, QWEN, QWEN2, QWEN3
 from blade_llm.models.families.stablelm import STABLELM
+from blade_llm.models.families.vision_language.internvl import INTERNVL
+from blade_llm.models.families.vision_language.qwen_vl import QWEN2_VL, QWEN3_VL
 from blade_llm.spec.decoder import ClassifierSpec
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -64,6 +66,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "BaichuanForCausalLM": BAICHUAN,
     "QWenLMHeadModel": QWEN,
     "ChatGLMModel": CHATGLM,
+    "Qwen2VLForConditionalGeneration": QWEN2_VL,
+    "Qwen2_5_VLForConditionalGeneration": QWEN2_VL,
+    "Qwen3VLForConditionalGeneration": QWEN3_VL,
+    "InternVLForConditionalGeneration": INTERNVL,
 }
 """By the first entry of ``architectures`` in ``config.json``."""
 
