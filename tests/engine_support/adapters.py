@@ -88,12 +88,15 @@ def merge(model: Path, adapter: Path, out: Path, impl: Any = "auto") -> Path:
     config = json.loads((adapter / "adapter_config.json").read_text())
     factors, weights = load_file(adapter / "adapter_model.safetensors"), load_file(out / "model.safetensors")
     targets = targets_of(model, impl)
+    ours = read_model_config(model, impl).tensors
+    theirs = ours.found_in(weights)
     modules = {name.removeprefix("base_model.model.").rpartition(".lora_")[0] for name in factors}
     for module in modules:
         a, b = (factors[f"base_model.model.{module}.lora_{half}.weight"].double() for half in "AB")
         delta = config["lora_alpha"] / len(a) * b @ a
         target = targets.find(module)
-        name = f"{target.part.module}.weight"
+        parts, stored = ours.linears[target.place].parts, theirs.linears[target.place].parts
+        name = f"{stored[parts.index(target.part)].module}.weight"
         weights[name] = (weights[name].double() + (delta.t() if target.part.transposed else delta)).float().contiguous()
     save_file(weights, out / "model.safetensors")
     return out

@@ -34,7 +34,7 @@ def text(sections: list[int] | None = None, rope: dict[str, Any] | None = None, 
 
 
 def as_published(folder: Path) -> None:
-    """All fields beside each other, and ``rope_scaling`` of the kind ``mrope``, as hubs have Qwen2-VL and Qwen2.5-VL."""
+    """All fields beside each other, and a ``rope_scaling`` of the kind ``mrope``, as hubs have Qwen2-VL."""
     file = folder / "config.json"
     config = json.loads(file.read_text())
     fields = config.pop("text_config")
@@ -58,6 +58,11 @@ def _nested(name: str) -> str:
     if name.startswith("model."):
         return name.replace("model.", "model.language_model.", 1)
     return name if name == "lm_head.weight" else f"model.{name}"
+
+
+def never_generates_images(model: Any) -> None:
+    """Transformers refuses a generated image token, for which it has no image."""
+    model.lm_head.weight.data[min(QWEN_TOKENS.values()) : max(QWEN_TOKENS.values()) + 1] = 0
 
 
 VISION_ROWS: dict[str, dict[str, Any]] = {
@@ -111,4 +116,4 @@ VISION_ROWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Fields of each row."""
 for _fields in VISION_ROWS.values():
-    _fields |= {"model": f"{_fields['family']}ForConditionalGeneration", "shape": {}}
+    _fields |= {"model": f"{_fields['family']}ForConditionalGeneration", "shape": {}, "before": never_generates_images}

@@ -78,7 +78,8 @@ class StepMetadata:
     """[n] int64, each once: which of the step's tokens are fed with ``image_embeddings`` in place of the table's."""
     image_embeddings: Tensor | None = None
     """[n, hidden] in the type of the activations. Or [1 + levels, n, hidden] (DeepStack: Meng et al., arXiv
-    2406.04334): the embeddings, then what is added to the hidden states of these tokens after layers 0, 1, …."""
+    2406.04334): the embeddings, then what is added to the hidden states of these tokens after layers 0, 1, …. A stage
+    of a pipeline with layers from ``start`` on takes them from [start] on, and passes over the first of those."""
     axis_positions: Tensor | None = None
     """[3, tokens] int64: each token's temporal position, row and column, of a model whose rotation has sections; None:
     all three are ``positions``, as those of text are."""

@@ -49,6 +49,8 @@ class Targets:
         self._others = {part.module for linear in tensors.linears.values() for part in linear.parts}
         self._others |= {part.name.removesuffix(".weight") for part in tensors.tensors.values()}
         self._add(self.linears, here=True)
+        self._aliases = _other_names(tensors)
+        self._vision = tensors.vision
 
     def _add(self, linears: Mapping[str, LinearMap], *, here: bool) -> None:
         for place, linear in linears.items():
@@ -71,6 +73,7 @@ class Targets:
         """The layer called ``module``. Raises :class:`AdapterError` for one that the model has not, or that takes no
         adapter."""
         for name in (module, self._prefix + module):
+            name = self._aliases.get(name, name)
             if name in self._by_module:
                 return self._by_module[name]
         if any(name in self._others for name in (module, self._prefix + module)):
@@ -79,9 +82,25 @@ class Targets:
                 "routers, embeddings, output matrix and kv_b_proj of latent attention do not; merge the adapter into "
                 "its model and serve that"
             )
+        if self._vision and f"{module}.".startswith(self._vision):
+            raise AdapterError(
+                f"{module} is a part of the vision tower, which takes no adapter: train one without it, or merge the "
+                "adapter into its model and serve that"
+            )
         if ".experts." in f".{module}." or module.endswith((".gate", ".router")):
             raise AdapterError(f"{module}: experts and routers take no adapter; merge it into its model and serve that")
         raise AdapterError(f"this model has no layer {module}")
+
+
+def _other_names(tensors: TensorMap) -> dict[str, str]:
+    """What other checkpoints of the family, and so adapters of them, call the layers that take adapters."""
+    other = TensorMap() if tensors.variant is None else tensors.variant.make()
+    return {
+        theirs.module: ours.module
+        for place, linear in other.linears.items()
+        if _is_served(place)
+        for ours, theirs in zip(tensors.linears[place].parts, linear.parts, strict=True)
+    }
 
 
 def _is_served(place: str) -> bool:

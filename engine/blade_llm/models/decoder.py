@@ -102,7 +102,7 @@ class Decoder:
         # The last layer goes on with few of a prefill's tokens; where most are wanted, all are computed alike.
         every = states is not None and not states.after
         levels = self._levels(step)
-        every_layer = levels >= len(self.layers)
+        every_layer = levels == len(self.layers)
         most = selected is not None and (every or every_layer or 2 * len(selected) > len(token_ids))
         early = None if most else selected
         done = len(self.layers) - (early is not None)
@@ -149,8 +149,8 @@ class Decoder:
         return x if self.embedding_norm is None else self.embedding_norm(x)
 
     def _levels(self, step: StepMetadata) -> int:
-        """Layers behind which something is added; of a pipeline they are all in the first stage."""
-        return step.levels if self.spec.begins else 0
+        """Layers of its own behind which something is added."""
+        return min(step.levels, len(self.layers))
 
     def _fuses(self, step: StepMetadata) -> bool:
         """Whether layers of the step are one call."""
