@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.tensors import Wanted
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
@@ -189,7 +189,7 @@ def read_tensor_headers(file: Path) -> dict[str, TensorInfo]:
         raise ModelFilesError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def check_weights(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
+def check_weights(checkpoint: Checkpoint, config: Wanted) -> list[str]:
     """What keeps ``checkpoint`` from being that of ``config``, as :func:`check_tensors`; empty when it is."""
     tensors = config.tensors.found_in(checkpoint.names)
     older = {

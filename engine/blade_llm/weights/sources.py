@@ -21,9 +21,8 @@ from torch import Tensor
 
 from blade_llm.kernels.linear.packed import PackedLinear
 from blade_llm.kernels.native.memory import huge_pages
-from blade_llm.models.config import ModelConfig
 from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
-from blade_llm.models.tensors import expected_tensors
+from blade_llm.models.tensors import Wanted, expected_tensors
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
 from blade_llm.weights.checkpoint import check_weights, open_rank, unused_tensors
@@ -44,7 +43,7 @@ NOISE_LENGTH: Final = 4_194_319
 class SafetensorsWeights:
     """The weights of a model folder."""
 
-    def __init__(self, model_dir: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, model_dir: Path, config: Wanted, device: torch.device, dtype: torch.dtype) -> None:
         """Of a folder split for tensor parallelism the part of the rank that ``config`` is for is read.
 
         Raises :class:`ModelFilesError` when files or tensors are missing, truncated or of the wrong shape.
@@ -223,7 +222,7 @@ class DummyWeights:
     All are cut from one sequence of random numbers, as generating each would take longer than reading real ones.
     """
 
-    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: Wanted, device: torch.device, dtype: torch.dtype) -> None:
         if config.tensors.quantized:
             raise UnsupportedModelError(
                 "--load_format dummy makes weights that are not quantised: leave it out, or take "

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from blade_llm.layers.linear import LinearOptions
-from blade_llm.models.config import ModelConfig
 from blade_llm.models.linear_method import CheckpointWeights
 from blade_llm.models.parameters import Parameters
+from blade_llm.models.tensors import WantedPart
 from blade_llm.models.vision.names import vision_tensors
 from blade_llm.models.vision.tower import VisionTower
 from blade_llm.models.weight_source import WeightSource
+from blade_llm.spec.shard import Shard
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.spec.vision import VisionSpec
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
@@ -22,7 +22,6 @@ from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
 
 def load_tower(
     model_dir: Path,
-    config: ModelConfig,
     spec: VisionSpec,
     *,
     load_format: Literal["auto", "dummy"] = "auto",
@@ -30,21 +29,24 @@ def load_tower(
     dtype: torch.dtype,
     deterministic: bool = False,
     tensors: TensorMap | None = None,
+    shard: Shard | None = None,
 ) -> VisionTower:
     """The tower ``spec`` of the model in ``model_dir``, on ``device`` in ``dtype``; its weights are never quantised
     here.
 
-    ``config``: of the text model beside it. ``tensors``: where the tower's weights are, if not as
-    :func:`~blade_llm.models.vision.names.vision_tensors` says: quantised, for example. Raises
-    :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong shape.
+    ``tensors``: where the tower's weights are, if not as :func:`~blade_llm.models.vision.names.vision_tensors` says:
+    quantised, for example. ``shard``: the rank that reads it, of a folder that was split; the tower is whole on each.
+
+    Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
+    shape.
     """
     tensors = tensors or vision_tensors(spec)
-    of_tower = replace(config, tensors=tensors)
+    wanted = WantedPart(tensors, shard)
     source: WeightSource
     if load_format == "dummy":
-        source = DummyWeights(of_tower, device, dtype)
+        source = DummyWeights(wanted, device, dtype)
     else:
-        source = weights = SafetensorsWeights(model_dir, of_tower, device, dtype)
+        source = weights = SafetensorsWeights(model_dir, wanted, device, dtype)
         tensors = tensors.found_in(weights.names)
     method = CheckpointWeights(LinearOptions(deterministic=deterministic))
     return VisionTower(spec, Parameters(source, tensors), method)

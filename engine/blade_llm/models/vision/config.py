@@ -161,9 +161,7 @@ def _common(
     }
     for name, size in sizes.items():
         if preprocessor.get(name, size) != size:
-            raise ValueError(
-                f"{name!r} is {preprocessor.get(name)} of the preprocessor, and {size} of the vision tower"
-            )
+            raise ValueError(f"{name!r} is {preprocessor.get(name)} in the preprocessor, {size} in the vision tower")
     return {
         "family": family,
         "image_token": raw.count("image_token_id", 151655),

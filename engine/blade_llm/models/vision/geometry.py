@@ -84,14 +84,14 @@ class Spans:
             yield Block(slice(first, reached), slice(begin, stop), spans)
             index, first = index + spans, reached
 
-    def affordable(self, first: int, end: int, products: int, row: int, pair: int) -> tuple[int, int]:
+    def affordable(self, first: int, end: int, products: int, pair: int, *, whole: bool = False) -> tuple[int, int]:
         """Where a piece from ``first`` on ends that takes at most so many products, but has one row at least, and how
-        many it takes. ``row``: products of a row, ``pair``: of a query and a key."""
+        many it takes; ``whole``: it ends at ``end`` whatever it takes. ``pair``: products of a query and a key."""
         taken = 0
         for block in self.blocks(first, end):
-            each = row + pair * ((block.keys.stop - block.keys.start) // block.spans)
+            each = pair * ((block.keys.stop - block.keys.start) // block.spans)
             rows = block.queries.stop - block.queries.start
-            fit = min(rows, max(0, products - taken) // each)
+            fit = rows if whole else min(rows, max(0, products - taken) // each)
             if fit < rows:
                 fit = max(fit, int(not taken))
                 return block.queries.start + fit, taken + fit * each

@@ -38,25 +38,22 @@ class TowerLayer:
         self.nbytes = sum(tensor.nbytes for tensor in tensors if tensor is not None)
         self.nbytes += sum(each.nbytes for each in (self.qkv, self.output, self.mlp.up, self.mlp.down))
 
-    def project(self, x: Tensor, angles: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Queries, keys and values of some rows: [rows, width] to [rows, 3, heads, head_dim]. ``angles``: cosines and
-        sines, [rows, head_dim / 2] fp32 each."""
+    def project(
+        self, x: Tensor, angles: tuple[Tensor, Tensor] | None, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> None:
+        """Write queries ([rows, heads, head_dim]), keys and values ([heads, rows, head_dim]) of some rows.
+
+        ``x``: [rows, width]; ``angles``: cosines and sines, [rows, head_dim / 2] fp32 each.
+        """
         qkv = self.qkv(self.attention_norm(x)).view(len(x), 3, self.num_heads, self.head_dim)
         if angles is not None:
             rotate(qkv[:, :2], *angles)
-        return qkv
+        queries.copy_(qkv[:, 0])
+        keys.copy_(qkv[:, 1].transpose(0, 1))
+        values.copy_(qkv[:, 2].transpose(0, 1))
 
-    def attend(self, x: Tensor, qkv: Tensor, spans: Spans, first: int) -> None:
-        """The rest of the layer for the rows of ``x`` ([rows, width]; in place), which are those from ``first`` on of
-        ``qkv`` ([all rows, 3, heads, head_dim])."""
-        attended = x.new_empty(len(x), self.num_heads, self.head_dim)
-        for block in spans.blocks(first, first + len(x)):
-            q, k, v = (
-                qkv[rows, which].view(block.spans, -1, self.num_heads, self.head_dim).transpose(1, 2)
-                for which, rows in enumerate((block.queries, block.keys, block.keys))
-            )  # [spans, heads, rows, head_dim] each
-            out = F.scaled_dot_product_attention(q, k, v)
-            attended[block.queries.start - first : block.queries.stop - first] = out.transpose(1, 2).flatten(0, 1)
+    def finish(self, x: Tensor, attended: Tensor) -> None:
+        """What comes after attention. ``x``: [rows, width], in place; ``attended``: [rows, heads, head_dim]."""
         added = self.output(attended.view(x.shape))
         if self.attention_scale is not None:
             added *= self.attention_scale
@@ -65,6 +62,22 @@ class TowerLayer:
         if self.mlp_scale is not None:
             added *= self.mlp_scale
         torch.add(total, added, out=x)
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, spans: Spans, first: int) -> None:
+    """Attention of some rows and heads; what it makes takes the place of the queries.
+
+    ``queries``: [rows, heads, head_dim], those from ``first`` on; ``keys``, ``values``: [heads, all rows, head_dim].
+    """
+    num_heads, head_dim = queries.shape[1:]
+    for block in spans.blocks(first, first + len(queries)):
+        asking = queries[block.queries.start - first : block.queries.stop - first]
+        q = asking.view(block.spans, -1, num_heads, head_dim).transpose(1, 2)
+        k, v = (
+            each[:, block.keys].view(num_heads, block.spans, -1, head_dim).transpose(0, 1) for each in (keys, values)
+        )  # [spans, heads, rows, head_dim]
+        out = F.scaled_dot_product_attention(q, k, v)
+        asking.copy_(out.transpose(1, 2).reshape(asking.shape))
 
 
 class Merger:

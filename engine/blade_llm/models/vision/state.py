@@ -23,16 +23,20 @@ class TowerState:
         "count",
         "destinations",
         "frames",
+        "head",
         "hidden",
         "images",
+        "keys",
         "num_rows",
         "outputs",
         "patch_rows",
         "products",
-        "qkv",
+        "queries",
         "row",
+        "row_end",
         "row_products",
         "stage",
+        "values",
         "windows",
     )
 
@@ -79,11 +83,15 @@ class TowerState:
             self.angles = both.cos(), both.sin()
         shape = (self.num_rows, spec.width)
         self.hidden = torch.empty(shape, dtype=dtype, device=device)
-        self.qkv = torch.empty((self.num_rows, 3, spec.num_heads, spec.head_dim), dtype=dtype, device=device)
-        """Of the layer that is being computed."""
+        self.queries = torch.empty((self.num_rows, spec.num_heads, spec.head_dim), dtype=dtype, device=device)
+        """Of the layer that is being computed; then what attention makes of them."""
+        self.keys = torch.empty((spec.num_heads, self.num_rows, spec.head_dim), dtype=dtype, device=device)
+        self.values = torch.empty_like(self.keys)
         self.outputs = torch.empty((1 + spec.levels, self.count, spec.hidden_size), dtype=dtype, device=device)
         self.stage = self.row = 0
         """Where the next piece begins: which stage of the tower, and which row of that, or embedding."""
+        self.head = self.row_end = 0
+        """Of attention the next head of the rows up to ``row_end``."""
         self.row_products: int = spec.row_products
         self.products: int = sum(spec.work(each.grid) for each in pixels) * spec.row_products
         """That are left, at most; 0: all is done."""
@@ -96,7 +104,8 @@ class TowerState:
     @property
     def nbytes(self) -> int:
         """Bytes of tensors that are kept from piece to piece."""
-        tensors = [self.hidden, self.qkv, self.outputs, self.destinations, *(self.angles or ())]
+        tensors = [self.hidden, self.queries, self.keys, self.values, self.outputs, self.destinations]
+        tensors += self.angles or ()
         tensors += [tensor for image in self.images for tensor in (image.pixels, image.rows, image.columns)]
         if self.patch_rows is not None:
             tensors.append(self.patch_rows)
@@ -105,5 +114,5 @@ class TowerState:
     def finish(self) -> None:
         """All is done; let go of what only the layers need."""
         self.products = 0
-        self.hidden, self.qkv = self.hidden.new_empty(0), self.qkv.new_empty(0)
+        self.hidden = self.queries = self.keys = self.values = self.hidden.new_empty(0)
         self.angles = self.patch_rows = None

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from blade_llm.models.linear_method import CheckpointWeights, LinearMethod
 from blade_llm.models.parameters import Parameters
-from blade_llm.models.vision.geometry import MAX_PIECE, Spans
-from blade_llm.models.vision.layer import Merger, TowerLayer
+from blade_llm.models.vision.geometry import MAX_PIECE
+from blade_llm.models.vision.layer import Merger, TowerLayer, attend
 from blade_llm.models.vision.patches import PatchEmbedding
 from blade_llm.models.vision.state import TowerState
 from blade_llm.spec.images import ImagePixels
@@ -22,14 +22,14 @@ from blade_llm.spec.vision import VisionSpec
 class _Stage(NamedTuple):
     """One pass over the rows of a batch, or over its embeddings."""
 
-    kind: Literal["patches", "project", "attend", "merge"]
+    kind: Literal["patches", "project", "attend", "finish", "merge"]
     which: int = 0
     """Of the layer, or of the level that a merger makes."""
 
 
 class VisionTower:
-    """Computes images layer by layer: of each layer the keys and values of all rows first, then attention and the rest
-    of it. Within these passes it stops after any row, and what it computes does not depend on where."""
+    """Computes images layer by layer: of each layer the keys and values of all rows, then attention, then what follows
+    it. Within these passes it stops after any row, and what it computes does not depend on where."""
 
     def __init__(self, spec: VisionSpec, parameters: Parameters, method: LinearMethod | None = None) -> None:
         method = method or CheckpointWeights()
@@ -46,7 +46,7 @@ class VisionTower:
         self.nbytes += sum(layer.nbytes for layer in self.layers) + sum(merger.nbytes for merger in self.mergers)
         self._stages = [_Stage("patches")]
         for index in range(spec.num_layers):
-            self._stages += [_Stage("project", index), _Stage("attend", index)]
+            self._stages += [_Stage("project", index), _Stage("attend", index), _Stage("finish", index)]
             if index in spec.deepstack:
                 self._stages.append(_Stage("merge", 1 + spec.deepstack.index(index)))
         self._stages.append(_Stage("merge"))
@@ -57,13 +57,14 @@ class VisionTower:
         return TowerState(self.spec, pixels, self.dtype, self.patches.device)
 
     def advance(self, state: TowerState, row_layers: int) -> int:
-        """Compute about so many row-layers (:meth:`~blade_llm.spec.vision.VisionSpec.work`), at least one row of one
-        pass, and return how many it was. Raises ``ValueError`` unless ``row_layers`` is positive."""
+        """Compute at most so many row-layers (:meth:`~blade_llm.spec.vision.VisionSpec.work`), but a row of one pass at
+        least, and return how many it was. Raises ``ValueError`` unless ``row_layers`` is positive."""
         if row_layers < 1:
             raise ValueError(f"{row_layers} row-layers are no work")
         before, budget = state.remaining, row_layers * self.spec.row_products
-        while budget > 0 and state.products:
-            budget -= self._piece(state, budget)
+        left = budget
+        while state.products and (taken := self._piece(state, left, budget)):
+            left -= taken
         return before - state.remaining
 
     def embeddings(self, state: TowerState) -> list[Tensor]:
@@ -76,50 +77,69 @@ class VisionTower:
             return [state.outputs]
         return [part.contiguous() for part in torch.split(state.outputs, counts, dim=1)]  # each may outlive the others
 
-    def _piece(self, state: TowerState, budget: int) -> int:
-        """Compute one piece of the current stage, and return its products."""
+    def _piece(self, state: TowerState, left: int, budget: int) -> int:
+        """Compute one piece of the current stage, of at most ``left`` products, and return how many it took; 0 where
+        that is too little even for the smallest, unless it is the whole ``budget``."""
         stage = self._stages[state.stage]
-        length = state.count if stage.kind == "merge" else state.num_rows
-        first = state.row
-        end, products = self._cut(stage, state, min(length, first + MAX_PIECE), budget)
-        match stage.kind:
-            case "patches":
-                self._embed(state, first, end)
-            case "project":
-                angles = state.angles and (state.angles[0][first:end], state.angles[1][first:end])
-                state.qkv[first:end] = self.layers[stage.which].project(state.hidden[first:end], angles)
-            case "attend":
-                spans = self._spans(stage.which, state)
-                self.layers[stage.which].attend(state.hidden[first:end], state.qkv, spans, first)
-            case "merge":
-                merged = self.mergers[stage.which](self._squares(state, first, end))
-                state.outputs[stage.which].index_copy_(0, state.destinations[first:end], merged)
-        state.row, state.products = end, state.products - products
-        if end == length:
+        compute = self._attend if stage.kind == "attend" else self._rows
+        products = compute(stage, state, left, budget)
+        state.products -= products
+        if products and state.row == (state.count if stage.kind == "merge" else state.num_rows):
             state.stage, state.row = state.stage + 1, 0
             if state.stage == len(self._stages):
                 state.finish()
         return products
 
-    def _cut(self, stage: _Stage, state: TowerState, end: int, budget: int) -> tuple[int, int]:
-        """Where a piece ends that takes at most ``budget`` products, or one row, and how many it takes."""
-        spec = self.spec
+    def _attend(self, stage: _Stage, state: TowerState, left: int, budget: int) -> int:
+        """Attention, of so many rows that one head of them is a quarter of the budget, and of as many heads of those as
+        are within it.
+
+        What a few rows take is mostly to bring the keys and values of a large image, so that many rows of one head are
+        less work than few of all.
+        """
+        spec, first = self.spec, state.row
+        spans = state.frames if stage.which in spec.full_layers else state.windows
+        most = state.row_end if state.head else min(state.num_rows, first + MAX_PIECE)
+        state.row_end, each = spans.affordable(first, most, budget // 4, 2 * spec.head_dim, whole=bool(state.head))
+        if each > left < budget:
+            return 0
+        heads = slice(state.head, min(spec.num_heads, state.head + max(1, left // each)))
+        attend(state.queries[first : state.row_end, heads], state.keys[heads], state.values[heads], spans, first)
+        state.head = heads.stop
+        if state.head == spec.num_heads:
+            state.row, state.head = state.row_end, 0
+        return each * (heads.stop - heads.start)
+
+    def _rows(self, stage: _Stage, state: TowerState, left: int, budget: int) -> int:
+        """Any other stage, of as many rows as are within the budget."""
+        spec, first = self.spec, state.row
         match stage.kind:
-            case "attend":
-                row = spec.row_products - 3 * spec.width**2
-                spans = self._spans(stage.which, state)
-                return spans.affordable(state.row, end, budget, row, 2 * spec.width)
             case "patches":
                 row = spec.width * spec.patch_elements
             case "project":
                 row = 3 * spec.width**2
             case "merge":
                 row = spec.merger_products(self.mergers[stage.which].merger)
-        rows = min(end - state.row, max(1, budget // row))
-        return state.row + rows, rows * row
-
-    def _spans(self, layer: int, state: TowerState) -> Spans:
-        return state.frames if layer in self.spec.full_layers else state.windows
+            case _:
+                row = spec.row_products - 3 * spec.width**2
+        if row > left < budget:
+            return 0
+        length = state.count if stage.kind == "merge" else state.num_rows
+        end = min(length, first + MAX_PIECE, first + max(1, left // row))
+        match stage.kind:
+            case "patches":
+                self._embed(state, first, end)
+            case "project":
+                angles = state.angles and (state.angles[0][first:end], state.angles[1][first:end])
+                written = state.queries[first:end], state.keys[:, first:end], state.values[:, first:end]
+                self.layers[stage.which].project(state.hidden[first:end], angles, *written)
+            case "merge":
+                merged = self.mergers[stage.which](self._squares(state, first, end))
+                state.outputs[stage.which].index_copy_(0, state.destinations[first:end], merged)
+            case _:
+                self.layers[stage.which].finish(state.hidden[first:end], state.queries[first:end])
+        state.row = end
+        return (end - first) * row
 
     def _embed(self, state: TowerState, first: int, end: int) -> None:
         for image in state.images:
