@@ -15,7 +15,7 @@ from blade_llm.runner.vision.encoder import ImageEncoder, Tower
 from blade_llm.runner.vision.positions import AxisTable
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.spec.images import ImagePixels, ImageSpan
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision import Grid, VisionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,17 @@ class RunnerImages:
         return StepImages(staging.send()[0], embeddings[0] if len(embeddings) == 1 else embeddings)
 
 
+def grid_of(spec: VisionSpec, count: int) -> Grid:
+    """Of an image of about ``count`` embeddings: a square, or tiles."""
+    if spec.positions is not None and not spec.positions.interpolated:
+        side = spec.positions.side
+        return max(1, count // spec.count((1, side, side))), side, side
+    side = spec.merge_size * math.isqrt(count)
+    return 1, side, side
+
+
 def _black_image(spec: VisionSpec) -> ImagePixels:
     """A small one."""
-    side = 2 * spec.merge_size
-    pixels = side * spec.patch_size
-    shape = (1, pixels, pixels, 3)
-    return ImagePixels(bytes(32), (1, side, side), shape, bytes(math.prod(shape)))
+    grid = _, height, width = grid_of(spec, 4)
+    shape = (1, height * spec.patch_size, width * spec.patch_size, 3)
+    return ImagePixels(bytes(32), grid, shape, bytes(math.prod(shape)))

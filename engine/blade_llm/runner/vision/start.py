@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import torch
@@ -12,7 +11,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.vision.memory import activation_bytes
-from blade_llm.runner.vision.images import RunnerImages
+from blade_llm.runner.vision.images import RunnerImages, grid_of
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.vision import VisionSpec
 from blade_llm.weights.vision import load_tower
@@ -48,8 +47,7 @@ def encoder_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, ma
     if spec is None:
         return 0
     tokens = max(1, min(_LARGEST, max_model_len, config.encoder_cache_bytes // embedding_bytes(spec, dtype)))
-    side = spec.merge_size * math.isqrt(tokens)
-    return config.encoder_cache_bytes + activation_bytes(spec, dtype, [(1, side, side)])
+    return config.encoder_cache_bytes + activation_bytes(spec, dtype, [grid_of(spec, tokens)])
 
 
 def load_images(
@@ -62,12 +60,12 @@ def load_images(
 
     tower = load_tower(
         config.model_dir,
-        model,
         model.vision,
+        load_format=config.load_format,
         device=device,
         dtype=dtype,
-        load_format=config.load_format,
         deterministic=config.deterministic,
+        shard=model.shard,
     )
     images = RunnerImages(tower, device, has_axes=has_axes(model))
     images.warm_up()
