@@ -110,6 +110,6 @@ def grid_of(spec: VisionSpec, count: int) -> Grid:
 
 def _black_image(spec: VisionSpec) -> ImagePixels:
     """A small one."""
-    grid = _, height, width = grid_of(spec, 4)
-    shape = (1, height * spec.patch_size, width * spec.patch_size, 3)
+    grid = frames, height, width = grid_of(spec, 4)
+    shape = (frames, height * spec.patch_size, width * spec.patch_size, 3)
     return ImagePixels(bytes(32), grid, shape, bytes(math.prod(shape)))

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from engine_support.vision_models import Answer, Prompt, VisionModel, core_of, greedy, run, save_vision_model
 
+from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.spec.vision import Grid
+
 COUNT = 8
 FAMILIES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl", "internvl"]
 
@@ -16,25 +19,25 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return save_vision_model(tmp_path_factory.mktemp(request.param), request.param)
 
 
+def grids_of(model: VisionModel) -> tuple[Grid, Grid]:
+    """Of a small image, and of a larger one."""
+    return ((1, 4, 4), (3, 4, 4)) if model.spec.family == "internvl" else ((1, 6, 4), (1, 4, 10))
+
+
+def several_images(model: VisionModel) -> Prompt:
+    one, two = grids_of(model)
+    prompt = Prompt().text(21, 4).image(model.spec, two, 5).text(3, 6).image(model.spec, one, 2)
+    return prompt.text(1, 11).image(model.spec, one, 7).text(12, 8)
+
+
 def prompts_of(model: VisionModel) -> list[Prompt]:
     """One with text alone, one that begins with an image, one with several, one that ends with one."""
-    spec = model.spec
-    if spec.family == "internvl":
-        one, two = (1, 4, 4), (3, 4, 4)
-    else:
-        one, two = (1, 6, 4), (1, 4, 10)
+    one, two = grids_of(model)
     return [
         Prompt().text(40, 1),
-        Prompt().image(spec, one, 2).text(9, 3),
-        Prompt()
-        .text(21, 4)
-        .image(spec, two, 5)
-        .text(3, 6)
-        .image(spec, one, 2)
-        .text(1, 11)
-        .image(spec, one, 7)
-        .text(12, 8),
-        Prompt().text(17, 9).image(spec, two, 10),
+        Prompt().image(model.spec, one, 2).text(9, 3),
+        several_images(model),
+        Prompt().text(17, 9).image(model.spec, two, 10),
     ]
 
 
@@ -70,3 +73,48 @@ def test_tokens_are_those_of_transformers(
     assert core.scheduler.images is not None
     assert core.scheduler.images.counts.images >= 4
     assert core.scheduler.images.pixel_bytes == 0
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_second_question_about_an_image_encodes_nothing(model: VisionModel, forgotten: bool) -> None:
+    """Nor does it compute the image again: no more than a block, and the question. Where a block of text follows the
+    images, not even their embeddings are needed."""
+    first = several_images(model)
+    if forgotten:
+        first.text(16, 21)
+    second = Prompt(first.tokens[:-12], first.spans, first.pixels).text(9, 20)
+    core = core_of(model)
+    run(core, [first.request("0", 2)])
+    assert core.scheduler.images is not None
+    assert core.scheduler.images.counts.images == 3
+    if forgotten:
+        cache = core.scheduler.images.cache
+        assert cache.reserve(bytes(32), cache.capacity)
+        cache.cancel([bytes(32)])
+    answers = run(core, [second.request("1", COUNT)])
+    check({"0": answers["1"]}, [greedy(model, second, COUNT)])
+    assert core.scheduler.images.counts.images == 3
+    assert (answers["1"].cached or 0) >= len(second.tokens) - 9 - 16
+
+
+def test_another_image_in_the_same_place_is_another_prompt(model: VisionModel) -> None:
+    one, _ = grids_of(model)
+    prompts = [Prompt().text(20, 1).image(model.spec, one, seed).text(30, 2) for seed in (3, 4)]
+    core = core_of(model)
+    for prompt in prompts:
+        answer = run(core, [prompt.request("0", COUNT)])
+        check(answer, [greedy(model, prompt, COUNT)])
+    assert answer["0"].cached == 16  # the text before
+
+
+def test_samples_and_beams_share_an_image(model: VisionModel) -> None:
+    prompt = several_images(model)
+    alone, _ = greedy(model, prompt, COUNT)
+    core = core_of(model, max_batch_tokens=19)
+    answers = run(core, [prompt.request("0", COUNT, sibling_ids=["1", "2"])])
+    assert [answers[name].tokens for name in "012"] == [alone] * 3
+    beams = SamplingParams(max_tokens=COUNT, beam_width=2, ignore_eos=True, temperature=0.0, seed=1)
+    found = run(core, [prompt.request("3", COUNT, sampling=beams)])["3"].tokens
+    assert found == run(core_of(model), [prompt.request("3", COUNT, sampling=beams)])["3"].tokens
+    assert core.scheduler.images is not None
+    assert core.scheduler.images.counts.images == 3
