@@ -192,7 +192,7 @@ class RequestSets:
         self.running.remove(request)
         self._release(request)
         if request.images:
-            self._images.preempted(request)
+            self._images.left(request)
         request.enter_phase(Phase.PREEMPTED)
         request.matched, request.num_cached = False, 0
         self.waiting.add(request)

@@ -174,8 +174,7 @@ class Scheduler:
         """The next step, or None when there is nothing to compute now (all done, or waiting for results)."""
         step = Step(self._num_steps, self.config.max_batch_tokens)
         sets = self._sets
-        waiting, free_slots = sets.waiting, sets.free_slots
-        preemptions = sets.preemptions
+        waiting, free_slots, preemptions = sets.waiting, sets.free_slots, sets.preemptions
         drafter = self._drafter
         if drafter is not None and not drafter.active(len(sets.running)):
             drafter = None
@@ -183,12 +182,14 @@ class Scheduler:
             return None  # decodes in flight would miss this step: the batch would fall into parts that take turns
         prefills = self._schedule_decodes(step, wait_for_tokens=drafter is not None)
         may_admit = bool(waiting and free_slots and sets.preemptions == preemptions)
-        if (images := self.images) is not None and images.active:
+        images = self.images if self.images is not None and self.images.active else None
+        if images is not None:
             prefills = [request for request in prefills if request.num_computable]
             images.schedule(step, self.budget.cost.decode, prefill_waits=bool(prefills or may_admit))
         if step.tokens_left and (prefills or may_admit) and not step.encoder:
-            num_prefills = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
-            allowance = self.budget.allowance(step.num_decodes, num_prefills, forced=step.prefill_tokens)
+            crowd = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
+            crowd = crowd if images is None else 1  # nobody is to wait longer for others' images
+            allowance = self.budget.allowance(step.num_decodes, crowd, forced=step.prefill_tokens)
             if allowance is not None and not self.config.whole_prompts:
                 step.tokens_left = min(step.tokens_left, allowance)
             if self.config.pipeline_stages > 1 and not self.config.whole_prompts:
@@ -196,8 +197,8 @@ class Scheduler:
             if step.tokens_left:
                 for request in self._admission.schedule(step, prefills, may_admit):
                     self._admitted(step, request)
-            if images is not None and not step.prefill_tokens and allowance != 0:
-                images.schedule(step, self.budget.cost.decode, prefill_waits=False)
+            if self.images is not None and not step.prefill_tokens and allowance != 0:
+                self.images.schedule(step, self.budget.cost.decode, prefill_waits=False)
         if not (step.chunks or step.encoder or step.new_requests or step.freed_images):
             return None
         if drafter is not None:
@@ -263,8 +264,7 @@ class Scheduler:
         count = sum(step.prefill_tokens for step in self._launched.values())
         count += sum(request.num_computable for request in prefills)
         waiting = (len(request.token_ids) for request in (self._sets.waiting if may_admit else ()))
-        stages = self.config.pipeline_stages
-        return prefill_share(count, waiting, self.config.max_batch_tokens * stages, stages)
+        return prefill_share(count, waiting, self.config.max_batch_tokens, self.config.pipeline_stages)
 
     def _schedule_beams(self, step: Step, request: Request) -> int:
         """Compute the next beams of a search, all or none; returns how many there are."""

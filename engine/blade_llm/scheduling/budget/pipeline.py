@@ -19,15 +19,14 @@ def decode_share(decoding: int, ready: int, in_flight: int, stages: int) -> int:
     return 0 if ready < share and in_flight >= stages else share
 
 
-def prefill_share(known: int, waiting: Iterable[int], enough: int, stages: int) -> int:
+def prefill_share(known: int, waiting: Iterable[int], max_batch_tokens: int, stages: int) -> int:
     """Prefill tokens of one of the steps in flight, so that no stage waits for one long step: all that there are to
     compute, and are in flight already, divided among the steps.
 
-    ``known``: those in flight or begun; ``waiting``: of each request that waits; ``enough``: tokens after which it
-    need not be known how many more there are.
+    ``known``: those in flight or begun; ``waiting``: of each request that waits.
     """
     for count in waiting:
-        if known >= enough:
+        if known >= max_batch_tokens * stages:
             break
         known += count
     return max(LEAST_PREFILL, -(-known // stages))

@@ -88,8 +88,6 @@ class ImageEncoding:
         """Running requests with images to compute."""
         self._remaining: dict[Request, _Remaining] = {}
         """Of the same requests."""
-        self._preempted: set[Request] = set()
-        """Those that will come back."""
         self._run: _Run | None = None
         self._encoded_last = False
         """The last step that could have a piece or prefill had a piece."""
@@ -119,7 +117,6 @@ class ImageEncoding:
 
     def admitted(self, request: Request) -> None:
         """A request got its slot, and has ``num_computed`` positions."""
-        self._preempted.discard(request)
         left = deque(image for image in request.images if image.start + image.count > request.num_computed)
         self.counts.computed += len(request.images) - len(left)
         self.counts.hits += sum(image.digest in self.cache for image in left)
@@ -141,22 +138,24 @@ class ImageEncoding:
         if not images:
             self._forget(request)
 
-    def preempted(self, request: Request) -> None:
-        """A request lost its slot, and will come back."""
-        self._preempted.add(request)
-        self._leave(request)
+    def left(self, request: Request) -> None:
+        """A request lost its slot, or ends."""
+        remaining = self._remaining.get(request)
+        if remaining is not None:
+            for image in islice(remaining.images, remaining.held):
+                self.cache.release(image.digest)
+            self._forget(request)
 
     def finished(self, request: Request) -> None:
-        """A request has ended, whatever its phase was. A run that nobody needs any more ends with it."""
-        self._preempted.discard(request)
-        self._leave(request)
+        """A request has ended, whatever its phase was. A run whose images no request has any more ends with it."""
+        self.left(request)
         for digest in {image.digest for image in request.images}:
             stored = self._pixels[digest]
             stored.requests -= 1
             if not stored.requests:
                 self.pixel_bytes -= len(stored.pixels.pixels)
                 del self._pixels[digest]
-        if self._run is not None and not self._needed(self._run.digests):
+        if self._run is not None and not any(digest in self._pixels for digest in self._run.digests):
             self.cache.cancel(self._run.digests)
             self._run = None
 
@@ -246,20 +245,7 @@ class ImageEncoding:
             remaining.held += 1
         request.image_barrier = images[remaining.held].start if remaining.held < len(images) else NO_BARRIER
 
-    def _leave(self, request: Request) -> None:
-        remaining = self._remaining.get(request)
-        if remaining is None:
-            return
-        for image in islice(remaining.images, remaining.held):
-            self.cache.release(image.digest)
-        self._forget(request)
-
     def _forget(self, request: Request) -> None:
         self._queue.remove(request)
         del self._remaining[request]
         request.image_barrier = NO_BARRIER
-
-    def _needed(self, digests: Iterable[bytes]) -> bool:
-        wanted = {image.digest for request in self._preempted for image in request.images}
-        wanted.update(image.digest for each in self._remaining.values() for image in each.images)
-        return not wanted.isdisjoint(digests)
