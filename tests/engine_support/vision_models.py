@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from engine_support.feature_load import free_drafts
 from engine_support.tiny_models import engine_config, load_reference
 from engine_support.vision_rows import VISION_ROWS, never_generates_images
 from engine_support.vision_towers import image_of, normalised, qwen_patches, read_spec
@@ -141,7 +143,7 @@ def core_of(
         info,
         num_blocks=runner.num_blocks,
         images=limits,
-        step_seconds=runner.step_seconds,
+        step_seconds=None if config.speculative is None else free_drafts(),
         draft_positions=draft_positions,
     )
 
@@ -168,3 +170,32 @@ def run(core: EngineCore, requests: Sequence[GenerateRequest], most_steps: int =
             answer.logprobs += [each.chosen for each in output.logprobs or ()]
             answer.cached = output.cached_tokens if answer.cached is None else answer.cached
     raise AssertionError("it does not end")
+
+
+def grids_of(model: VisionModel) -> tuple[Grid, Grid]:
+    """Of a small image, and of a larger one."""
+    return ((1, 4, 4), (3, 4, 4)) if model.spec.family == "internvl" else ((1, 6, 4), (1, 4, 10))
+
+
+def several_images(model: VisionModel) -> Prompt:
+    one, two = grids_of(model)
+    prompt = Prompt().text(21, 4).image(model.spec, two, 5).text(3, 6).image(model.spec, one, 2)
+    return prompt.text(1, 11).image(model.spec, one, 7).text(12, 8)
+
+
+def prompts_of(model: VisionModel) -> list[Prompt]:
+    """One with text alone, one that begins with an image, one with several, one that ends with one."""
+    one, two = grids_of(model)
+    return [
+        Prompt().text(40, 1),
+        Prompt().image(model.spec, one, 2).text(9, 3),
+        several_images(model),
+        Prompt().text(17, 9).image(model.spec, two, 10),
+    ]
+
+
+def check_answers(answers: dict[str, Answer], expected: list[tuple[list[int], list[float]]]) -> None:
+    for index, (tokens, logprobs) in enumerate(expected):
+        answer = answers[str(index)]
+        assert answer.tokens == tokens, index
+        assert answer.logprobs == pytest.approx(logprobs, abs=1e-4)

@@ -49,13 +49,13 @@ class _Run(Generic[State]):
         self._planned = 0
 
     def advance(self, tower: Tower[State], row_layers: int) -> bool:
-        """Compute as far as plans have it, this chunk included; whether it is done. The tower may round each piece, but
-        is done when the plans are."""
+        """Compute as far as plans have it, this chunk included; whether that was the last. The tower may round each
+        piece up, and be done before."""
         self._planned += row_layers
         goal = max(0, self._total - self._planned)
         while self.state.remaining > goal:
             tower.advance(self.state, self.state.remaining - goal)
-        return self.state.remaining == 0
+        return goal == 0
 
 
 class ImageEncoder(Generic[State]):

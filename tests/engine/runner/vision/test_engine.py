@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_support.vision_models import Answer, Prompt, VisionModel, core_of, greedy, run, save_vision_model
+from engine_support.vision_models import (
+    Prompt,
+    VisionModel,
+    check_answers,
+    core_of,
+    greedy,
+    grids_of,
+    prompts_of,
+    run,
+    save_vision_model,
+    several_images,
+)
 
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.spec.vision import Grid
 
 COUNT = 8
 FAMILIES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl", "internvl"]
@@ -19,38 +29,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return save_vision_model(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def grids_of(model: VisionModel) -> tuple[Grid, Grid]:
-    """Of a small image, and of a larger one."""
-    return ((1, 4, 4), (3, 4, 4)) if model.spec.family == "internvl" else ((1, 6, 4), (1, 4, 10))
-
-
-def several_images(model: VisionModel) -> Prompt:
-    one, two = grids_of(model)
-    prompt = Prompt().text(21, 4).image(model.spec, two, 5).text(3, 6).image(model.spec, one, 2)
-    return prompt.text(1, 11).image(model.spec, one, 7).text(12, 8)
-
-
-def prompts_of(model: VisionModel) -> list[Prompt]:
-    """One with text alone, one that begins with an image, one with several, one that ends with one."""
-    one, two = grids_of(model)
-    return [
-        Prompt().text(40, 1),
-        Prompt().image(model.spec, one, 2).text(9, 3),
-        several_images(model),
-        Prompt().text(17, 9).image(model.spec, two, 10),
-    ]
-
-
 @pytest.fixture(scope="module")
 def expected(model: VisionModel) -> list[tuple[list[int], list[float]]]:
     return [greedy(model, prompt, COUNT) for prompt in prompts_of(model)]
-
-
-def check(answers: dict[str, Answer], expected: list[tuple[list[int], list[float]]]) -> None:
-    for index, (tokens, logprobs) in enumerate(expected):
-        answer = answers[str(index)]
-        assert answer.tokens == tokens, index
-        assert answer.logprobs == pytest.approx(logprobs, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +50,7 @@ def test_tokens_are_those_of_transformers(
 ) -> None:
     core = core_of(model, **fields)
     requests = [prompt.request(str(index), COUNT) for index, prompt in enumerate(prompts_of(model))]
-    check(run(core, requests), expected)
+    check_answers(run(core, requests), expected)
     assert core.scheduler.images is not None
     assert core.scheduler.images.counts.images >= 4
     assert core.scheduler.images.pixel_bytes == 0
@@ -92,7 +73,7 @@ def test_a_second_question_about_an_image_encodes_nothing(model: VisionModel, fo
         assert cache.reserve(bytes(32), cache.capacity)
         cache.cancel([bytes(32)])
     answers = run(core, [second.request("1", COUNT)])
-    check({"0": answers["1"]}, [greedy(model, second, COUNT)])
+    check_answers({"0": answers["1"]}, [greedy(model, second, COUNT)])
     assert core.scheduler.images.counts.images == 3
     assert (answers["1"].cached or 0) >= len(second.tokens) - 9 - 16
 
@@ -103,7 +84,7 @@ def test_another_image_in_the_same_place_is_another_prompt(model: VisionModel) -
     core = core_of(model)
     for prompt in prompts:
         answer = run(core, [prompt.request("0", COUNT)])
-        check(answer, [greedy(model, prompt, COUNT)])
+        check_answers(answer, [greedy(model, prompt, COUNT)])
     assert answer["0"].cached == 16  # the text before
 
 
