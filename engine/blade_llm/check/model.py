@@ -24,7 +24,7 @@ from blade_llm.models.tensors import expected_tensors
 from blade_llm.spec.branching import branching_problem
 from blade_llm.text.errors import TokenizerFilesError
 from blade_llm.text.tool_parsers import NO_PARSER
-from blade_llm.weights.checkpoint import check_weights, open_checkpoint, unused_tensors
+from blade_llm.weights.checkpoint import check_tower, check_weights, open_checkpoint, unused_tensors
 from blade_protocol.check import CheckItem
 
 NAME: Final = "check_model"
@@ -95,7 +95,8 @@ def check_model(
     try:
         weights = open_checkpoint(model_dir, tensor_parallel_size, expert_parallel=enable_expert_parallel)
         expected = expected_tensors(config, weights.tensors)
-        problems += [f"{model_dir}: {problem}" for problem in check_weights(weights, config)]
+        found = [*check_weights(weights, config), *check_tower(weights, config.vision)]
+        problems += [f"{model_dir}: {problem}" for problem in found]
     except ModelFilesError as error:
         problems.append(str(error))
     try:

@@ -22,7 +22,7 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
 from blade_llm.models.sharding import expert_parallel_problem, tensor_parallel_problem
 from blade_llm.spec.shard import Shard
-from blade_llm.weights.checkpoint import Checkpoint, check_weights, open_checkpoint, open_rank
+from blade_llm.weights.checkpoint import Checkpoint, check_tower, check_weights, open_checkpoint, open_rank
 from blade_llm.weights.prediction_head import prediction_head
 from blade_llm.weights.split.divide import make_split, require_ours, write_split
 from blade_llm.weights.split.join import write_joined
@@ -122,7 +122,7 @@ def _whole(folder: Path, config: ModelConfig) -> Checkpoint:
     checkpoint = open_checkpoint(folder)
     if any(file.suffix == ".gguf" for file in checkpoint.files):
         raise ModelFilesError(f"{folder}: GGUF files cannot be split; take the model's safetensors files")
-    if problems := check_weights(checkpoint, config):
+    if problems := [*check_weights(checkpoint, config), *check_tower(checkpoint, config.vision)]:
         raise ModelFilesError(f"{folder}: {'; '.join(problems)}")
     return checkpoint
 

@@ -21,6 +21,7 @@ from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.quantized.config import read_forms, with_forms
 from blade_llm.models.raw_config import RawConfig
+from blade_llm.models.vision.config import read_vision
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
@@ -165,7 +166,10 @@ def load_model_config(model_dir: Path, task: Task = "generate", describe: Descri
     if not isinstance(architectures, list) or not architectures:
         raise ModelFilesError(f"{path}: 'architectures' is missing or empty")
     try:
-        return _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task, describe)
+        config = _build(str(architectures[0]), RawConfig(fields), _eos_token_ids(model_dir, fields), task, describe)
+        if task == "generate" and config.tensors.vision:
+            config = replace(config, vision=read_vision(RawConfig(fields), _preprocessor(model_dir)))
+        return config
     except UnsupportedModelError as error:
         own_code = "; the code that comes with it ('auto_map') is never run" if fields.get("auto_map") else ""
         raise UnsupportedModelError(f"{path}: {error}{own_code}") from None
@@ -221,6 +225,14 @@ def read_json(model_dir: Path, name: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ModelFilesError(f"{path} must hold a JSON object")
     return raw
+
+
+def _preprocessor(model_dir: Path) -> dict[str, Any]:
+    """How pixels become numbers; empty where the folder does not say."""
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        if (model_dir / name).is_file():
+            return read_json(model_dir, name)
+    return {}
 
 
 def _eos_token_ids(model_dir: Path, raw: dict[str, Any]) -> tuple[int, ...]:

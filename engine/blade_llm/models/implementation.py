@@ -49,6 +49,10 @@ def _describe_modules(architecture: str, raw: RawConfig, task: Task) -> Descript
         raise UnsupportedModelError(
             f"--task {task} is not served through transformers' modules; leave out --model_impl transformers"
         )
+    if architecture in FAMILIES and FAMILIES[architecture].names_of(raw).vision:
+        raise UnsupportedModelError(
+            f"{architecture} is served by this engine's own layers alone; leave out --model_impl transformers"
+        )
     from blade_llm.models.transformers_modules.describe import describe_modules  # seconds to import
 
     return describe_modules(architecture, raw)

@@ -10,7 +10,7 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.families.registry import CLASSIFIERS, EMBEDDING_ONLY
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.plan import Plan
-from blade_llm.quantize.tied_head import UNTIED
+from blade_llm.quantize.tied_head import untied
 
 CONFIG_NAME: Final = "config.json"
 _NAMES: Final = ("quantization_config", "compression_config")
@@ -76,8 +76,8 @@ def _activations(options: QuantizeOptions) -> dict[str, Any] | None:
 
 def new_config(source: Mapping[str, Any], options: QuantizeOptions, plan: Plan) -> bytes:
     """The new ``config.json``."""
-    untied = {} if plan.untied is None else UNTIED
-    fields = {**source, **untied, "quantization_config": quantization_config(options, plan)}
+    source = source if plan.untied is None else untied(source)
+    fields = {**source, "quantization_config": quantization_config(options, plan)}
     return json.dumps(fields, indent=2, ensure_ascii=False).encode() + b"\n"
 
 

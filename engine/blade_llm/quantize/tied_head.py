@@ -14,8 +14,14 @@ from blade_llm.models.raw_config import RawConfig
 from blade_llm.quantize.source import TensorReader
 from blade_llm.spec.tensors import EMBEDDING
 
-UNTIED: Final[Mapping[str, Any]] = {"tie_word_embeddings": False}
-"""What ``config.json`` says then."""
+_TIED: Final = "tie_word_embeddings"
+
+
+def untied(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``fields`` of ``config.json`` as they are then: of a model with images those of its text model, too."""
+    text = fields.get("text_config")
+    nested = {"text_config": {**text, _TIED: False}} if isinstance(text, dict) and text.get(_TIED) else {}
+    return {**fields, **nested, _TIED: False}
 
 
 def untie(folder: Path, fields: Mapping[str, Any], reader: TensorReader) -> tuple[ModelConfig, str]:
@@ -26,7 +32,7 @@ def untie(folder: Path, fields: Mapping[str, Any], reader: TensorReader) -> tupl
     """
 
     def describe(architecture: str, raw: RawConfig, task: Task) -> Description:
-        return describe_family(architecture, RawConfig({**fields, **UNTIED}), task)
+        return describe_family(architecture, RawConfig(untied(fields)), task)
 
     config = load_model_config(folder, "generate", describe)
     found = config.tensors.found_in(reader.checkpoint.names)

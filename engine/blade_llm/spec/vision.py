@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from blade_llm.spec.mlp import Activation, MLPSpec
 from blade_llm.spec.norm import NormSpec
@@ -12,6 +12,9 @@ Grid = tuple[int, int, int]
 """Frames (after temporal merging), rows and columns, in patches, as :attr:`~blade_llm.spec.images.ImageSpan.grid`."""
 TowerFamily = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl"]
 """Whose names the tensors have."""
+
+ATTENTION_WEIGHT: Final = 2
+"""How often a multiplication of attention counts, which takes about so much longer than one of a linear layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,11 @@ class VisionSpec:
         """Multiplications that one row takes in the linear layers of one layer: those of one row-layer."""
         return self.width * (4 * self.width + (3 if self.mlp.gated else 2) * self.mlp.inner)
 
+    @property
+    def pair_products(self) -> int:
+        """As which a query and a key of one head count."""
+        return ATTENTION_WEIGHT * 2 * self.head_dim
+
     def merger_products(self, merger: MergerSpec) -> int:
         """Multiplications that ``merger`` takes for one embedding."""
         return merger.inner * (self.merged * self.width + self.hidden_size)
@@ -160,7 +168,7 @@ class VisionSpec:
         mergers = self.merger_products(self.merger)
         if self.deepstack_merger is not None:
             mergers += self.levels * self.merger_products(self.deepstack_merger)
-        products += 2 * self.width * frames * pairs + self.count(grid) * mergers
+        products += self.pair_products * self.num_heads * frames * pairs + self.count(grid) * mergers
         return -(-products // self.row_products)
 
 

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.tensors import Wanted
+from blade_llm.models.tensors import Wanted, WantedPart
+from blade_llm.models.vision.names import vision_tensors
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
+from blade_llm.spec.vision import VisionSpec
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
 from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
 from blade_llm.weights.gguf.index import PLAIN, linked_files, read_gguf_header
@@ -198,6 +200,11 @@ def check_weights(checkpoint: Checkpoint, config: Wanted) -> list[str]:
         if name in checkpoint.tensors and checkpoint.tensors[name].shape == shape
     }
     return check_tensors(checkpoint, tensors.expected() | older, tensors.types)
+
+
+def check_tower(checkpoint: Checkpoint, vision: VisionSpec | None) -> list[str]:
+    """The same of a model's vision tower; empty where it has none."""
+    return [] if vision is None else check_weights(checkpoint, WantedPart(vision_tensors(vision)))
 
 
 def check_tensors(

@@ -21,9 +21,11 @@ from engine_support.image_steps import (
 )
 from engine_support.runner_driver import prompt_of
 from engine_support.thread_ranks import thread_ranks
-from engine_support.tiny_models import engine_config
+from engine_support.tiny_models import engine_config, reference_greedy
+from engine_support.tiny_text import write_tokenizer
 from engine_support.vision_rows import QWEN3_TOWER, VISION_ROWS
 
+from blade_llm import LLM, SamplingParams
 from blade_llm.kernels import native
 from blade_llm.kernels.linear import native as native_linear
 from blade_llm.layers.step import HiddenStates, StepMetadata
@@ -196,3 +198,28 @@ def test_states_for_a_head_have_what_is_added(dtype: str, fused: bool, tmp_path:
     assert torch.equal(kept[0][0], kept[1][0])
     torch.testing.assert_close(kept[0][1] - kept[1][1], added, atol=tolerance, rtol=tolerance)
     assert added.abs().max() > 1
+
+
+@pytest.mark.parametrize("name", list(VISION_ROWS))
+def test_text_alone_through_the_whole_engine(name: str, tmp_path: Path) -> None:
+    fields = ROWS[name].fields
+    text = {**fields["text_config"], "vocab_size": 384}
+    reference = save_row(tmp_path, replace(ROWS[name], fields={**fields, "text_config": text}))
+    write_tokenizer(tmp_path)
+    llm = LLM(model=tmp_path, dtype="float32", kv_cache_bytes=32 << 20, num_threads=1, max_num_seqs=4)
+    params = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+    prompts = [prompt_of(length, seed=length) for length in (5, 40)]
+    for prompt, output in zip(prompts, llm.generate(prompts, params), strict=True):
+        assert output.outputs[0].token_ids == reference_greedy(reference, prompt, 20)
+
+
+def test_drafts_of_a_model_with_axes_are_not_one_native_call(tmp_path: Path) -> None:
+    """It looks angles up by one position."""
+    drafts = {}
+    for name in ("qwen2-vl", "internvl"):
+        save_row(tmp_path / name, ROWS[name])
+        runner = build_runner(engine_config(tmp_path / name, dtype="bfloat16"))
+        drafts[name] = runner.model.native_draft(199, False)  # type: ignore[union-attr]
+    assert drafts["qwen2-vl"] is None
+    if native.library() is not None and native_linear.is_available():
+        assert drafts["internvl"] is not None

@@ -88,7 +88,10 @@ def test_greedy_tokens_are_those_of_transformers_with_these_numbers(tmp_path: Pa
     assert driver.generate(0, prompt, 24) == reference_greedy(load_reference(plain), prompt, 24)
 
 
-FAMILIES = ("mixtral", "deepseek-v3", "bloom", "chatglm", "qwen2-moe", "internlm2", "falcon", "phi3", "gpt-neox")
+FAMILIES = (
+    *("mixtral", "deepseek-v3", "bloom", "chatglm", "qwen2-moe", "internlm2", "falcon", "phi3", "gpt-neox"),
+    *("qwen2-vl", "qwen3-vl", "internvl-llama"),
+)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -105,6 +108,7 @@ def test_families(tmp_path: Path, name: str) -> None:
         assert torch.equal(before[key], after[key]), key
     heavy = {key for key in kept if before[key].dim() == 2}
     allowed = ("embed", "lm_head", "head", "gate.weight", "output.weight", "output_layer", "wte", "kv_b_proj")
+    allowed += ("visual.", "vision_tower.", "multi_modal_projector.")
     assert all(any(part in key for part in allowed) for key in heavy), heavy
     whole, small = stored_linears(tmp_path / "whole"), stored_linears(tmp_path / "small")
     assert max(float((small[module] - whole[module]).norm() / whole[module].norm()) for module in whole) < 0.01

@@ -30,6 +30,7 @@ from blade_llm.quantize import writer
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.report import REPORT_NAME
 from blade_llm.quantize.run import prepare
+from blade_llm.quantize.tied_head import untied
 from blade_llm.runner import build_runner
 from blade_llm.weights.checkpoint import open_checkpoint
 
@@ -284,3 +285,12 @@ def test_a_head_whose_rows_are_normalised_is_refused(tmp_path: Path, capsys: pyt
     save_row(tmp_path / "whole", ROWS["baichuan"])
     assert quantize(tmp_path / "whole", tmp_path / "small", HEAD) == 1
     assert "lm_head is used with each row divided by its length" in capsys.readouterr().err
+
+
+def test_a_text_model_beside_a_vision_tower_is_untied_too() -> None:
+    """Either says of Qwen2-VL that it is tied."""
+    fields = {"text_config": {"tie_word_embeddings": True, "hidden_size": 8}, "tie_word_embeddings": False}
+    text = {"tie_word_embeddings": False, "hidden_size": 8}
+    assert untied(fields) == {"text_config": text, "tie_word_embeddings": False}
+    assert untied({"text_config": {"a": 1}}) == {"text_config": {"a": 1}, "tie_word_embeddings": False}
+    assert untied({"hidden_size": 8}) == {"hidden_size": 8, "tie_word_embeddings": False}

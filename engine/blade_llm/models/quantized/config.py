@@ -75,8 +75,12 @@ def require_plain(raw: RawConfig, what: str) -> None:
 
 
 def _config_of(raw: RawConfig) -> Any:
-    """``quantization_config``, which older compressed-tensors checkpoints call ``compression_config``."""
-    return raw.get("quantization_config") or raw.get("compression_config")
+    """``quantization_config``, which older compressed-tensors checkpoints call ``compression_config``; of some models
+    with images it is in ``text_config``."""
+    text = raw.get("text_config")
+    inner = text if isinstance(text, dict) else {}
+    names = ("quantization_config", "compression_config")
+    return next((found for fields in (raw.fields, inner) for name in names if (found := fields.get(name))), None)
 
 
 def quant_problem(tensors: TensorMap, quant: str) -> str | None:

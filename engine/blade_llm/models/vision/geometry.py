@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 MAX_PIECE: Final = 1024
 """Most rows, or embeddings, that are computed at a time, which bounds the memory that they take meanwhile."""
+MAX_KEYS: Final = 4096
+"""Most keys that rows see with all heads at a time, which may be copied meanwhile; of more, some heads."""
 
 
 @dataclass(frozen=True, slots=True)

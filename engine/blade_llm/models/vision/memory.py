@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
-from blade_llm.models.vision.geometry import MAX_PIECE
+from blade_llm.models.vision.geometry import MAX_KEYS, MAX_PIECE
 from blade_llm.models.vision.names import vision_tensors
 from blade_llm.spec.vision import Grid, VisionSpec
 
@@ -40,9 +40,10 @@ def piece_bytes(spec: VisionSpec, dtype: DTypeName) -> int:
     attend = (6 * spec.width + inner) * element
     mergers = [spec.merger] if spec.deepstack_merger is None else [spec.merger, spec.deepstack_merger]
     merge = max((2 * spec.merged * spec.width + 2 * each.inner + spec.hidden_size) * element for each in mergers)
-    return MAX_PIECE * max(patches, project, attend, merge)
+    return MAX_PIECE * max(patches, project, attend, merge) + 2 * MAX_KEYS * spec.width * element
 
 
 def activation_bytes(spec: VisionSpec, dtype: DTypeName, grids: Sequence[Grid]) -> int:
     """Upper estimate of the memory that encoding a batch of images with these grids takes, without the weights."""
-    return state_bytes(spec, dtype, grids) + piece_bytes(spec, dtype)
+    one_head = 2 * max(height * width for _, height, width in grids) * spec.head_dim * DTYPE_BYTES[dtype]
+    return state_bytes(spec, dtype, grids) + piece_bytes(spec, dtype) + one_head

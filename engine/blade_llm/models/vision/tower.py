@@ -11,7 +11,7 @@ from torch import Tensor
 
 from blade_llm.models.linear_method import CheckpointWeights, LinearMethod
 from blade_llm.models.parameters import Parameters
-from blade_llm.models.vision.geometry import MAX_PIECE
+from blade_llm.models.vision.geometry import MAX_KEYS, MAX_PIECE
 from blade_llm.models.vision.layer import Merger, TowerLayer, attend
 from blade_llm.models.vision.patches import PatchEmbedding
 from blade_llm.models.vision.state import TowerState
@@ -100,10 +100,12 @@ class VisionTower:
         spec, first = self.spec, state.row
         spans = state.frames if stage.which in spec.full_layers else state.windows
         most = state.row_end if state.head else min(state.num_rows, first + MAX_PIECE)
-        state.row_end, each = spans.affordable(first, most, budget // 4, 2 * spec.head_dim, whole=bool(state.head))
+        state.row_end, each = spans.affordable(first, most, budget // 4, spec.pair_products, whole=bool(state.head))
         if each > left < budget:
             return 0
-        heads = slice(state.head, min(spec.num_heads, state.head + max(1, left // each)))
+        keys = each // (spec.pair_products * (state.row_end - first))  # that a row sees
+        count = max(1, min(left // each, MAX_KEYS * spec.num_heads // keys))
+        heads = slice(state.head, min(spec.num_heads, state.head + count))
         attend(state.queries[first : state.row_end, heads], state.keys[heads], state.values[heads], spans, first)
         state.head = heads.stop
         if state.head == spec.num_heads:

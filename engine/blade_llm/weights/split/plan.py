@@ -8,6 +8,7 @@ from itertools import chain
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.sharding import shard_model
+from blade_llm.models.vision.names import vision_tensors
 from blade_llm.spec.slices import Slice
 from blade_llm.spec.tensors import TensorMap
 from blade_llm.weights.split.part import Part, Run, merged
@@ -28,15 +29,18 @@ def plan_parts(
     """What each of ``size`` ranks gets of each of the checkpoint's ``tensors``. ``head``: what else is read of it, to
     draft for the model. ``expert_parallel``: ranks have experts whole.
 
-    What several ranks read each of them gets; what none reads, a tensor or some rows of one, the first gets, so that
-    the ranks' parts together are always the checkpoint. Raises as :func:`~blade_llm.models.sharding.shard_model` does.
+    What several ranks read each of them gets, as all do the vision tower; what none reads, a tensor or some rows of
+    one, the first gets, so that the ranks' parts together are always the checkpoint. Raises as
+    :func:`~blade_llm.models.sharding.shard_model` does.
     """
     models = [config] if head is None else [config, head]
+    tower = [] if config.vision is None else [vision_tensors(config.vision)]
     ranks = [
-        _read_by([shard_model(model, rank, size, expert_parallel=expert_parallel).tensors for model in models], tensors)
+        [shard_model(model, rank, size, expert_parallel=expert_parallel).tensors for model in models]
         for rank in range(size)
     ]
-    return {name: _complete([parts.get(name) for parts in ranks], info.shape) for name, info in tensors.items()}
+    read = [_read_by([*maps, *tower], tensors) for maps in ranks]
+    return {name: _complete([parts.get(name) for parts in read], info.shape) for name, info in tensors.items()}
 
 
 @dataclass(slots=True)

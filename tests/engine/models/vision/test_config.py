@@ -145,7 +145,7 @@ def test_work_of_published_ones() -> None:
     for family, fields in PUBLISHED.items():
         spec, grid = _read(fields), GRID[family]
         work, rows = spec.work(grid), spec.rows(grid)
-        assert rows * spec.num_layers < work < 5 * rows * spec.num_layers
+        assert rows * spec.num_layers < work < 8 * rows * spec.num_layers
         assert spec.work((grid[0] * 2, *grid[1:])) == pytest.approx(2 * work, abs=2)
         assert 2**27 < activation_bytes(spec, "bfloat16", [grid]) < 2**29
     assert _read(QWEN25_VL).work(GRID["qwen2_vl"]) < 0.6 * _read(QWEN2_VL).work(GRID["qwen2_vl"])

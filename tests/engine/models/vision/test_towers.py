@@ -12,6 +12,7 @@ from engine_support.vision_towers import ROWS, encode, expected, image_of, open_
 from safetensors.torch import load_file, save_file
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.models.vision.geometry import MAX_KEYS, MAX_PIECE
 from blade_llm.models.vision.memory import activation_bytes, state_bytes, tower_bytes
 from blade_llm.models.vision.tower import VisionTower
 from blade_llm.spec.images import ImagePixels
@@ -66,6 +67,15 @@ def test_every_image_alone(case: Case) -> None:
         torch.testing.assert_close(
             encode(case.tower, images)[0], expected(case.reference, case.spec, images)[0], atol=1e-4, rtol=1e-4
         )
+
+
+def test_a_large_image(case: Case) -> None:
+    """Of more rows than are computed at a time, and more keys than all heads see at a time."""
+    grid = (31, 6, 6) if case.spec.family == "internvl" else (1, 66, 64)
+    assert case.spec.rows(grid) > (MAX_PIECE if case.spec.family == "internvl" else MAX_KEYS)
+    images = [image_of(case.spec, grid, 1), case.image(2)]
+    for mine, theirs in zip(encode(case.tower, images), expected(case.reference, case.spec, images), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("row_layers", [1, 3, 17, 64, 1000])

@@ -25,7 +25,10 @@ from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.weights import loader
 from blade_llm.weights.sources import SafetensorsWeights
 
-FAMILIES = ["qwen2", "mixtral", "deepseek-v3", "gpt2", "bloom", "chatglm", "qwen2-moe", "internlm2", "falcon", "olmo2"]
+FAMILIES = [
+    *("qwen2", "mixtral", "deepseek-v3", "gpt2", "bloom", "chatglm", "qwen2-moe", "internlm2", "falcon", "olmo2"),
+    *("qwen2.5-vl", "qwen3-vl", "internvl-llama"),
+]
 AMONG_4 = ["qwen2", "deepseek-v3", "mixtral-one"]
 """Divided among four ranks also where the long tests are not run."""
 EXTRA = {
@@ -172,3 +175,15 @@ def test_pickled_weights_are_split_too(tmp_path: Path) -> None:
     after = tensors_of(tmp_path / "joined")
     assert after.keys() == before.keys()
     assert all(same_bytes(value.contiguous(), after[name]) for name, value in before.items())
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-vl", "qwen3-vl", "internvl-llama"])
+def test_every_rank_has_the_whole_vision_tower(name: str, tmp_path: Path) -> None:
+    whole, split = saved(name, tmp_path / "whole"), tmp_path / "split"
+    assert main(["--model", str(whole), "-tp", "2", "--output_dir", str(split)]) == 0
+    vision = read_model_config(whole).tensors.vision
+    tower = {name: tensor for name, tensor in tensors_of(whole).items() if name.startswith(vision)}
+    assert len(tower) > 20
+    for rank in range(2):
+        own = tensors_of(split / f"rank_{rank}")
+        assert all(same_bytes(tensor, own[name]) for name, tensor in tower.items())
