@@ -76,8 +76,9 @@ def build_core(config: EngineConfig) -> EngineCore:
 
 
 def _encoder_limits(config: EngineConfig, spec: VisionSpec | None, dtype: DTypeName) -> EncoderLimits | None:
-    """Bounds of the images that a model takes; None where it takes none."""
-    if spec is None:
+    """Bounds of the images that a model takes; None where it takes none. Where several ranks compute it, none has the
+    tower."""
+    if spec is None or RankLayout.of(config).size > 1:
         return None
     return EncoderLimits(spec=spec, cache_bytes=config.encoder_cache_bytes, element_bytes=DTYPE_BYTES[dtype])
 

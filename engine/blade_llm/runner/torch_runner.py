@@ -67,7 +67,7 @@ from blade_llm.runner.startup.warm_up import warm_up
 from blade_llm.runner.supported import assert_supported
 from blade_llm.runner.tables import SlotTables
 from blade_llm.runner.vision.images import StepImages
-from blade_llm.runner.vision.start import check_vision, encoder_bytes, load_images
+from blade_llm.runner.vision.start import encoder_bytes, load_images
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.ranks import sample_by_ranks
 from blade_llm.sampling.sampler import Sampler
@@ -107,7 +107,6 @@ class TorchRunner:
         if isinstance(model_config.decoder, DecoderSpec):
             length = config.max_model_len or model_config.max_position_embeddings
             model_config = replace(model_config, decoder=for_length(model_config.decoder, length))
-        check_vision(config, model_config)
         if problem := branching_problem(model_config.decoder, config.branch_depth):
             raise ModelFilesError(problem)
         warn_of_kv_quant(model_config, config.kv_cache_quant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import torch
@@ -9,30 +10,22 @@ import torch
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
-from blade_llm.models.errors import UnsupportedSettingError
 from blade_llm.models.vision.memory import activation_bytes
+from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner.vision.images import RunnerImages, grid_of
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.vision import VisionSpec
 from blade_llm.weights.vision import load_tower
 
+logger = logging.getLogger(__name__)
 _LARGEST: Final = 16384
 """Embeddings of the largest image that memory is planned for: what the families' processors allow."""
 
 
-def check_vision(config: EngineConfig, model: ModelConfig) -> None:
-    """Check that the engine's flags go together with the model's vision tower, if it has one.
-
-    Raises:
-        UnsupportedSettingError: they do not.
-    """
-    if model.vision is None:
-        return
-    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
-        if getattr(config, name) > 1:
-            raise UnsupportedSettingError(
-                f"a model with images is computed by one rank: --{name} is {getattr(config, name)}; set it to 1"
-            )
+def tower_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
+    """The tower that the engine runs; None: it serves text alone, for want of one, or as several ranks compute the
+    model."""
+    return model.vision if RankLayout.of(config).size == 1 else None
 
 
 def embedding_bytes(spec: VisionSpec, dtype: DTypeName) -> int:
@@ -43,7 +36,7 @@ def embedding_bytes(spec: VisionSpec, dtype: DTypeName) -> int:
 def encoder_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, max_model_len: int) -> int:
     """What images take on the device at most: the encoder cache, and encoding the largest one that fits into it and
     into a prompt. 0 of a model without images."""
-    spec = model.vision
+    spec = tower_of(config, model)
     if spec is None:
         return 0
     tokens = max(1, min(_LARGEST, max_model_len, config.encoder_cache_bytes // embedding_bytes(spec, dtype)))
@@ -55,12 +48,14 @@ def load_images(
 ) -> RunnerImages | None:
     """The images of a runner, with the tower of ``model``; None where it has none. Raises
     :class:`~blade_llm.models.errors.ModelFilesError`."""
-    if model.vision is None:
+    spec = tower_of(config, model)
+    if spec is None:
+        if model.vision is not None:
+            logger.warning("images are refused: several ranks compute the model, and its vision tower runs on one")
         return None
-
     tower = load_tower(
         config.model_dir,
-        model.vision,
+        spec,
         load_format=config.load_format,
         device=device,
         dtype=dtype,

@@ -28,14 +28,17 @@ class EncoderLimits:
 
 
 def check_images(request: Request, limits: EncoderLimits | None) -> None:
-    """Check the images of a request. ``limits``: None for a model that takes none.
+    """Check the images of a request. ``limits``: None for an engine that takes none.
 
     Raises:
-        RequestRefusedError: the model takes no images; they overlap, leave the prompt, or do not stand where the
+        RequestRefusedError: the engine takes no images; they overlap, leave the prompt, or do not stand where the
             prompt has image tokens; one comes without its pixels, or is larger than the whole encoder cache.
     """
     if limits is None:
-        raise RequestRefusedError("this model takes text alone; leave the images out")
+        raise RequestRefusedError(
+            "this engine takes text alone: its model has no vision tower, or several ranks compute it "
+            "(--tensor_parallel_size, --pipeline_parallel_size); leave the images out"
+        )
     spec = limits.spec
     tokens = {spec.image_token, spec.video_token}
     grids: dict[bytes, tuple[int, int, int]] = {}

@@ -97,7 +97,7 @@ def test_a_big_image_is_encoded_in_pieces_that_steps_of_others_carry() -> None:
     next_plan(scheduler)
     image = big("a")
     scheduler.add(request_of("r", 170, [image]))
-    pieces = []
+    pieces: list[int] = []
     while not pieces or sum(pieces) < SPEC.work(image.grid):
         plan = plan_of(scheduler)
         deliver(scheduler, plan)
