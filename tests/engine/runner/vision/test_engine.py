@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from engine_support.tiny_models import engine_config
 from engine_support.vision_models import (
     Prompt,
     VisionModel,
@@ -18,6 +19,8 @@ from engine_support.vision_models import (
     several_images,
 )
 
+from blade_llm.engine.build import build_core
+from blade_llm.runner.vision.start import tower_of
 from blade_llm.sampling.parameters import SamplingParams
 
 COUNT = 8
@@ -99,3 +102,22 @@ def test_samples_and_beams_share_an_image(model: VisionModel) -> None:
     assert found == run(core_of(model), [prompt.request("3", COUNT, sampling=beams)])["3"].tokens
     assert core.scheduler.images is not None
     assert core.scheduler.images.counts.images == 3
+
+
+def test_the_engine_of_a_folder_takes_images_and_plans_memory_for_them(model: VisionModel) -> None:
+    core = build_core(engine_config(model.folder, encoder_cache_bytes=1 << 20))
+    images, memory = core.scheduler.images, core.info.memory
+    assert images is not None
+    assert memory is not None
+    assert images.limits.cache_bytes == 1 << 20
+    assert memory.encoder > 1 << 20
+    prompt = several_images(model)
+    answer = run(core, [prompt.request("0", 4)])["0"]
+    assert len(answer.tokens) == 4
+    assert images.counts.images == 3
+
+
+def test_an_engine_of_several_ranks_refuses_images(model: VisionModel) -> None:
+    config = engine_config(model.folder, tensor_parallel_size=2)
+    assert tower_of(config, model.config) is None
+    assert tower_of(engine_config(model.folder), model.config) == model.spec
