@@ -25,6 +25,8 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     graphs: int = 0
     lora: int = 0
     draft: int = 0
+    encoder: int = 0
+    """Of images: the encoder cache, and encoding the largest one."""
     device: str = ""
     """Type of the device: ``cpu``, ``cuda``; empty for an engine that does not report it."""
     free: int | None = None

@@ -17,6 +17,7 @@ from blade_llm.engine.messages import GenerateRequest, RequestOutput
 from blade_llm.sampling.parameters import TokenLogprobs
 from blade_llm.scheduling.drafting import Drafter
 from blade_llm.scheduling.grammar import GrammarCompiler
+from blade_llm.scheduling.images.encoding import ImageEncoding
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.plan import Runner
 from blade_llm.scheduling.scheduler import Scheduler
@@ -67,6 +68,7 @@ def core_of(
     max_batch_tokens: int = 128,
     eos_token_ids: tuple[int, ...] = (EOS,),
     drafter: Drafter | None = None,
+    images: ImageEncoding | None = None,
     **limits: int,
 ) -> EngineCore:
     """A core around any runner; ``limits`` are those of the scheduler."""
@@ -75,7 +77,7 @@ def core_of(
     )
     cache = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_cache=enable_prompt_cache)
     info = info or EngineInfo(model="fake", max_model_len=max_model_len, device="cpu", dtype="float32")
-    scheduler = Scheduler(config, cache, drafter=drafter)
+    scheduler = Scheduler(config, cache, drafter=drafter, images=images)
     return EngineCore(scheduler, runner, info, clock, overlap=overlap, grammars=grammars)
 
 

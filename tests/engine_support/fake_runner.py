@@ -5,7 +5,7 @@ position of each block *stands for*: the digest of all tokens up to and includin
 it reads back the whole context of every slot through the block table, so a block that was shared wrongly, freed too
 early or handed out twice is found at the first read, and a plan that breaks its contract at once.
 
-The next token is a function of all tokens before it (of embeddings where these stand in for tokens), of the adapter,
+The next token is a function of all tokens before it (of images where these stand in for tokens), of the adapter,
 and, above temperature 0, of seed and sample index; so any scheduling must give the tokens that :func:`tokens_alone`
 gives. Where a plan has draft tokens the runner accepts some and rejects others, and the KV of rejected ones is garbage.
 """
@@ -17,10 +17,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from engine_support.fake_grammar import FakeGrammar, allowed_tokens
+from engine_support.images import FakeTower
 
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.scheduling.plan import InputEmbeddings, NewRequest, ScheduledChunk, StepPlan, StepResult
+from blade_llm.scheduling.plan import NewRequest, ScheduledChunk, StepPlan, StepResult
+from blade_llm.spec.images import ImageSpan
 from blade_protocol.state import MemoryPlan
 
 BLOCK_SIZE = 16
@@ -30,16 +32,16 @@ GARBAGE = -7
 """What the KV of a rejected draft token stands for."""
 
 
-def _digest(before: int, token: int | tuple[str, int]) -> int:
+def _digest(before: int, token: int | tuple[bytes, int]) -> int:
     return hash((before, token))
 
 
-def _inputs(token_ids: Sequence[int], embeddings: Iterable[InputEmbeddings]) -> list[int | tuple[str, int]]:
-    """What the model reads at each position: a token, or one of the embeddings."""
-    inputs: list[int | tuple[str, int]] = list(token_ids)
-    for span in embeddings:
+def _inputs(token_ids: Sequence[int], images: Iterable[ImageSpan]) -> list[int | tuple[bytes, int]]:
+    """What the model reads at each position: a token, or one of an image's embeddings."""
+    inputs: list[int | tuple[bytes, int]] = list(token_ids)
+    for span in images:
         for offset in range(span.count):
-            inputs[span.start + offset] = (span.handle, offset)
+            inputs[span.start + offset] = (span.digest, offset)
     return inputs
 
 
@@ -76,10 +78,10 @@ def fake_logprobs(context: int, token: int, k: int, vocab_size: int) -> TokenLog
     )
 
 
-def context_of(token_ids: Sequence[int], adapter: int = 0, embeddings: Iterable[InputEmbeddings] = ()) -> list[int]:
+def context_of(token_ids: Sequence[int], adapter: int = 0, images: Iterable[ImageSpan] = ()) -> list[int]:
     """What stands for the tokens up to each position."""
     digests, context = [], adapter
-    for value in _inputs(token_ids, embeddings):
+    for value in _inputs(token_ids, images):
         context = _digest(context, value)
         digests.append(context)
     return digests
@@ -99,13 +101,13 @@ def tokens_alone(
     max_model_len: int = 1 << 30,
     sample_index: int = 0,
     adapter: int = 0,
-    embeddings: Iterable[InputEmbeddings] = (),
+    images: Iterable[ImageSpan] = (),
     grammar: FakeGrammar | None = None,
 ) -> tuple[list[int], str, int | None]:
     """(output, finish reason, stop token) of a request that runs alone: no batch, no cache, no scheduler."""
     stop_ids = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else set(eos_token_ids))
     context = adapter
-    for value in _inputs(prompt, embeddings):
+    for value in _inputs(prompt, images):
         context = _digest(context, value)
     output: list[int] = []
     while True:
@@ -139,7 +141,7 @@ class FakeSlot:
     pooled: int = 0
     """Positions whose states the pooling has seen."""
 
-    def append(self, token: int, value: int | tuple[str, int] | None = None) -> None:
+    def append(self, token: int, value: int | tuple[bytes, int] | None = None) -> None:
         """``value``: what the model reads in place of the token."""
         self.digests.append(
             _digest(self.digests[-1] if self.digests else self.adapter, token if value is None else value)
@@ -227,6 +229,7 @@ class FakeRunner:
         self.plans: list[StepPlan] = []
         """All there were; the last one only where nothing is verified, for such a runner may run for hours."""
         self._unsampled: FakeForward | None = None
+        self.tower = FakeTower()
 
     def warm_up(self) -> None:
         """Nothing to warm."""
@@ -243,7 +246,9 @@ class FakeRunner:
             self.plans.clear()
         self.plans.append(plan)
         self._apply(plan)
-        assert plan.chunks, "an empty step"
+        self.tower.apply(plan)
+        others = plan.encoder or plan.new_requests or plan.freed_images
+        assert plan.chunks or others, "an empty step"
         assert len({chunk.slot for chunk in plan.chunks}) == len(plan.chunks), "a slot twice in one step"
         longer = [chunk.count > 1 for chunk in plan.chunks]
         assert longer == sorted(longer), "a chunk of one position behind longer ones"
@@ -255,6 +260,7 @@ class FakeRunner:
         samples = []
         written: set[tuple[int, int]] = set()
         for chunk, start in zip(plan.chunks, starts, strict=True):
+            self.tower.check(self.slots[chunk.slot].new.images, start, start + chunk.count)
             written_places, tokens = self._compute(chunk, start)
             assert written.isdisjoint(written_places), "two slots write one position"
             written.update(written_places)
@@ -307,7 +313,7 @@ class FakeRunner:
             assert 0 <= new.slot < self.max_num_seqs
             assert new.sampling.seed is not None
             slot = self.slots[new.slot] = FakeSlot(new, self.adapters[new.adapter_slot])
-            for token, value in zip(new.token_ids, _inputs(new.token_ids, new.embeddings), strict=True):
+            for token, value in zip(new.token_ids, _inputs(new.token_ids, new.images), strict=True):
                 slot.append(token, value)
         for update in plan.block_updates:
             slot = self.slots[update.slot]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine_support.images import image_of, pixels_of, with_images
 from engine_support.sched_invariants import check_invariants
 from hypothesis import strategies as st
 
 from blade_llm.engine.core import EngineCore
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.plan import InputEmbeddings
 from blade_llm.scheduling.request import Request
+from blade_llm.spec.images import ImageSpan
 
 SHARED = [(7 * i + 3) % 19 for i in range(200)]
 """Most prompts begin with a piece of this, so that the prefix cache has something to find."""
+
+MOST_IMAGE_TOKENS = 20
+"""Of one image."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Visitor:
     """Aborts after so many steps."""
     priority: int = 0
     adapter: int = 0
-    image: InputEmbeddings | None = None
+    images: tuple[ImageSpan, ...] = ()
 
     def request(self) -> Request:
         return Request(
@@ -39,8 +43,8 @@ class Visitor:
             priority=self.priority,
             adapter=self.adapter,
             adapter_digest=bytes([self.adapter]) if self.adapter else b"",
-            embeddings=(self.image,) if self.image else (),
-            image_digest=repr(self.image).encode() if self.image else b"",
+            images=self.images,
+            pixels={image.digest: pixels_of(image) for image in self.images},
         )
 
 
@@ -63,17 +67,21 @@ def loads(
     max_tokens: int = 40,
     special: bool = False,
 ) -> list[Visitor]:
-    """Up to ``max_visitors`` requests; ``special``: some with an adapter or an image."""
+    """Up to ``max_visitors`` requests; ``special``: some with an adapter, or images."""
     visitors = []
     for number in range(draw(st.integers(1, max_visitors))):
         shared = draw(st.integers(0, longest))
         own = draw(st.lists(st.integers(2, vocabulary - 1), min_size=1, max_size=12))
         most = draw(st.integers(1, max_tokens))
         prompt = SHARED[:shared] + own
-        image = None
-        if special and len(prompt) > 4 and draw(st.booleans()):
-            start = draw(st.integers(0, len(prompt) - 3))
-            image = InputEmbeddings(start, draw(st.integers(1, len(prompt) - start)), draw(st.sampled_from("XY")))
+        images: list[ImageSpan] = []
+        start = 0
+        while special and start < len(prompt) and draw(st.booleans()):
+            start = draw(st.integers(start, len(prompt) - 1))
+            count = draw(st.integers(1, min(MOST_IMAGE_TOKENS, len(prompt) - start)))
+            images.append(image_of(draw(st.sampled_from("XY")), start, count))
+            start += count
+        prompt = with_images(prompt, images)
         sampling = SamplingParams(
             max_tokens=most,
             min_tokens=min(most, draw(st.sampled_from([0, 0, 3, 10]))),
@@ -91,7 +99,7 @@ def loads(
                 leaves_after=draw(st.none() | st.none() | st.integers(0, 25)),
                 priority=draw(st.integers(0, 1)),
                 adapter=draw(st.integers(0, 2)) if special else 0,
-                image=image,
+                images=tuple(images),
             )
         )
     return visitors

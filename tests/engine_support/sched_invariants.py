@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from operator import attrgetter
 
 from blade_llm.cache.blocks import BlockPool
+from blade_llm.scheduling.images.encoding import ImageEncoding
 from blade_llm.scheduling.phase import RUNNING_PHASES, WAITING_PHASES, Phase
-from blade_llm.scheduling.request import NO_SLOT, Request
+from blade_llm.scheduling.request import NO_BARRIER, NO_SLOT, Request
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.scheduler import Scheduler
 
@@ -22,6 +24,8 @@ def check_invariants(scheduler: Scheduler) -> None:
     _check_slots(scheduler)
     _check_blocks(scheduler)
     check_pool(scheduler.cache.pool)
+    if scheduler.images is not None:
+        _check_images(scheduler, scheduler.images)
 
 
 def _check_requests(scheduler: Scheduler) -> None:
@@ -86,6 +90,27 @@ def _check_blocks(scheduler: Scheduler) -> None:
     for request in sets.waiting:
         assert not request.block_table
         assert not request.is_beam_search or not sets.beam_groups[request].beams
+
+
+def _check_images(scheduler: Scheduler, images: ImageEncoding) -> None:
+    """Images are held as often as they are needed, and no request gets stuck at one that is encoded."""
+    remaining, run, cache = images._remaining, images._run, images.cache
+    held = Counter(each.digest for part in remaining.values() for each in islice(part.images, part.held))
+    held.update(() if run is None else run.digests)
+    assert {digest: count for digest, count in cache.holders().items() if count} == dict(held), "images miscounted"
+    assert cache.used <= cache.capacity, "the encoder cache is too full"
+    assert cache.used == sum(entry.nbytes for entry in cache._entries.values())
+    assert list(images._queue) == sorted(remaining, key=_ORDER)
+    running = [request for request in scheduler._sets.running if request.images]
+    for request in running:
+        left = [image for image in request.images if image.start + image.count > request.num_computed]
+        missing = [image.start for image in left if not cache.is_ready(image.digest)]
+        assert request.image_barrier == min(missing, default=NO_BARRIER), "waits for the wrong image"
+        assert request.phase is not Phase.PREFILL or (left == list(remaining[request].images if left else []))
+        assert request.num_computed <= request.image_barrier
+    live = {image.digest for request in scheduler._requests.values() for image in request.images}
+    assert set(images._pixels) == live, "pixels of nobody, or none of somebody"
+    assert images.pixel_bytes == sum(len(each.pixels.pixels) for each in images._pixels.values())
 
 
 def check_pool(pool: BlockPool) -> None:

@@ -7,6 +7,7 @@ from engine_support.scripted_drafter import ScriptedDrafter
 
 from blade_llm.cache.manager import KVCacheManager
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.images.encoding import ImageEncoding
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.output import RequestOutput
 from blade_llm.scheduling.plan import StepPlan, StepResult
@@ -26,6 +27,7 @@ def scheduler_of(
     max_draft_tokens: int = 0,
     pipeline_stages: int = 1,
     max_adapters: int = 0,
+    images: ImageEncoding | None = None,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_num_seqs=slots,
@@ -36,7 +38,8 @@ def scheduler_of(
         max_adapters=max_adapters,
     )
     drafter = ScriptedDrafter(max_draft_tokens) if max_draft_tokens else None
-    return Scheduler(config, KVCacheManager(blocks, enable_prefix_cache=prefix_cache), drafter=drafter)
+    cache = KVCacheManager(blocks, enable_prefix_cache=prefix_cache)
+    return Scheduler(config, cache, drafter=drafter, images=images)
 
 
 def add(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from blade_llm.cache.blocks import BlockPool
 from blade_llm.cache.events import KVChanges, KVEvents, cut
 from blade_llm.cache.prefix_cache import HashChain, root_digest
+from blade_llm.spec.images import ImageSpan
 
 
 class PrefixMatch(NamedTuple):
@@ -47,9 +49,10 @@ class KVCacheManager:
         """Blocks that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def new_chain(self, salt: str = "", adapter: bytes = b"", image: bytes = b"") -> HashChain:
-        """An empty hash chain for a new sequence; ``adapter`` and ``image`` are content digests, empty for none."""
-        return HashChain(root_digest(adapter=adapter, image=image, salt=salt), self.block_size)
+    def new_chain(self, salt: str = "", adapter: bytes = b"", images: Sequence[ImageSpan] = ()) -> HashChain:
+        """An empty hash chain for a new sequence; ``adapter`` is a content digest, empty for none, ``images`` are those
+        of its prompt."""
+        return HashChain(root_digest(adapter=adapter, salt=salt), self.block_size, images)
 
     def cacheable_blocks(self, num_tokens: int, most: int | None = None) -> int:
         """The most blocks of ``num_tokens`` that :meth:`match` takes from the cache."""

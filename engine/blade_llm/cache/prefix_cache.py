@@ -1,32 +1,41 @@
 """The keys of the prefix cache: digests of what KV blocks contain.
 
 What attention stores for a token depends on all tokens before it, so a block's digest is a hash chain: sha256 over the
-digest of the block before it and its own token ids. The chain's root covers everything else the values depend on
-(adapter weights, images) and a salt that keeps tenants apart. The digests are equal in every process and on every
-machine.
+digest of the block before it and its own token ids. The chain's root covers what else all values depend on (adapter
+weights) and a salt that keeps tenants apart. A block that overlaps images of the prompt has their digests and places in
+its own: what stands before an image is shared by prompts with any image there, and the image itself, and what follows
+it, by those with the same one. The digests are equal in every process and on every machine.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from typing import Final
+
+from blade_llm.spec.images import ImageSpan
+
+_PLACE: Final = struct.Struct("<II").pack
 
 
-def root_digest(*, adapter: bytes = b"", image: bytes = b"", salt: str = "") -> bytes:
-    """The 32-byte start of a chain. ``adapter`` and ``image`` are content digests, empty for none."""
-    # Lengths keep ("ab", "c") and ("a", "bc") apart.
-    fields = (adapter, image, salt.encode())
+def root_digest(*, adapter: bytes = b"", salt: str = "") -> bytes:
+    """The 32-byte start of a chain. ``adapter`` is a content digest, empty for none."""
+    # Lengths keep ("ab", "c") and ("a", "bc") apart. The second field is of no use any more, but in the digests that
+    # others know.
+    fields = (adapter, b"", salt.encode())
     return sha256(b"".join(len(field).to_bytes(8, "little") + field for field in fields)).digest()
 
 
 class HashChain:
     """The digests of one sequence's full blocks, computed once each as the sequence grows."""
 
-    __slots__ = ("_pack", "_size", "digests", "root")
+    __slots__ = ("_images", "_pack", "_size", "digests", "root")
 
-    def __init__(self, root: bytes, block_size: int) -> None:
+    def __init__(self, root: bytes, block_size: int, images: Sequence[ImageSpan] = ()) -> None:
+        """``images``: those of the sequence, sorted by their starts, none over another."""
         self.root = root
+        self._images = images
         self.digests: list[bytes] = []
         self._size = block_size
         self._pack = struct.Struct(f"<{block_size}I").pack
@@ -38,8 +47,21 @@ class HashChain:
         """
         for index in range(len(self.digests), num_blocks):
             tokens = token_ids[index * self._size : (index + 1) * self._size]
-            self.digests.append(sha256(self.parent(index) + self._pack(*tokens)).digest())
+            content = self.parent(index) + self._pack(*tokens)
+            if self._images:
+                content += b"".join(self._places(index * self._size))
+            self.digests.append(sha256(content).digest())
 
     def parent(self, index: int) -> bytes:
         """The digest that block ``index`` is chained to."""
         return self.digests[index - 1] if index else self.root
+
+    def _places(self, start: int) -> Iterator[bytes]:
+        """Of each image that overlaps the block from position ``start`` on: its digest, the offset of the block's first
+        image position in the image, and that of the position in the block."""
+        for image in self._images:
+            if image.start >= start + self._size:
+                return
+            if image.start + image.count > start:
+                offset = image.start - start
+                yield image.digest + _PLACE(max(0, -offset), max(0, offset))

@@ -45,6 +45,7 @@ def _memory_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
         ("activation peak", plan.activation_peak),
         ("graphs", plan.graphs),
         ("LoRA", plan.lora),
+        ("images", plan.encoder),
         ("draft", plan.draft),
         ("KV cache", plan.kv_cache),
     ]

@@ -43,8 +43,11 @@ from blade_llm.engine.messages import (
 from blade_llm.engine.ranks.adapters import AdapterRanks
 from blade_llm.engine.ranks.lost import RankWatch
 from blade_llm.lora.memory import host_adapters
+from blade_llm.scheduling.budget.encoder import LEAST_PER_TOKEN, EncoderBudget
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, PrefillBudget
 from blade_llm.scheduling.grammar import GrammarCompiler
+from blade_llm.scheduling.images.encoding import ImageEncoding
+from blade_llm.scheduling.images.limits import EncoderLimits
 from blade_llm.scheduling.limits import SchedulerConfig, check_samples, shared_widths
 from blade_llm.scheduling.plan import PendingStep, Runner, StepPlan
 from blade_llm.scheduling.request import Request, RequestRefusedError
@@ -142,13 +145,15 @@ class EngineCore:
         whole_prompts: bool = False,
         step_seconds: StepSeconds | None = None,
         draft_positions: int = 0,
+        images: EncoderLimits | None = None,
     ) -> EngineCore:
         """A core with a scheduler and an empty KV cache of ``num_blocks`` blocks for ``runner``.
 
         ``step_seconds``: measured times of steps, for speculative decoding; ``draft_positions``: the longest sequence
         of its draft model. ``min_prefill_tokens``, ``graph_token_sizes`` (of mixed steps that are CUDA graphs): see
         :class:`~blade_llm.scheduling.budget.prefill.PrefillBudget`. ``whole_prompts``: see
-        :class:`~blade_llm.scheduling.limits.SchedulerConfig`; nothing is cached then.
+        :class:`~blade_llm.scheduling.limits.SchedulerConfig`; nothing is cached then. ``images``: bounds of images, of
+        a model that takes some.
         """
         beams, samples = shared_widths(config.max_num_seqs) if config.share_slots else (None, None)
         limits = SchedulerConfig(
@@ -174,8 +179,12 @@ class EngineCore:
             on_host=info.computes_on_host,
             deterministic=config.deterministic,
         )
+        encoding: ImageEncoding | None = None
+        if images is not None:
+            pieces = EncoderBudget(least=LEAST_PER_TOKEN * min_prefill_tokens)
+            encoding = ImageEncoding(images, config.max_num_seqs, pieces)
         return cls(
-            Scheduler(limits, cache, budget, drafter=speculator),
+            Scheduler(limits, cache, budget, drafter=speculator, images=encoding),
             runner,
             info,
             speculator=speculator,
@@ -245,6 +254,7 @@ class EngineCore:
         others = message.sampling
         if others.prompt_logprobs is not None:  # reported once
             others = msgspec.structs.replace(others, prompt_logprobs=None)
+        images, pixels = tuple(message.images), {image.digest: image for image in message.pixels}
         requests = [
             Request(
                 request_id=request_id,
@@ -257,6 +267,8 @@ class EngineCore:
                 pooling=message.pooling,
                 second_text=message.second_text,
                 output_ids=ids if beams else (),
+                images=images,
+                pixels=pixels,
             )
             for index, request_id in enumerate(ids[:1] if beams else ids)
         ]

@@ -10,6 +10,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.output import RequestError as RequestError
 from blade_llm.scheduling.output import RequestOutput as RequestOutput
+from blade_llm.spec.images import ImagePixels, ImageSpan
 from blade_protocol.adapters import AdapterInfo as AdapterInfo
 from blade_protocol.state import EngineState, KVBatch
 
@@ -41,6 +42,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     """Name or folder of a LoRA adapter; empty: the base model."""
     adapter_digest: str = ""
     """Not empty: refuse the request unless the adapter's content has this digest (hexadecimal)."""
+
+    images: list[ImageSpan] = []
+    """Where the prompt has images, in order: image tokens stand there, which are fed with the images' embeddings."""
+    pixels: list[ImagePixels] = []
+    """Of each of ``images``, those of equal ones once."""
 
     @property
     def all_request_ids(self) -> list[str]:

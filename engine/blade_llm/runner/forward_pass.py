@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from blade_llm.cache.sizing import BLOCK_SIZE
@@ -16,8 +17,17 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.model import Model
 from blade_llm.runner.lora.step import StepAdapters
 from blade_llm.runner.tables import SlotTables
+from blade_llm.runner.vision.images import StepImages
+from blade_llm.runner.vision.positions import AxisTable
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.modules import ModulesSpec
+
+
+def allocate_second_texts(config: ModelConfig, tables: SlotTables) -> Tensor | None:
+    """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
+    if config.decoder.token_types <= 1 or config.decoder.classifier is None:
+        return None
+    return torch.zeros(len(tables.token_ids), dtype=torch.int64, device=tables.token_ids.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,8 @@ class ForwardPass:
     """Where the model's hidden states are kept, or found by a head."""
     kv_rows: QuantizedRows | None = None
     """How rows of ``kv_cache`` are packed; None: they are not quantised."""
+    axes: AxisTable | None = None
+    """Positions on three axes, of a model whose rotation has sections."""
 
     def __call__(
         self,
@@ -47,10 +59,11 @@ class ForwardPass:
         num_tokens: int,
         selected: Tensor | None = None,
         adapters: StepAdapters | None = None,
+        images: StepImages | None = None,
     ) -> Tensor:
         """Hidden states of the ``selected`` tokens of a step, or of all: [selected, hidden].
 
-        ``starts``: [sequences] int64, the first new position of each.
+        ``starts``: [sequences] int64, the first new position of each; ``images``: what image tokens are fed with.
         """
         tables = self.tables
         token_ids, positions, slot_mapping = gather_inputs(
@@ -80,6 +93,9 @@ class ForwardPass:
             expanded,
             states=self.states,
             kv_rows=self.kv_rows,
+            image_rows=None if images is None else images.rows,
+            image_embeddings=None if images is None else images.embeddings,
+            axis_positions=None if self.axes is None else self.axes.gather(batch, positions),
         )
         if adapters is not None:
             of_tokens, of_selected = adapters.groups(batch, num_tokens, selected)

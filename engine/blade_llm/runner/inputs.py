@@ -58,19 +58,22 @@ def send_inputs(
     graphs: MixedGraphs | None = None,
     adapters: RunnerAdapters | None = None,
     graphs_with_adapters: MixedGraphs | None = None,
+    *,
+    launched: bool = False,
 ) -> StepInputs:
     """Carry ``plan`` to the device in one copy and apply its changes to ``tables`` and ``adapters``. ``graphs``: those
-    of mixed steps without adapters; ``graphs_with_adapters``: those with."""
+    of mixed steps without adapters; ``graphs_with_adapters``: those with; ``launched``: none holds this
+    step."""
     chunks = plan.chunks
-    slots = np.array([chunk.slot for chunk in chunks])
-    starts = np.array([chunk.start for chunk in chunks])
-    counts = np.array([chunk.count for chunk in chunks])
+    slots = np.array([chunk.slot for chunk in chunks], dtype=np.int64)
+    starts = np.array([chunk.start for chunk in chunks], dtype=np.int64)
+    counts = np.array([chunk.count for chunk in chunks], dtype=np.int64)
     seq_lens = starts + counts
     query_starts = np.empty(len(chunks) + 1, dtype=np.int64)
     query_starts[0] = 0
     counts.cumsum(out=query_starts[1:])
     num_tokens = int(query_starts[-1])
-    samples = np.array([chunk.sample for chunk in chunks])
+    samples = np.array([chunk.sample for chunk in chunks], dtype=bool)
     drafts = np.array([chunk.num_draft_tokens for chunk in chunks]) if num_tokens > len(chunks) else None
     draft_counts: list[int] | None = None
     trees = staged_trees(plan, query_starts, tables.padding_slot)
@@ -100,7 +103,7 @@ def send_inputs(
     if of_adapters is not None:
         graphs = graphs_with_adapters
     graph_size: int | None = None
-    plain = prompt_outputs is None
+    plain = prompt_outputs is None and not launched
     if graphs is not None and plain and num_tokens > len(chunks) and len(selected) <= graphs.most_selected:
         graph_size = graphs.size_for(num_tokens)
     staging.add(wanted_rows)

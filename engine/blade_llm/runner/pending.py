@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.runner.prompt_outputs import PromptOutputResults
+from blade_llm.runner.tree_inputs import Guesses
 from blade_llm.sampling.parameters import INVALID_TOKEN, NO_TOKEN, TokenLogprobs
 from blade_llm.sampling.sampler import SampledSlots, SamplerOutput
 from blade_llm.scheduling.plan import DraftTree, StepResult, TreeResult
@@ -40,8 +41,20 @@ class Drafts:
     has any of a tree. None: all chunks have trees."""
     invalid: Tensor | None = None
     """[] bool: the draft model's logits are no numbers; None: there is no draft model."""
-    trees: Mapping[int, tuple[DraftTree, list[int]]] = field(default_factory=dict)
+    trees: Guesses = field(default_factory=dict)
     """Index of a chunk → how its draft tokens branch, and these."""
+
+    @classmethod
+    def of(
+        cls, counts: list[int] | None, rows: SampledSlots, token_ids: Tensor, invalid: Tensor | None, trees: Guesses
+    ) -> Drafts | None:
+        """The draft tokens that a step verifies, as they are in the table ``token_ids``; ``rows``: of the step. None
+        where ``counts`` is."""
+        if counts is None:
+            return None
+        if len(trees) == len(counts):  # the host has them all
+            return cls(counts, None, invalid, trees)
+        return cls(counts, token_ids[rows.slot_index, rows.position_index], invalid, trees)
 
     def by_slot(self, slots: list[int]) -> dict[int, list[int]]:
         """The draft tokens to verify of each slot that has some; waits for the device. ``slots``: of the rows."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 from blade_llm.scheduling.plan import StepPlan
 
 
-def assert_supported(plan: StepPlan, *, adapters: bool = False, stages: bool = False) -> None:
-    """Raise AssertionError for input embeddings, and without ``adapters`` or ``stages`` for those."""
+def assert_supported(plan: StepPlan, adapters: bool = False, stages: bool = False, images: bool = False) -> None:
+    """Raise AssertionError for adapters, pipeline stages and images, without these."""
     assert stages or plan.pipeline_stages == 1, (
         f"the runner computes in one pipeline stage, not in {plan.pipeline_stages}"
     )
@@ -15,4 +15,4 @@ def assert_supported(plan: StepPlan, *, adapters: bool = False, stages: bool = F
         assert adapters or new.adapter_slot == 0, (
             f"the runner has no adapters: {new.request_id} needs slot {new.adapter_slot}"
         )
-        assert not new.embeddings, f"the runner takes no input embeddings: {new.request_id} has some"
+        assert images or not new.images, f"the runner takes no images: {new.request_id} has some"

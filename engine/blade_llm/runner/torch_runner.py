@@ -44,7 +44,7 @@ from blade_llm.runner.device import (
 )
 from blade_llm.runner.draft import DraftRunner, DraftWeights, load_draft
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
-from blade_llm.runner.forward_pass import ForwardPass
+from blade_llm.runner.forward_pass import ForwardPass, allocate_second_texts
 from blade_llm.runner.graphs.decode import CudaGraphs, DecodeGraphs, GraphBackend, SizedGraphs
 from blade_llm.runner.graphs.mixed import MixedGraphs
 from blade_llm.runner.graphs.sets import StepGraphs, create_graphs, in_capture_order
@@ -66,6 +66,8 @@ from blade_llm.runner.startup.threads import requested_threads
 from blade_llm.runner.startup.warm_up import warm_up
 from blade_llm.runner.supported import assert_supported
 from blade_llm.runner.tables import SlotTables
+from blade_llm.runner.vision.images import StepImages
+from blade_llm.runner.vision.start import encoder_bytes, load_images
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.ranks import sample_by_ranks
 from blade_llm.sampling.sampler import Sampler
@@ -151,8 +153,9 @@ class TorchRunner:
                 raise out_of_memory("the KV cache", self.config, error) from error
         self.memory_plan = memory_plan(
             kv,
-            weights=self.model.nbytes,
+            weights=self.model.nbytes + (0 if self.images is None else self.images.nbytes),
             activation_peak=peak,
+            encoder=encoder_bytes(config, model_config, self.dtype_name, kv.max_model_len),
             lora=adapter_bytes(config, model_config, self.dtype_name, on_gpu=on_gpu),
             draft=0 if self.draft is None else self.draft.nbytes,
             device=self.device.type,
@@ -162,10 +165,12 @@ class TorchRunner:
     @torch.inference_mode()
     def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> LaunchedForward:
         """See :class:`~blade_llm.scheduling.plan.Runner`."""
-        assert_supported(plan, adapters=self.adapters is not None, stages=self.link is not None)
+        assert_supported(plan, self.adapters is not None, self.link is not None, self.images is not None)
         try:
+            images = None if self.images is None else self.images.apply(plan)
             with_adapters = None if self.adapter_graphs is None else self.adapter_graphs.mixed
-            inputs = send_inputs(plan, self.tables, self.mixed_graphs, self.adapters, with_adapters)
+            graphs = self.mixed_graphs, self.adapters, with_adapters
+            inputs = send_inputs(plan, self.tables, *graphs, launched=images is not None)
             if self._second_texts is not None:
                 for new in plan.new_requests:
                     self._second_texts[new.slot] = new.second_text or self.max_model_len
@@ -173,12 +178,15 @@ class TorchRunner:
                 copy_tokens(self._kv_cache, *inputs.trees.copies)
             if inputs.copies is not None:
                 copy_blocks(self._kv_cache, *inputs.copies, None if self._states is None else self._states.cache)
+            if not plan.chunks:  # images alone
+                return LaunchedForward(inputs.sampled, None)
             draft_invalid = self._make_drafts(plan, draft_masks)
-            hidden = self._hidden(inputs)
+            hidden = self._hidden(inputs, images)
             num_sampled = len(inputs.sampled.slots)
             logits = self.model.own_logits(hidden[:num_sampled]) if num_sampled and self.model_config.ends else None
             prompt_results = self._prompt_results(inputs, hidden[num_sampled:])
-            drafts = self._drafts(inputs, draft_invalid)
+            tables, guesses = self.tables.token_ids, inputs.trees.guesses
+            drafts = Drafts.of(inputs.draft_counts, inputs.sampled, tables, draft_invalid, guesses)
             return LaunchedForward(inputs.sampled, logits, prompt_results, drafts, inputs.trees.written_slots)
         except torch.OutOfMemoryError as error:
             raise out_of_memory("a step", self.config, error) from error
@@ -213,15 +221,6 @@ class TorchRunner:
     def _make_drafts(self, plan: StepPlan, masks: DraftMasks | None) -> Tensor | None:
         """Let the draft model write its draft tokens into the tables; whether its logits are no numbers, [] bool."""
         return self.draft.launch(plan, masks) if plan.draft_chunks and self.draft is not None else None
-
-    def _drafts(self, inputs: StepInputs, invalid: Tensor | None) -> Drafts | None:
-        """The draft tokens that the step verifies, as they are in the tables."""
-        if inputs.draft_counts is None:
-            return None
-        rows, trees = inputs.sampled, inputs.trees.guesses
-        if len(trees) == len(inputs.draft_counts):  # the host has them all
-            return Drafts(inputs.draft_counts, None, invalid, trees)
-        return Drafts(inputs.draft_counts, self.tables.token_ids[rows.slot_index, rows.position_index], invalid, trees)
 
     def warm_up(self) -> None:
         """Compile, load and try out all that a request may need, and capture the graphs, before the first one comes."""
@@ -262,15 +261,13 @@ class TorchRunner:
             self.tables.most_split_queries = most_split_queries(self._kv_cache[0][0], self.model_config.num_heads, rows)
         self._sampler = Sampler(self.tables.sampling, self.tables.token_ids)
         self._query_starts = torch.arange(config.max_num_seqs + 1, device=self.device)
-        self._second_texts: Tensor | None = None
-        """[slots] int64: where the second text of each pair begins, for encoders that tell the two apart."""
-        if self.model_config.decoder.token_types > 1 and self.model_config.decoder.classifier is not None:
-            self._second_texts = torch.zeros(config.max_num_seqs + 1, dtype=torch.int64, device=self.device)
+        self._second_texts = allocate_second_texts(self.model_config, self.tables)
         drafting = self._draft_weights
         self._states = None if drafting is None else drafting.allocate_states(kv.blocks, self.device)
         of_slots, how = (self._kv_cache, self.tables), (config.deterministic, self._torch_attention)
+        axes = None if self.images is None else self.images.attach(self.tables.token_ids)
         self._forward_pass = ForwardPass(
-            self.model_config, *of_slots, *how, self._second_texts, states=self._states, kv_rows=rows
+            self.model_config, *of_slots, *how, self._second_texts, states=self._states, kv_rows=rows, axes=axes
         )
         encodes = self.model_config.decoder.bidirectional  # one sequence after another, of any lengths: no graph
         backend: GraphBackend | None = None
@@ -330,25 +327,24 @@ class TorchRunner:
         del self._forward_pass, self._states
         self.draft = None
 
-    def _hidden(self, inputs: StepInputs) -> Tensor:
+    def _hidden(self, inputs: StepInputs, images: StepImages | None) -> Tensor:
         """Launch the model; hidden states of the tokens to sample after, and then of those that prompt outputs need."""
         batch, selected, adapters = inputs.batch, inputs.selected, inputs.adapters
-        graphs = self.plain_graphs if adapters is None else self.adapter_graphs
+        graphs = (self.plain_graphs if adapters is None else self.adapter_graphs) if images is None else None
         if graphs is not None and graphs.mixed is not None and inputs.mixed is not None:
             return graphs.mixed.compute(*inputs.mixed)
         if graphs is not None and inputs.decodes_only and graphs.decodes.size_for(inputs.num_tokens) is not None:
             hidden = graphs.decodes.decode(batch.slots, inputs.starts)
             return hidden if selected is None else hidden.index_select(0, selected)
-        return self._forward(batch, inputs.starts, inputs.num_tokens, selected, adapters)
+        return self._forward_pass(self.model, batch, inputs.starts, inputs.num_tokens, selected, adapters, images)
 
     def _prompt_results(self, inputs: StepInputs, hidden: Tensor) -> PromptOutputResults | None:
         """The prompt outputs of the step; ``hidden``: [their positions, hidden]."""
-        if inputs.prompt_outputs is None or inputs.targets is None or not self.model_config.ends:
+        batch, targets, model = inputs.prompt_outputs, inputs.targets, self.model
+        if batch is None or targets is None or not self.model_config.ends:
             return None
-        next_tokens = self.tables.token_ids.view(-1).index_select(0, inputs.targets)
-        return compute_prompt_outputs(
-            inputs.prompt_outputs, hidden, next_tokens, self.model.logits, self.model.classifier
-        )
+        next_tokens = self.tables.token_ids.view(-1).index_select(0, targets)
+        return compute_prompt_outputs(batch, hidden, next_tokens, model.logits, model.classifier)
 
     def _decode(self, slots: Tensor, starts: Tensor, adapters: StepAdapters | None = None) -> Tensor:
         """A decode step that depends on nothing but device memory, as graphs need it: the lengths that the host sees
@@ -402,9 +398,10 @@ class TorchRunner:
         with self.adapters.in_all_steps() if self.adapters is not None else nullcontext():
             memory = profile_gpu(self, free_at_start, length)
         self.timings["profile"] = time.perf_counter() - start
+        later = encoder_bytes(config, model_config, self.dtype_name, length)
         if self.adapters is not None and not self.adapters.allocated_bytes:  # slots are filled later
-            lora = adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
-            memory = replace(memory, lasting=memory.lasting + lora, free=memory.free - lora)
+            later += adapter_bytes(config, model_config, self.dtype_name, on_gpu=True)
+        memory = replace(memory, lasting=memory.lasting + later, free=memory.free - later)
         kv = plan_kv_cache(
             config,
             model_config,
@@ -431,6 +428,7 @@ class TorchRunner:
             group=self.group,
             link=self.link,
         )
+        self.images = load_images(self.config, self.model_config, self.device, self.dtype)
         give_back_free_memory()
         self.timings["weights"] = time.perf_counter() - start
         return model

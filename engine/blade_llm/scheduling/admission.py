@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from blade_llm.scheduling.chunks import schedule_chunk
 from blade_llm.scheduling.phase import Phase
-from blade_llm.scheduling.request import Request
+from blade_llm.scheduling.request import NO_BARRIER, Request
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.step import Step
 
@@ -60,11 +60,11 @@ class AdmissionControl:
     def schedule(self, step: Step, prefills: list[Request], may_admit: bool) -> list[Request]:
         """Divide the step's tokens among ``prefills``, those in progress, and the requests that it admits; returns
         these."""
-        candidates = [request for request in prefills if request.phase is Phase.PREFILL]
+        candidates = [request for request in prefills if request.phase is Phase.PREFILL and request.num_computable]
         in_progress = len(candidates)
         if may_admit:
             self._admit(step, candidates)
-        remaining = [request.prefill_end - request.num_computed for request in candidates]
+        remaining = [request.num_computable for request in candidates]
         share = int(step.tokens_left * self._policy.shortest_share)
         for request, count in zip(candidates, divide(remaining, step.tokens_left, share), strict=True):
             if count:
@@ -95,6 +95,8 @@ class AdmissionControl:
                 passed_priority = request.priority if passed_priority is None else passed_priority
                 no_adapter_slot.append(request)
                 adapter_aged = adapter_aged or request.overtaken >= policy.most_overtakes
+                continue
+            if request.images and sets.images is not None and sets.images.crowded:
                 continue
             lacks_room = bool(policy.min_shared_blocks) and sets.lacks_blocks(request, room)
             admission = None
@@ -133,7 +135,7 @@ class AdmissionControl:
                 each.overtaken += 1
                 aged = aged or each.overtaken >= policy.most_overtakes
             candidates.append(request)
-            lengths.add(request.prefill_end - request.num_computed)
+            lengths.add(request.num_computable)
             if policy.min_shared_blocks and request.num_unregistered >= policy.min_shared_blocks:
                 self._computing[request] = -1
                 computing[request.chain.digests[request.num_registered]] = request
@@ -160,7 +162,8 @@ class AdmissionControl:
         for request, computed in before.items():
             if request.is_running and request.num_unregistered > 0:
                 self._computing[request] = request.num_computed
-                if request.num_computed > computed or request.phase is not Phase.PREFILL:
+                gets_on = request.num_computed > computed or request.image_barrier != NO_BARRIER
+                if gets_on or request.phase is not Phase.PREFILL:
                     computing[request.chain.digests[request.num_registered]] = request
         return computing
 
@@ -211,7 +214,7 @@ class _Lengths:
     """The remaining prefills of a step's candidates: who would get tokens."""
 
     def __init__(self, candidates: list[Request], tokens: int, share: int) -> None:
-        self._sorted = sorted(request.prefill_end - request.num_computed for request in candidates)
+        self._sorted = sorted(request.num_computable for request in candidates)
         self._left = tokens - sum(self._sorted)
         self._share = share
 

@@ -44,8 +44,6 @@ class SchedulerConfig:
             raise ValueError("whole prompts need generates False and a max_model_len of at most max_batch_tokens")
 
 
-LEAST_PREFILL: Final = 64
-"""Prefill tokens that a pipeline does not divide further among its steps in flight: each step reads all weights."""
 _MIN_SAMPLES: Final = 16
 
 

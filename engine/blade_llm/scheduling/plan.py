@@ -18,17 +18,9 @@ import msgspec
 
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
+from blade_llm.spec.images import ImagePixels, ImageSpan
 
 FinishReason = Literal["stop", "length", "abort"]
-
-
-class InputEmbeddings(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Positions ``start .. start + count - 1`` of a prompt are fed with given embeddings (an image's), not tokens'."""
-
-    start: int
-    count: int
-    handle: str
-    """Names the embeddings to the runner; opaque to everyone else."""
 
 
 class NewRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,8 +40,8 @@ class NewRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Token ids that ``min_tokens`` forbids for now (end-of-sequence and stop ids)."""
     adapter_slot: int = 0
     """0: the base model."""
-    embeddings: tuple[InputEmbeddings, ...] = ()
-    """Sorted by position."""
+    images: tuple[ImageSpan, ...] = ()
+    """Where the prompt is fed with the embeddings of images, not with its tokens'; sorted by position."""
     pooling: Literal["", "last", "mean", "cls"] = ""
     """Not empty: nothing is sampled; the step that computes the prompt's last position brings its pooled state."""
     second_text: int = 0
@@ -155,9 +147,22 @@ class AdapterUpdate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Number of the adapter, which the runner has in host memory."""
 
 
+class EncoderChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A piece of a run of the vision tower, which makes the embeddings of one image or of several together.
+
+    The run begins with its first chunk, and is done when its chunks have all the row-layers of its images together.
+    """
+
+    digests: tuple[bytes, ...]
+    """Of the run's images; the same in each of its chunks."""
+    row_layers: int
+    """How much of it to compute (:meth:`~blade_llm.spec.vision.VisionSpec.work`)."""
+
+
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The plan of one step. The runner applies ``freed_slots``, ``adapter_updates``, ``new_requests``,
-    ``block_updates``, ``kv_copies``, ``block_copies``, ``token_updates`` in this order, then computes."""
+    ``block_updates``, ``kv_copies``, ``block_copies``, ``token_updates`` in this order, then ``freed_images``,
+    ``new_images`` and ``encoder``, then computes."""
 
     step: int
     chunks: list[ScheduledChunk]
@@ -174,6 +179,12 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     draft_chunks: list[DraftChunk] = []
     """Before the model computes anything."""
     kv_copies: list[KVCopy] = []
+    freed_images: list[bytes] = []
+    """Digests of images whose embeddings are not needed any more, or whose run ends without making them."""
+    new_images: list[ImagePixels] = []
+    """Those whose run begins in this step."""
+    encoder: list[EncoderChunk] = []
+    """What the vision tower computes, before the model. A step may have this alone, and no chunks."""
 
     @property
     def has_trees(self) -> bool:

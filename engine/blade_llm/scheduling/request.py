@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -15,9 +16,10 @@ from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.output import RequestError
 from blade_llm.scheduling.phase import RUNNING_PHASES, TRANSITIONS, WAITING_PHASES, Phase
-from blade_llm.scheduling.plan import InputEmbeddings
+from blade_llm.spec.images import ImagePixels, ImageSpan
 
 NO_SLOT = -1
+NO_BARRIER: Final = sys.maxsize
 
 
 class RequestRefusedError(ValueError):
@@ -47,8 +49,10 @@ class Request:
     """Of the adapter, while the request runs."""
     adapter_digest: bytes = b""
     """Digest of the adapter's contents: KV blocks are shared among requests of equal adapters only."""
-    embeddings: tuple[InputEmbeddings, ...] = ()
-    """Positions of the prompt that are fed with embeddings."""
+    images: tuple[ImageSpan, ...] = ()
+    """Where the prompt is fed with the embeddings of images; sorted by position."""
+    pixels: Mapping[bytes, ImagePixels] = field(default_factory=dict)
+    """By digest, those of all its images; its samples have one together."""
     pooling: Literal["", "last", "mean", "cls"] = ""
     """Not empty: see :class:`~blade_llm.scheduling.plan.NewRequest`."""
     second_text: int = 0
@@ -57,8 +61,6 @@ class Request:
     """The request ids that the outputs of a beam search bear, the best one's first."""
     grammar: Grammar | None = None
     """Follows the output; None: the output is free."""
-    image_digest: bytes = b""
-    """Digest of what the embeddings were made from and where they go, as tokens there need not differ."""
 
     created: float = field(default_factory=time.monotonic)
     """Seconds of the monotonic clock."""
@@ -89,6 +91,8 @@ class Request:
     """Positions of the prefill that were cached or are launched."""
     prefill_end: int = 0
     """Positions known at admission: up to here it is prefill, and blocks are allocated already."""
+    image_barrier: int = NO_BARRIER
+    """Where the first image begins that is not encoded yet: nothing from there on can be computed."""
     num_registered: int = 0
     """Blocks of the table that the prefix cache has."""
     num_in_flight: int = 0
@@ -151,6 +155,11 @@ class Request:
     def num_slots(self) -> int:
         """Slots it needs to run."""
         return max(1, self.sampling.beam_width)
+
+    @property
+    def num_computable(self) -> int:
+        """Positions of its prefill that can be computed now."""
+        return max(0, min(self.prefill_end, self.image_barrier) - self.num_computed)
 
     @property
     def num_unregistered(self) -> int:

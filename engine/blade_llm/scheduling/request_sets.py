@@ -13,6 +13,8 @@ from typing import Final
 from blade_llm.cache.adapters import AdapterResidency
 from blade_llm.cache.manager import KVCacheManager, PrefixMatch
 from blade_llm.scheduling.beams.group import BeamGroup
+from blade_llm.scheduling.images.encoding import ImageEncoding
+from blade_llm.scheduling.images.limits import check_images
 from blade_llm.scheduling.limits import SchedulerConfig
 from blade_llm.scheduling.phase import Phase
 from blade_llm.scheduling.plan import BlockUpdate
@@ -29,8 +31,10 @@ MAX_PREEMPTIONS: Final = 16
 class RequestSets:
     """The queues, the slots and the block tables of all live requests."""
 
-    def __init__(self, config: SchedulerConfig, cache: KVCacheManager) -> None:
+    def __init__(self, config: SchedulerConfig, cache: KVCacheManager, images: ImageEncoding | None = None) -> None:
+        """``images``: of a model that takes some."""
         self.cache = cache
+        self.images = images
         self.waiting = WaitingQueue()
         self.running = RequestQueue()
         self.free_slots = list(range(config.max_num_seqs - 1, -1, -1))
@@ -56,6 +60,13 @@ class RequestSets:
         for request in requests:
             self.waiting.add(request)
             self.adapters.added(request.adapter)
+            if request.images:
+                self._images.add(request)
+
+    def check_images(self, request: Request) -> None:
+        """Check the images of a new request; raises :class:`~blade_llm.scheduling.request.RequestRefusedError`."""
+        check_images(request, None if self.images is None else self.images.limits)
+        self._images.check_room(request)
 
     def may_admit(self, request: Request, step: int) -> bool:
         """False: another sample of its prompt computes what it can share in the step after this one."""
@@ -127,6 +138,8 @@ class RequestSets:
         request.num_registered = admission.num_registered
         request.num_computed = request.num_cached = admission.num_computed
         request.prefill_end = len(request.token_ids)
+        if request.images:
+            self._images.admitted(request)
         group = self.sample_groups.get(request)
         if group is not None and (copy := group.admitted(request, admission, self.cache)) is not None:
             step.block_copies.append(copy)
@@ -134,7 +147,9 @@ class RequestSets:
 
     def launched(self, request: Request, step: int) -> None:
         """Note that ``step`` computes positions of ``request`` up to ``num_computed``, for the samples that share
-        them."""
+        them, and for its images."""
+        if request.images:
+            self._images.computed(request)
         group = self.sample_groups.get(request)
         if group is not None:
             group.launched(request, step, self.cache)
@@ -176,6 +191,8 @@ class RequestSets:
         """
         self.running.remove(request)
         self._release(request)
+        if request.images:
+            self._images.left(request)
         request.enter_phase(Phase.PREEMPTED)
         request.matched, request.num_cached = False, 0
         self.waiting.add(request)
@@ -194,6 +211,8 @@ class RequestSets:
             self._release(request)
         else:
             self.waiting.remove(request)
+        if request.images:
+            self._images.finished(request)
         self.adapters.ended(request.adapter)
         request.enter_phase(Phase.FINISHED)
         self.beam_groups.pop(request, None)
@@ -207,6 +226,11 @@ class RequestSets:
     def held_blocks(self) -> list[int]:
         """Blocks that are held for samples to come, as often as they are held."""
         return [block for group in self._waiting_groups for block in group.held]
+
+    @property
+    def _images(self) -> ImageEncoding:
+        assert self.images is not None, "this model takes no images"
+        return self.images
 
     def _admission(self, request: Request, step: int) -> Admission:
         group = self.sample_groups.get(request)

@@ -25,11 +25,13 @@ from blade_llm.scheduling.accepted import AcceptedTokens
 from blade_llm.scheduling.admission import AdmissionControl, AdmissionPolicy, WholePrompts
 from blade_llm.scheduling.beams.group import BeamGroup
 from blade_llm.scheduling.beams.search import BeamSearch
+from blade_llm.scheduling.budget.pipeline import decode_share, prefill_share
 from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.chunks import schedule_forced_tokens
 from blade_llm.scheduling.drafting import Drafter, add_drafts, step_tokens
 from blade_llm.scheduling.guided import append_initial_forced_tokens, resume_decoding
-from blade_llm.scheduling.limits import LEAST_PREFILL, SchedulerConfig, check_beams, check_output, max_total_tokens
+from blade_llm.scheduling.images.encoding import ImageEncoding
+from blade_llm.scheduling.limits import SchedulerConfig, check_beams, check_output, max_total_tokens
 from blade_llm.scheduling.output import RequestError, RequestOutput
 from blade_llm.scheduling.phase import Phase
 from blade_llm.scheduling.plan import ScheduledChunk, StepPlan, StepResult, TreeResult
@@ -57,15 +59,17 @@ class Scheduler:
         budget: PrefillBudget | None = None,
         policy: AdmissionPolicy | None = None,
         drafter: Drafter | None = None,
+        images: ImageEncoding | None = None,
     ) -> None:
-        """``drafter``: proposes draft tokens; None: decodes get none."""
+        """``drafter``: proposes draft tokens; None: decodes get none. ``images``: of a model that takes some."""
         self.config = config
         self._drafter = drafter
         self.cache = cache
         self.budget = budget or PrefillBudget()
         self._requests: dict[str, Request] = {}
         """By every id that their outputs bear."""
-        self._sets = RequestSets(config, cache)
+        self.images = images
+        self._sets = RequestSets(config, cache, images)
         self._admission: AdmissionControl | WholePrompts
         if config.whole_prompts:
             self._admission = WholePrompts(self._sets)
@@ -99,6 +103,8 @@ class Scheduler:
             request.stop_ids |= frozenset(self.config.eos_token_ids)
         if request.sampling.beam_width:
             check_beams(request, request.max_total, self.config, self.cache)
+        if request.images:
+            self._sets.check_images(request)
         if request.output_token_ids:
             check_output(request)
             request.output_complete = request.output_token_ids[-1] in request.stop_ids
@@ -114,7 +120,7 @@ class Scheduler:
             if request.grammar is not None:
                 append_initial_forced_tokens(request, request.grammar)
         for request in requests:
-            request.chain = self.cache.new_chain(request.cache_salt, request.adapter_digest, request.image_digest)
+            request.chain = self.cache.new_chain(request.cache_salt, request.adapter_digest, request.images)
             request.arrival = self._num_arrivals
             self._num_arrivals += 1
             self._num_guided += request.grammar is not None
@@ -168,8 +174,7 @@ class Scheduler:
         """The next step, or None when there is nothing to compute now (all done, or waiting for results)."""
         step = Step(self._num_steps, self.config.max_batch_tokens)
         sets = self._sets
-        waiting, free_slots = sets.waiting, sets.free_slots
-        preemptions = sets.preemptions
+        waiting, free_slots, preemptions = sets.waiting, sets.free_slots, sets.preemptions
         drafter = self._drafter
         if drafter is not None and not drafter.active(len(sets.running)):
             drafter = None
@@ -177,9 +182,14 @@ class Scheduler:
             return None  # decodes in flight would miss this step: the batch would fall into parts that take turns
         prefills = self._schedule_decodes(step, wait_for_tokens=drafter is not None)
         may_admit = bool(waiting and free_slots and sets.preemptions == preemptions)
-        if step.tokens_left and (prefills or may_admit):
-            num_prefills = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
-            allowance = self.budget.allowance(step.num_decodes, num_prefills, forced=step.prefill_tokens)
+        images = self.images if self.images is not None and self.images.active else None
+        if images is not None:
+            prefills = [request for request in prefills if request.num_computable]
+            images.schedule(step, self.budget.cost.decode, prefill_waits=bool(prefills or may_admit))
+        if step.tokens_left and (prefills or may_admit) and not step.encoder:
+            crowd = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
+            crowd = crowd if images is None else 1  # nobody is to wait longer for others' images
+            allowance = self.budget.allowance(step.num_decodes, crowd, forced=step.prefill_tokens)
             if allowance is not None and not self.config.whole_prompts:
                 step.tokens_left = min(step.tokens_left, allowance)
             if self.config.pipeline_stages > 1 and not self.config.whole_prompts:
@@ -187,7 +197,9 @@ class Scheduler:
             if step.tokens_left:
                 for request in self._admission.schedule(step, prefills, may_admit):
                     self._admitted(step, request)
-        if not step.chunks:
+            if self.images is not None and not step.prefill_tokens and allowance != 0:
+                self.images.schedule(step, self.budget.cost.decode, prefill_waits=False)
+        if not (step.chunks or step.encoder or step.new_requests or step.freed_images):
             return None
         if drafter is not None:
             add_drafts(step, drafter, sets, self.config)
@@ -242,24 +254,17 @@ class Scheduler:
         return prefills
 
     def _decode_share(self) -> int:
-        """Decodes of one of the steps in flight; 0 where every stage has a step, and too few tokens are known: steps
-        of few would stay so small, and read all weights for them."""
+        """Decodes of one of the steps in flight."""
         decoding = [request for request in self._sets.running if request.phase is not Phase.PREFILL]
-        share = -(-len(decoding) // self.config.pipeline_stages)
         ready = sum(not request.num_in_flight for request in decoding)
-        return 0 if ready < share and len(self._launched) >= self.config.pipeline_stages else share
+        return decode_share(len(decoding), ready, len(self._launched), self.config.pipeline_stages)
 
     def _prefill_share(self, prefills: list[Request], may_admit: bool) -> int:
-        """Prefill tokens of one of the steps in flight, so that no stage waits for one long step: all that there are to
-        compute, and are in flight already, divided among the steps."""
+        """Prefill tokens of one of the steps in flight."""
         count = sum(step.prefill_tokens for step in self._launched.values())
-        count += sum(request.prefill_end - request.num_computed for request in prefills)
-        enough = self.config.max_batch_tokens * self.config.pipeline_stages
-        for request in self._sets.waiting if may_admit else ():
-            if count >= enough:
-                break
-            count += len(request.token_ids)
-        return max(LEAST_PREFILL, -(-count // self.config.pipeline_stages))
+        count += sum(request.num_computable for request in prefills)
+        waiting = (len(request.token_ids) for request in (self._sets.waiting if may_admit else ()))
+        return prefill_share(count, waiting, self.config.max_batch_tokens, self.config.pipeline_stages)
 
     def _schedule_beams(self, step: Step, request: Request) -> int:
         """Compute the next beams of a search, all or none; returns how many there are."""
@@ -306,9 +311,12 @@ class Scheduler:
         """
         step = self._launched.pop(plan.step)
         if seconds is not None:
-            launched = step.prefill_tokens > 0 and has_prompt_outputs(step, result)
-            self.budget.observe(step.num_decodes, step.prefill_tokens, seconds, launched=launched)
-            if self._drafter is not None:
+            if step.encoder and self.images is not None:
+                self.images.observe(step, seconds, self.budget.cost.decode)
+            else:
+                launched = step.prefill_tokens > 0 and has_prompt_outputs(step, result)
+                self.budget.observe(step.num_decodes, step.prefill_tokens, seconds, launched=launched)
+            if self._drafter is not None and not step.encoder:
                 self._drafter.observe_step(step_tokens(step), seconds, host)
         if result.draft_invalid and self._drafter is not None:
             self._drafter.failed()

@@ -14,6 +14,7 @@ from blade_llm.scheduling.plan import (
     BlockCopy,
     BlockUpdate,
     DraftChunk,
+    EncoderChunk,
     KVCopy,
     NewRequest,
     ScheduledChunk,
@@ -21,6 +22,7 @@ from blade_llm.scheduling.plan import (
     TokenUpdate,
 )
 from blade_llm.scheduling.request import Request
+from blade_llm.spec.images import ImagePixels
 
 
 class SchedulerStats(NamedTuple):
@@ -66,6 +68,9 @@ class Step:
     kv_copies: list[KVCopy] = field(default_factory=list)
     most_sampled: dict[int, int] = field(default_factory=dict)
     """Slot → tokens that it brings at most: a grammar ends, or does not allow a draft token."""
+    encoder: list[EncoderChunk] = field(default_factory=list)
+    new_images: list[ImagePixels] = field(default_factory=list)
+    freed_images: list[bytes] = field(default_factory=list)
 
     def plan(self, freed_slots: list[int], pipeline_stages: int, adapter_updates: list[tuple[int, int]]) -> StepPlan:
         """The plan for the runner."""
@@ -81,6 +86,9 @@ class Step:
             adapter_updates=[AdapterUpdate(*update) for update in adapter_updates],
             draft_chunks=self.draft_chunks,
             kv_copies=self.kv_copies,
+            freed_images=self.freed_images,
+            new_images=self.new_images,
+            encoder=self.encoder,
         )
 
     def sort_chunks(self) -> None:
@@ -108,7 +116,7 @@ def new_request(request: Request, sampling: SamplingParams) -> NewRequest:
         sample_index=request.sample_index,
         masked_until_min_tokens=tuple(sorted(request.stop_ids)) if sampling.min_tokens else (),
         adapter_slot=request.adapter_slot,
-        embeddings=request.embeddings,
+        images=request.images,
         pooling=request.pooling,
         second_text=request.second_text,
     )

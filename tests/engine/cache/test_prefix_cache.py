@@ -31,16 +31,22 @@ def test_a_name_covers_everything_before_the_block() -> None:
     assert chain_of([9, 2, 3, 4, 5, 6, 7, 8])[1] != base[1]
 
 
-def test_adapter_image_and_salt_separate() -> None:
+def test_adapter_and_salt_separate() -> None:
     roots = [
         root_digest(),
         root_digest(adapter=b"a"),
-        root_digest(image=b"a"),
         root_digest(salt="a"),
-        root_digest(adapter=b"ab", image=b"c"),
-        root_digest(adapter=b"a", image=b"bc"),
+        root_digest(adapter=b"ab", salt="c"),
+        root_digest(adapter=b"a", salt="bc"),
     ]
     assert len({chain_of([1, 2, 3, 4], root)[0] for root in roots}) == len(roots)
+
+
+def test_digests_of_text_stay_what_they_are() -> None:
+    """Routers and engines of other versions know them."""
+    assert root_digest().hex() == "9d908ecfb6b256def8b49a7c504e6c889c4b0e41fe6ce3e01863dd7b61a20aa0"
+    digests = [digest.hex()[:16] for digest in chain_of([1, 2, 3, 4, 5, 6, 7, 70000])]
+    assert digests == ["bb8ab7d3cfabf832", "b65ff4dae5a358ba"]
 
 
 def test_names_are_equal_in_every_process() -> None:

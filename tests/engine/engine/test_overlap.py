@@ -12,7 +12,8 @@ from engine_support.async_device import AsyncDevice, Event
 from engine_support.examples import examples
 from engine_support.fake_core import EOS, core_of
 from engine_support.fake_runner import FakeRunner, FakeSlot, tokens_alone
-from engine_support.load import Result, Visitor, assert_same, loads, play
+from engine_support.images import encoding
+from engine_support.load import MOST_IMAGE_TOKENS, Result, Visitor, assert_same, loads, play
 from engine_support.ranks import Ranks
 from engine_support.scripted_drafter import ScriptedDrafter
 from hypothesis import HealthCheck, given, settings
@@ -98,10 +99,13 @@ def test_a_late_stop_costs_one_token() -> None:
 def core_under_load(
     runner: Runner, limits: dict[str, Any], *, overlap: bool = True, clock: Callable[[], float] = monotonic
 ) -> EngineCore:
-    """Two adapters take turns in one slot."""
-    return core_of(runner, max_model_len=MAX_MODEL_LEN, overlap=overlap, clock=clock, max_adapters=1, **limits)
+    """Two adapters take turns in one slot, and images in an encoder cache that hardly holds two."""
+    options: dict[str, Any] = {"overlap": overlap, "clock": clock, "images": encoding(ENCODER_CACHE)}
+    return core_of(runner, max_model_len=MAX_MODEL_LEN, max_adapters=1, **options, **limits)
 
 
+ENCODER_CACHE = MOST_IMAGE_TOKENS + 4
+"""Image tokens."""
 LIMITS = st.fixed_dictionaries(
     {
         "num_blocks": st.integers(8, 16),
@@ -121,6 +125,7 @@ def fake_runner(limits: dict[str, Any], kind: type[FakeRunner] = FakeRunner) -> 
         max_batch_tokens=limits["max_batch_tokens"],
     )
     runner.contents = ADAPTERS
+    runner.tower.capacity = ENCODER_CACHE
     return runner
 
 
@@ -133,7 +138,7 @@ def assert_as_alone(load: list[Visitor], results: dict[str, Result]) -> None:
             eos_token_ids=(EOS,),
             max_model_len=MAX_MODEL_LEN,
             adapter=ADAPTERS[visitor.adapter],
-            embeddings=(visitor.image,) if visitor.image else (),
+            images=visitor.images,
         )
         got = results[visitor.name]
         if visitor.leaves_after is None:
@@ -161,7 +166,12 @@ class DraftingRunner(FakeRunner):
 
 
 @SETTINGS
-@given(load=loads(vocabulary=VOCABULARY), limits=LIMITS, drafts=st.integers(0, 5), stages=st.sampled_from([1, 2, 3]))
+@given(
+    load=loads(vocabulary=VOCABULARY, special=True),
+    limits=LIMITS,
+    drafts=st.integers(0, 5),
+    stages=st.sampled_from([1, 2, 3]),
+)
 def test_tokens_are_the_same_with_draft_tokens_and_pipeline_stages(
     load: list[Visitor], limits: dict[str, Any], drafts: int, stages: int
 ) -> None:

@@ -10,7 +10,8 @@ from engine_support.tiny_models import engine_config, save_model
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.plan import BlockUpdate, InputEmbeddings, NewRequest, ScheduledChunk, StepPlan
+from blade_llm.scheduling.plan import BlockUpdate, NewRequest, ScheduledChunk, StepPlan
+from blade_llm.spec.images import ImageSpan
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +38,9 @@ def test_a_plan_without_any_of_them_is_carried_out(runner: TorchRunner) -> None:
     [
         (plan_of(pipeline_stages=2), "one pipeline stage, not in 2"),
         (plan_of(adapter_slot=3), "no adapters: r needs slot 3"),
-        (plan_of(embeddings=(InputEmbeddings(0, 2, "image"),)), "no input embeddings: r has some"),
+        (plan_of(images=(ImageSpan(0, 2, bytes(32), (1, 2, 4)),)), "no images: r has some"),
     ],
-    ids=["pipeline stages", "adapter", "input embeddings"],
+    ids=["pipeline stages", "adapter", "images"],
 )
 def test_what_is_not_carried_out_yet_is_asserted(plan: StepPlan, message: str, runner: TorchRunner) -> None:
     with pytest.raises(AssertionError, match=message):

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from engine_support.images import encoding, image_of, pixels_of, with_images
 from engine_support.scheduler_driver import EOS, add, chunks, deliver, plan_of, sample_and_return, scheduler_of, step
 
 from blade_llm.sampling.parameters import SamplingParams
-from blade_llm.scheduling.plan import AdapterUpdate, InputEmbeddings, StepPlan
+from blade_llm.scheduling.plan import AdapterUpdate, StepPlan
 from blade_llm.scheduling.request import Request
 
 
@@ -99,19 +100,21 @@ def test_pipeline_stages_work_on_one_long_prompt_together() -> None:
     assert [spans(plan_of(scheduler)) for _ in range(3)] == [[(0, 32, 0)], [(32, 32, 0)], [(64, 26, 0)]]
 
 
-def test_adapter_and_embeddings_enter_with_the_slot() -> None:
-    scheduler = scheduler_of(max_adapters=3)
-    image = (InputEmbeddings(start=1, count=3, handle="image-7"),)
+def test_adapter_and_images_enter_with_the_slot() -> None:
+    scheduler = scheduler_of(max_adapters=3, images=encoding())
+    image = image_of("a", 1, 3)
     sampling = SamplingParams(max_tokens=2, temperature=0)
-    scheduler.add(Request("a", [1, 2, 3, 4], sampling, adapter=7, embeddings=image))
+    request = Request("a", with_images([5, 1, 1, 1, 4], [image]), sampling, adapter=7, images=(image,))
+    request.pixels = {image.digest: pixels_of(image)}
+    scheduler.add(request)
     plan = plan_of(scheduler)
     (new,) = plan.new_requests
-    assert (new.adapter_slot, new.embeddings) == (1, image)
+    assert (new.adapter_slot, new.images) == (1, (image,))
     assert plan.adapter_updates == [AdapterUpdate(1, 7)]
 
 
-@pytest.mark.parametrize("other", [{"adapter_digest": b"x"}, {"image_digest": b"x"}, {"cache_salt": "x"}])
-def test_blocks_of_another_adapter_image_or_tenant_are_not_shared(other: dict[str, Any]) -> None:
+@pytest.mark.parametrize("other", [{"adapter_digest": b"x"}, {"cache_salt": "x"}])
+def test_blocks_of_another_adapter_or_tenant_are_not_shared(other: dict[str, Any]) -> None:
     scheduler = scheduler_of()
     sampling = SamplingParams(max_tokens=1, temperature=0)
     cached = []

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from blade_llm.engine.ranks.messages import encode_forward, encode_release_cache, encode_sampling
+from blade_llm.models.dtypes import DTypeName
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.scheduling.plan import PendingForward, PendingStep, Runner, StepPlan, StepResult
 from blade_protocol.state import MemoryPlan
@@ -61,7 +62,7 @@ class LoadedRunner(Runner, Protocol):
     def description(self) -> str: ...
 
     @property
-    def dtype_name(self) -> str: ...
+    def dtype_name(self) -> DTypeName: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -141,7 +142,7 @@ class RankedRunner:
         return self._runner.description
 
     @property
-    def dtype_name(self) -> str:
+    def dtype_name(self) -> DTypeName:
         return self._runner.dtype_name
 
     @property

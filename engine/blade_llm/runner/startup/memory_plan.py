@@ -168,6 +168,7 @@ def memory_plan(
     graphs: int = 0,
     lora: int = 0,
     draft: int = 0,
+    encoder: int = 0,
     device: str = "",
     spare: int | None = None,
 ) -> MemoryPlan:
@@ -185,6 +186,7 @@ def memory_plan(
         graphs=graphs,
         lora=lora,
         draft=draft,
+        encoder=encoder,
         kv_cache=kv_cache,
         kv_block_bytes=kv.block_bytes,
         kv_blocks=kv.blocks,

@@ -171,5 +171,5 @@ class BeamGroup:
             num_prompt_tokens=request.num_prompt_tokens,
             sampling=self.search.slot_sampling,
             adapter_slot=request.adapter_slot,
-            embeddings=request.embeddings,
+            images=request.images,
         )

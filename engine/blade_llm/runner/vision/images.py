@@ -1,0 +1,115 @@
+"""What a runner keeps of images: the encoder, where the live requests have images, and what a step is fed with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blade_llm.runner.staging import Staging
+from blade_llm.runner.vision.encoder import ImageEncoder, Tower
+from blade_llm.runner.vision.positions import AxisTable
+from blade_llm.scheduling.plan import StepPlan
+from blade_llm.spec.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision import Grid, VisionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepImages:
+    """The image tokens of a step."""
+
+    rows: Tensor
+    """[n] int64: which of the step's tokens."""
+    embeddings: Tensor
+    """[n, hidden], with deepstack levels [1 + levels, n, hidden]."""
+
+
+class RunnerImages:
+    """The images of all slots.
+
+    Attributes:
+        axes: the positions on three axes; None: those of the model have one.
+    """
+
+    def __init__(self, tower: Tower[Any], device: torch.device, *, has_axes: bool) -> None:
+        """``has_axes``: the model's positions have three axes."""
+        self.encoder = ImageEncoder(tower)
+        self.axes: AxisTable | None = None
+        self._has_axes = has_axes
+        self._device = device
+        self._spans: dict[int, tuple[ImageSpan, ...]] = {}
+        """By slot, of the requests that have some."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tower's weights."""
+        return self.encoder.tower.nbytes
+
+    def attach(self, token_ids: Tensor) -> AxisTable | None:
+        """Allocate what goes with the slots' tables; ``token_ids``: [slots + 1, positions]."""
+        self._spans.clear()
+        self.axes = None
+        if self._has_axes:
+            slots, positions = token_ids.shape
+            self.axes = AxisTable(slots, positions, self.encoder.tower.spec.merge_size, self._device)
+        return self.axes
+
+    def warm_up(self) -> None:
+        """Try the tower out."""
+        tower = self.encoder.tower
+        state = tower.begin([_black_image(tower.spec)])
+        while state.remaining:
+            tower.advance(state, state.remaining)
+
+    def apply(self, plan: StepPlan) -> StepImages | None:
+        """Take in what ``plan`` says of images, and encode; what the step's tokens are fed with, None for none."""
+        for slot in plan.freed_slots:
+            self._spans.pop(slot, None)
+        for new in plan.new_requests:
+            self._spans.pop(new.slot, None)
+            if new.images:
+                self._spans[new.slot] = new.images
+        if self.axes is not None and plan.new_requests:
+            self.axes.apply(plan)
+        if plan.encoder or plan.freed_images:
+            self.encoder.apply(plan)
+        return self._gather(plan) if self._spans else None
+
+    def _gather(self, plan: StepPlan) -> StepImages | None:
+        rows: list[np.ndarray] = []
+        parts: list[Tensor] = []
+        first = 0
+        for chunk in plan.chunks:
+            end = chunk.start + chunk.count
+            for image in self._spans.get(chunk.slot, ()):
+                begin, stop = max(chunk.start, image.start), min(end, image.start + image.count)
+                if begin < stop:
+                    rows.append(np.arange(begin, stop) + (first - chunk.start))
+                    parts.append(self.encoder.embeddings[image.digest][:, begin - image.start : stop - image.start])
+            first += chunk.count
+        if not rows:
+            return None
+        staging = Staging(self._device)
+        staging.add(np.concatenate(rows))
+        embeddings = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        return StepImages(staging.send()[0], embeddings[0] if len(embeddings) == 1 else embeddings)
+
+
+def grid_of(spec: VisionSpec, count: int) -> Grid:
+    """Of an image of about ``count`` embeddings: a square, or tiles."""
+    if spec.positions is not None and not spec.positions.interpolated:
+        side = spec.positions.side
+        return max(1, count // spec.count((1, side, side))), side, side
+    side = spec.merge_size * math.isqrt(count)
+    return 1, side, side
+
+
+def _black_image(spec: VisionSpec) -> ImagePixels:
+    """A small one."""
+    grid = frames, height, width = grid_of(spec, 4)
+    shape = (frames, height * spec.patch_size, width * spec.patch_size, 3)
+    return ImagePixels(bytes(32), grid, shape, bytes(math.prod(shape)))

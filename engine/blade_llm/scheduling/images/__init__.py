@@ -1,0 +1,1 @@
+"""The images of prompts: when each is encoded, and how long its embeddings are kept."""
