@@ -22,7 +22,7 @@ from engine_support.images import FakeTower
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.plan import NewRequest, ScheduledChunk, StepPlan, StepResult
-from blade_llm.spec.images import ImageSpan
+from blade_llm.spec.vision.images import ImageSpan
 from blade_protocol.state import MemoryPlan
 
 BLOCK_SIZE = 16

@@ -9,10 +9,10 @@ from typing import Final
 from blade_llm.scheduling.images.encoding import ImageEncoding
 from blade_llm.scheduling.images.limits import EncoderLimits
 from blade_llm.scheduling.plan import StepPlan
-from blade_llm.spec.images import ImagePixels, ImageSpan
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.norm import NormSpec
-from blade_llm.spec.vision import MergerSpec, VisionSpec
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.tower import MergerSpec, VisionSpec
 
 IMAGE_TOKEN: Final = 1
 _NORM = NormSpec(1e-6, "layer", bias=True)

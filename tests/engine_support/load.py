@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from blade_llm.engine.core import EngineCore
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.request import Request
-from blade_llm.spec.images import ImageSpan
+from blade_llm.spec.vision.images import ImageSpan
 
 SHARED = [(7 * i + 3) % 19 for i in range(200)]
 """Most prompts begin with a piece of this, so that the prefix cache has something to find."""

@@ -25,8 +25,8 @@ from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.images.limits import EncoderLimits
-from blade_llm.spec.images import ImagePixels, ImageSpan
-from blade_llm.spec.vision import Grid, VisionSpec
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.tower import Grid, VisionSpec
 
 IMAGE = 190
 """The image token."""

@@ -14,8 +14,8 @@ from examples.families.weights import randomize
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.vision.config import read_vision
 from blade_llm.models.vision.tower import VisionTower
-from blade_llm.spec.images import ImagePixels
-from blade_llm.spec.vision import Grid, VisionSpec
+from blade_llm.spec.vision.images import ImagePixels
+from blade_llm.spec.vision.tower import Grid, VisionSpec
 from blade_llm.weights.vision import load_tower
 
 TEXT: Final[dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from blade_llm.cache.blocks import BlockPool
 from blade_llm.cache.events import KVChanges, KVEvents, cut
 from blade_llm.cache.prefix_cache import HashChain, root_digest
-from blade_llm.spec.images import ImageSpan
+from blade_llm.spec.vision.images import ImageSpan
 
 
 class PrefixMatch(NamedTuple):

@@ -22,7 +22,7 @@ from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 from blade_llm.scheduling.images.limits import EncoderLimits
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.tower import VisionSpec
 
 __all__ = ["build_core", "build_rank", "preload"]
 

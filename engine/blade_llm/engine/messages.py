@@ -10,7 +10,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.output import RequestError as RequestError
 from blade_llm.scheduling.output import RequestOutput as RequestOutput
-from blade_llm.spec.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 from blade_protocol.adapters import AdapterInfo as AdapterInfo
 from blade_protocol.state import EngineState, KVBatch
 

@@ -28,7 +28,7 @@ from blade_llm.spec.modules import ModulesSpec
 from blade_llm.spec.rope import YarnScaling
 from blade_llm.spec.shard import Shard, Stage
 from blade_llm.spec.tensors import TensorMap
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.tower import VisionSpec
 
 __all__ = ["DTYPE_BYTES", "DTypeName", "KVSpec", "ModelConfig", "load_model_config", "read_json"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 
-from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision.images import ImagePixels
 
 
 def content_digest(grid: tuple[int, int, int], shape: tuple[int, int, int, int], pixels: bytes) -> bytes:

@@ -10,7 +10,7 @@ import msgspec
 from blade_llm.multimodal.errors import ImageError
 from blade_llm.multimodal.settings import ImageSettings
 from blade_llm.multimodal.workers import ImageWorkers
-from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision.images import ImagePixels
 
 
 class ImageFile(msgspec.Struct, frozen=True, gc=False):

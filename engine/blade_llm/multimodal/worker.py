@@ -16,7 +16,7 @@ import msgspec
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.settings import PixelBounds
 from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup
-from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision.images import ImagePixels
 
 _START_SECONDS: Final = 60.0
 _EXIT_SECONDS: Final = 5.0

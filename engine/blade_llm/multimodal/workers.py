@@ -18,7 +18,7 @@ from blade_llm.multimodal.processors import ImageProcessor
 from blade_llm.multimodal.settings import ImageSettings, PixelBounds
 from blade_llm.multimodal.worker import Worker, WorkerGoneError
 from blade_llm.multimodal.worker_messages import setup
-from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision.images import ImagePixels
 
 _ENDING: Final = "the server is ending"
 

@@ -18,7 +18,7 @@ import msgspec
 
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
-from blade_llm.spec.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -156,7 +156,7 @@ class EncoderChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     digests: tuple[bytes, ...]
     """Of the run's images; the same in each of its chunks."""
     row_layers: int
-    """How much of it to compute (:meth:`~blade_llm.spec.vision.VisionSpec.work`)."""
+    """How much of it to compute (:meth:`~blade_llm.spec.vision.tower.VisionSpec.work`)."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True, gc=False):

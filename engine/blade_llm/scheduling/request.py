@@ -16,7 +16,7 @@ from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.scheduling.grammar import Grammar
 from blade_llm.scheduling.output import RequestError
 from blade_llm.scheduling.phase import RUNNING_PHASES, TRANSITIONS, WAITING_PHASES, Phase
-from blade_llm.spec.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 
 NO_SLOT = -1
 NO_BARRIER: Final = sys.maxsize

@@ -22,7 +22,7 @@ from blade_llm.scheduling.plan import (
     TokenUpdate,
 )
 from blade_llm.scheduling.request import Request
-from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision.images import ImagePixels
 
 
 class SchedulerStats(NamedTuple):

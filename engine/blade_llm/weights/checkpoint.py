@@ -20,7 +20,7 @@ from blade_llm.models.tensors import Wanted, WantedPart
 from blade_llm.models.vision.names import vision_tensors
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.slices import Slice
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.tower import VisionSpec
 from blade_llm.weights.gguf.index import INDEX_NAME as GGUF_INDEX_NAME
 from blade_llm.weights.gguf.index import MODEL_NAME as GGUF_NAME
 from blade_llm.weights.gguf.index import PLAIN, linked_files, read_gguf_header

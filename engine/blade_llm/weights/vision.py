@@ -16,7 +16,7 @@ from blade_llm.models.vision.tower import VisionTower
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.spec.shard import Shard
 from blade_llm.spec.tensors import TensorMap
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.tower import VisionSpec
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
 
 

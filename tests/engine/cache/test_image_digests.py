@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blade_llm.cache.prefix_cache import HashChain, root_digest
-from blade_llm.spec.images import ImageSpan
+from blade_llm.spec.vision.images import ImageSpan
 
 BLOCK = 4
 Content = list[int | tuple[bytes, int]]

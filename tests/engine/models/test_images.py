@@ -30,7 +30,7 @@ from blade_llm.kernels import native
 from blade_llm.kernels.linear import native as native_linear
 from blade_llm.layers.step import HiddenStates, StepMetadata
 from blade_llm.runner import build_runner
-from blade_llm.spec.images import ImageSpan
+from blade_llm.spec.vision.images import ImageSpan
 
 ONE: list[Grid] = [(1, 6, 10)]
 THREE: list[Grid] = [(1, 2, 14), (1, 10, 2), (1, 6, 6)]

@@ -30,7 +30,7 @@ from blade_llm.multimodal.normalise import normalised_patches, normalised_pixels
 from blade_llm.multimodal.processors import ImageProcessor, QwenProcessor, TiledProcessor
 from blade_llm.multimodal.processors.smart_resize import smart_resize
 from blade_llm.multimodal.settings import PixelBounds
-from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision.images import ImagePixels
 
 SIDES = st.integers(1, 5000)
 CASES = {case.name: case for case in cases()}

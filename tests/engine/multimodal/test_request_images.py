@@ -16,7 +16,7 @@ from blade_llm.multimodal.processors import QwenProcessor
 from blade_llm.multimodal.request_images import ImageFile, process_images
 from blade_llm.multimodal.settings import ImageSettings
 from blade_llm.multimodal.workers import ImageWorkers
-from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision.images import ImagePixels
 
 OPTIONS = ImageOptions(
     image_timeout=60.0, image_workers=1, max_images_per_request=9, max_pixels_per_request=50_000, max_waiting_images=2

@@ -30,7 +30,7 @@ from blade_llm.multimodal.settings import ImageSettings
 from blade_llm.multimodal.worker import Worker, WorkerGoneError
 from blade_llm.multimodal.worker_messages import setup
 from blade_llm.multimodal.workers import ImageWorkers
-from blade_llm.spec.images import ImagePixels
+from blade_llm.spec.vision.images import ImagePixels
 
 PROCESSOR = QwenProcessor()
 PATIENT = ImageOptions(image_timeout=60.0)

@@ -11,7 +11,7 @@ from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import BlockUpdate, NewRequest, ScheduledChunk, StepPlan
-from blade_llm.spec.images import ImageSpan
+from blade_llm.spec.vision.images import ImageSpan
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.raw_config import MAX_LAYERS, RawConfig
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.norm import NormSpec
-from blade_llm.spec.vision import MergerSpec, PositionTable, TowerFamily, VisionSpec
+from blade_llm.spec.vision.tower import MergerSpec, PositionTable, TowerFamily, VisionSpec
 
 _CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)

@@ -14,7 +14,7 @@ from blade_llm.models.parameters import Parameters
 from blade_llm.models.vision.geometry import Spans
 from blade_llm.models.vision.positions import rotate
 from blade_llm.spec.mlp import MLPSpec
-from blade_llm.spec.vision import MergerSpec, VisionSpec
+from blade_llm.spec.vision.tower import MergerSpec, VisionSpec
 
 
 class TowerLayer:

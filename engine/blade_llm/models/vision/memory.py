@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.models.vision.geometry import MAX_KEYS, MAX_PIECE
 from blade_llm.models.vision.names import vision_tensors
-from blade_llm.spec.vision import Grid, VisionSpec
+from blade_llm.spec.vision.tower import Grid, VisionSpec
 
 
 def tower_bytes(spec: VisionSpec, dtype: DTypeName) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 from blade_llm.spec.norm import NormSpec
 from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart, Variant
-from blade_llm.spec.vision import MergerSpec, TowerFamily, VisionSpec
+from blade_llm.spec.vision.tower import MergerSpec, TowerFamily, VisionSpec
 
 PREFIX: Final = "model."
 """What all names begin with in checkpoints that transformers 5 saved, and in Qwen3-VL's; older ones have it in none."""

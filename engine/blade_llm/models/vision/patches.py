@@ -10,8 +10,8 @@ from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.vision.geometry import FrameOrder, frame_order
 from blade_llm.models.vision.positions import LearnedPositions
-from blade_llm.spec.images import ImagePixels
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.images import ImagePixels
+from blade_llm.spec.vision.tower import VisionSpec
 
 
 class PatchedImage:

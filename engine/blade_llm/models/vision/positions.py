@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.tower import VisionSpec
 
 
 class LearnedPositions:

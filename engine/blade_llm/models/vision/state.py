@@ -11,8 +11,8 @@ from torch import Tensor
 from blade_llm.models.vision.geometry import Spans
 from blade_llm.models.vision.patches import PatchedImage
 from blade_llm.models.vision.positions import axial_angles
-from blade_llm.spec.images import ImagePixels
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.images import ImagePixels
+from blade_llm.spec.vision.tower import VisionSpec
 
 
 class TowerState:

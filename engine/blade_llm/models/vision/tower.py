@@ -15,8 +15,8 @@ from blade_llm.models.vision.geometry import MAX_KEYS, MAX_PIECE
 from blade_llm.models.vision.layer import Merger, TowerLayer, attend
 from blade_llm.models.vision.patches import PatchEmbedding
 from blade_llm.models.vision.state import TowerState
-from blade_llm.spec.images import ImagePixels
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.images import ImagePixels
+from blade_llm.spec.vision.tower import VisionSpec
 
 
 class _Stage(NamedTuple):
@@ -57,8 +57,8 @@ class VisionTower:
         return TowerState(self.spec, pixels, self.dtype, self.patches.device)
 
     def advance(self, state: TowerState, row_layers: int) -> int:
-        """Compute at most so many row-layers (:meth:`~blade_llm.spec.vision.VisionSpec.work`), but a row of one pass at
-        least, and return how many it was. Raises ``ValueError`` unless ``row_layers`` is positive."""
+        """Compute at most so many row-layers (:meth:`~blade_llm.spec.vision.tower.VisionSpec.work`), but a row of one
+        pass at least, and return how many it was. Raises ``ValueError`` unless ``row_layers`` is positive."""
         if row_layers < 1:
             raise ValueError(f"{row_layers} row-layers are no work")
         before, budget = state.remaining, row_layers * self.spec.row_products

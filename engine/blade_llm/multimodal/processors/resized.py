@@ -14,7 +14,7 @@ CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
 
 
 class Resized(NamedTuple):
-    """As in :class:`blade_llm.spec.images.ImagePixels`."""
+    """As in :class:`blade_llm.spec.vision.images.ImagePixels`."""
 
     grid: tuple[int, int, int]
     shape: tuple[int, int, int, int]

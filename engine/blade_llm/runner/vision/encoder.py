@@ -8,8 +8,8 @@ from typing import Generic, Protocol, TypeVar
 from torch import Tensor
 
 from blade_llm.scheduling.plan import StepPlan
-from blade_llm.spec.images import ImagePixels
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.images import ImagePixels
+from blade_llm.spec.vision.tower import VisionSpec
 
 
 class TowerState(Protocol):

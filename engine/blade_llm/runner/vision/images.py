@@ -14,8 +14,8 @@ from blade_llm.runner.staging import Staging
 from blade_llm.runner.vision.encoder import ImageEncoder, Tower
 from blade_llm.runner.vision.positions import AxisTable
 from blade_llm.scheduling.plan import StepPlan
-from blade_llm.spec.images import ImagePixels, ImageSpan
-from blade_llm.spec.vision import Grid, VisionSpec
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.tower import Grid, VisionSpec
 
 
 @dataclass(frozen=True, slots=True)

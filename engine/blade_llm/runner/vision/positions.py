@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
-from blade_llm.models.vision_positions import axis_positions
+from blade_llm.models.vision.axis_positions import axis_positions
 from blade_llm.scheduling.plan import NewRequest, StepPlan
-from blade_llm.spec.images import ImageSpan
+from blade_llm.spec.vision.images import ImageSpan
 
 _cached_positions = lru_cache(maxsize=64)(axis_positions)
 """Beams enter a slot in each step, all with the prompt's images."""

@@ -14,7 +14,7 @@ from blade_llm.models.vision.memory import activation_bytes
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner.vision.images import RunnerImages, grid_of
 from blade_llm.spec.decoder import DecoderSpec
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.tower import VisionSpec
 from blade_llm.weights.vision import load_tower
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from blade_llm.scheduling.plan import EncoderChunk
 from blade_llm.scheduling.queue import RequestQueue
 from blade_llm.scheduling.request import NO_BARRIER, Request, RequestRefusedError
 from blade_llm.scheduling.step import Step
-from blade_llm.spec.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 
 _MOST_TOGETHER: Final = 32
 """Images of one run."""

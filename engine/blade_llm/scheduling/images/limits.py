@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from blade_llm.scheduling.request import Request, RequestRefusedError
-from blade_llm.spec.images import ImagePixels, ImageSpan
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.tower import VisionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

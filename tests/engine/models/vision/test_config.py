@@ -17,7 +17,7 @@ from blade_llm.models.vision.config import read_vision
 from blade_llm.models.vision.memory import activation_bytes, tower_bytes
 from blade_llm.models.vision.names import vision_tensors
 from blade_llm.spec.norm import NormSpec
-from blade_llm.spec.vision import VisionSpec
+from blade_llm.spec.vision.tower import VisionSpec
 
 IDS = {"image_token_id": 151655, "video_token_id": 151656}
 QWEN2_VL: dict[str, Any] = {

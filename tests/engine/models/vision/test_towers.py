@@ -16,8 +16,8 @@ from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.vision.geometry import MAX_KEYS, MAX_PIECE
 from blade_llm.models.vision.memory import activation_bytes, state_bytes, tower_bytes
 from blade_llm.models.vision.tower import VisionTower
-from blade_llm.spec.images import ImagePixels
-from blade_llm.spec.vision import Grid, VisionSpec
+from blade_llm.spec.vision.images import ImagePixels
+from blade_llm.spec.vision.tower import Grid, VisionSpec
 from blade_llm.weights.vision import load_tower
 
 GRIDS: tuple[Grid, ...] = (

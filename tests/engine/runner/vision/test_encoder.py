@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blade_llm.runner.vision.encoder import ImageEncoder
 from blade_llm.scheduling.plan import EncoderChunk, StepPlan
-from blade_llm.spec.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 
 
 class State:

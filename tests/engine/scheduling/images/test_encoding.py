@@ -18,7 +18,7 @@ from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
-from blade_llm.spec.images import ImagePixels, ImageSpan
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 
 TEXT = [10 + position % 7 for position in range(200)]
 

@@ -9,7 +9,8 @@ from blade_llm.spec.mlp import Activation, MLPSpec
 from blade_llm.spec.norm import NormSpec
 
 Grid = tuple[int, int, int]
-"""Frames (after temporal merging), rows and columns, in patches, as :attr:`~blade_llm.spec.images.ImageSpan.grid`."""
+"""Frames (after temporal merging), rows and columns, in patches, as
+:attr:`~blade_llm.spec.vision.images.ImageSpan.grid`."""
 TowerFamily = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "internvl"]
 """Whose names the tensors have."""
 

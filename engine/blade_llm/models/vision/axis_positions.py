@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from blade_llm.spec.images import ImageSpan
+from blade_llm.spec.vision.images import ImageSpan
 
 
 def axis_positions(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from blade_llm.models.vision_positions import axis_positions
-from blade_llm.spec.images import ImageSpan
+from blade_llm.models.vision.axis_positions import axis_positions
+from blade_llm.spec.vision.images import ImageSpan
 
 MODELS = ("qwen2_vl.modeling_qwen2_vl.Qwen2VLModel", "qwen2_5_vl.modeling_qwen2_5_vl.Qwen2_5_VLModel")
 QWEN3 = "qwen3_vl.modeling_qwen3_vl.Qwen3VLModel"

@@ -1,0 +1,1 @@
+"""Images in a prompt, and what makes embeddings of them."""
