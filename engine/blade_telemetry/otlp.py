@@ -32,7 +32,7 @@ class CountingExporter(SpanExporter):
 
     Args:
         program: whose spans they are.
-        report: told how many spans were taken, or not; called in the processor's thread.
+        report: gets how many spans were taken, or not; called in the processor's thread.
     """
 
     def __init__(self, exporter: SpanExporter, program: str, report: Callable[[int, bool], None]) -> None:

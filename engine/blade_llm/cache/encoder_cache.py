@@ -23,7 +23,7 @@ class EncoderCache:
     Attributes:
         capacity: bytes.
         used: bytes of all entries, those that are still made included.
-        freed: digests that left since the runner was last told.
+        freed: digests that left since the last step plan.
     """
 
     def __init__(self, capacity: int) -> None:

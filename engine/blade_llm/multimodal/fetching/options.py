@@ -31,7 +31,7 @@ class FetchOptions:
     max_request_bytes: int = 64 << 20
     """All files of one request together, in bytes."""
     max_held_bytes: int = 1 << 30
-    """All files, of all requests whose fetching has not ended, in bytes. Requests beyond are told to come again."""
+    """All files, of all requests whose fetching has not ended, in bytes. Requests beyond are refused for now."""
     max_request_urls: int = 256
     max_request_concurrency: int = 8
     """URLs of one request that are fetched at the same time."""

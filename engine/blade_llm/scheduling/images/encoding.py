@@ -168,7 +168,7 @@ class ImageEncoding:
 
     @property
     def active(self) -> bool:
-        """Whether any running request has images to compute, or the runner is to be told of some that left."""
+        """Whether any running request has images to compute, or the runner has not yet heard of some that left."""
         return bool(self._remaining or self.cache.freed) or self._run is not None
 
     def schedule(self, step: Step, decode_seconds: float | None, *, prefill_waits: bool) -> bool:
