@@ -95,7 +95,11 @@ class SpanSender:
     def send(self, spans: Sequence[EndedSpan]) -> bool:
         """Whether they were taken."""
         if self._client is not None:
-            return bool(self._client.export(self._encoder.encode(spans)).success)
+            try:
+                return bool(self._client.export(self._encoder.encode(spans)).success)
+            except (AttributeError, TypeError):  # of another version; what was sent may have arrived
+                self._client = None
+                return False
         return self._exporter.export([self.readable(span) for span in spans]) is SpanExportResult.SUCCESS
 
     def readable(self, span: EndedSpan) -> ReadableSpan:

@@ -1,5 +1,7 @@
 """Spans on the wire: what is encoded here is what OpenTelemetry's exporter would have encoded."""
 
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 from telemetry_support.collector import collecting
 
 from blade_telemetry import otlp
@@ -58,6 +61,22 @@ def test_the_request_is_the_one_that_opentelemetry_makes(monkeypatch: pytest.Mon
 def test_what_cannot_be_encoded_is_left_out_alone(value: Any) -> None:
     (span,) = spans_of(encoded([ended(first=1, bad=value, last=2)]))
     assert [(each.key, each.value.int_value) for each in span.attributes] == [("first", 1), ("last", 2)]
+
+
+def test_an_exporter_with_another_way_to_send_gets_spans_of_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the next batch on: what the first call has sent may have arrived."""
+    exporter = OTLPSpanExporter("http://127.0.0.1:9/v1/traces")
+    got: list[list[str]] = []
+
+    def export(spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        got.append([span.name for span in spans])
+        return SpanExportResult.SUCCESS
+
+    monkeypatch.setattr(exporter, "_client", SimpleNamespace(export=lambda request: True))
+    monkeypatch.setattr(exporter, "export", export)
+    sender = SpanSender(exporter, "test")
+    assert [sender.send(SPANS[:1]) for _ in range(2)] == [False, True]
+    assert got == [[SPANS[0].name]]
 
 
 def send(exports: SpanExport) -> None:

@@ -66,7 +66,7 @@ _FILE = re.compile(rb'"(?:url|image_url|video_url|file_data)"\s{0,8}:\s{0,8}"(da
 """The start of a field that holds a file; within a text, which may say the same, the quotes are escaped."""
 _BARE_FILE = re.compile(rb'"data"\s{0,8}:\s{0,8}"\Z')
 """The start of one that holds a file which is no URL, as in ``/v1/messages``."""
-_BASE64 = re.compile(rb"[A-Za-z0-9+/=\\]*+")
+_BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]*+")
 _NAME = re.compile(rb'"(?:model|user|cache_salt)"\s{0,8}:\s{0,8}"\Z')
 _FILE_NAME_BYTES = 40
 CUT = rb"\u0000"

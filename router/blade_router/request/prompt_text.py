@@ -253,11 +253,11 @@ class _Pieces:
         except msgspec.ValidationError:
             self._add(part)
             return
-        text = found.text or found.thinking
-        if text:
+        text = found.text if given(found.text) else found.thinking
+        if given(text):
             self._add(text)
             return
-        if bytes(found.type) in _IMAGE_KINDS or found.image_url or found.video_url:
+        if bytes(found.type) in _IMAGE_KINDS or given(found.image_url) or given(found.video_url):
             self._add(_image_digest(part))
             if self._left:
                 self.images.append(MAX_TEXT - self._left - len(_SEPARATOR))
@@ -282,7 +282,8 @@ def _image_digest(part: msgspec.Raw) -> bytes:
     """The digest of an image, or a video: of its URL or content, and of the detail in which it is to be seen."""
     content = _abridged(part)
     read = _part(content)
-    found = read.image_url or read.video_url or read.source
+    fields = (read.image_url, read.video_url, read.source)
+    found = next((field for field in fields if given(field)), ABSENT)
     what = bytes(found) or content
     detail = bytes(read.detail)
     if found and memoryview(found)[0] != 0x22:

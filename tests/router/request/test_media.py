@@ -253,7 +253,7 @@ async def test_nothing_is_searched_for_pictures_where_messages_are_texts(
         def finditer(self, text: bytes) -> None:
             raise AssertionError(text)
 
-    for name in ("_KIND", "_FILE"):
+    for name in ("_IMAGE", "_FILE"):
         monkeypatch.setattr(media, name, Unused())
     body = {"model": "m", "messages": [{"role": "user", "content": '"type":"image","data":"x" ' * (size // 40)}]}
     found = await read_body(body)
@@ -264,6 +264,56 @@ async def test_nothing_is_searched_for_pictures_where_messages_are_texts(
 
 
 # how much they count
+
+
+async def test_what_only_calls_itself_an_image_is_none() -> None:
+    """Arguments of a tool are about a page with pictures, and its parameters say what a video is."""
+    blocks = [{"type": "image", "src": f"/img/{number}.png"} for number in range(70)]
+    called = {"type": "tool_use", "id": "t", "name": "lay_out", "input": {"blocks": blocks}}
+    parameters = {"type": "object", "properties": {"of": {"type": "string"}}, "examples": [{"type": "video"}] * 70}
+    tools = [{"type": "function", "function": {"name": "play", "parameters": parameters}}]
+    body = {"model": "m", "messages": [{"role": "assistant", "content": [called]}], "tools": tools}
+    found = await read_body(body, b"/v1/messages")
+    assert found.media is NO_MEDIA
+    PartLimits(64, MIB).check(found)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"image_url": "https://example.com/1.png"},
+        {"image_url": {"detail": "low", "url": "https://example.com/1.png"}},
+        {"source": {"data": picture(300), "media_type": "image/png", "type": "base64"}, "type": "image"},
+        {"type": "image", "cache_control": {"type": "ephemeral"}, "source": {"type": "url", "url": "https://a.b/1"}},
+        {"type": "image", "source": {"type": "file", "file_id": "f"}},
+    ],
+)
+async def test_each_way_to_say_where_a_picture_is_counts_once(part: Part) -> None:
+    for dumps in ({}, {"separators": (",", ":")}):
+        assert (await read(*[part] * 3, SHORT, **dumps)).media.images == 3
+    with pytest.raises(Refused, match="3 images"):
+        PartLimits(2, MIB).check(await read(*[part] * 3, SHORT))
+
+
+async def test_more_than_are_counted_are_too_many() -> None:
+    found = await read(*[linked("https://a.b/1")] * (media.MOST_COUNTED + 10))
+    assert found.media.images == media.MOST_COUNTED
+    with pytest.raises(Refused, match="4096 images"):
+        PartLimits(64, MIB).check(found)
+
+
+async def test_base64_for_urls_counts_nothing_either() -> None:
+    data = picture(60_000).replace("+", "-").replace("/", "_")
+    assert text_bytes(await read(openai(data), SHORT)) < 300
+
+
+async def test_a_field_that_is_null_hides_no_other() -> None:
+    parts = [{"type": "input_image", "image_url": None, "file_id": name} for name in ("file-a", "file-b")]
+    one, other = [await read(part, LONG) for part in parts]
+    assert shared(one.prompt, other.prompt) == 0
+    texts = [{"type": "image_url", "text": None, "image_url": {"url": f"https://a.b/{name}"}} for name in "12"]
+    one, other = [await read(part, LONG) for part in texts]
+    assert shared(one.prompt, other.prompt) == 0
 
 
 @pytest.mark.parametrize("size", SIZES)
