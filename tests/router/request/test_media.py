@@ -289,8 +289,8 @@ async def test_what_only_calls_itself_an_image_is_none() -> None:
     ],
 )
 async def test_each_way_to_say_where_a_picture_is_counts_once(part: Part) -> None:
-    for dumps in ({}, {"separators": (",", ":")}):
-        assert (await read(*[part] * 3, SHORT, **dumps)).media.images == 3
+    for separators in ((",", ":"), (", ", ": ")):
+        assert (await read(*[part] * 3, SHORT, separators=separators)).media.images == 3
     with pytest.raises(Refused, match="3 images"):
         PartLimits(2, MIB).check(await read(*[part] * 3, SHORT))
 
