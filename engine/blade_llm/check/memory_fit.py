@@ -72,7 +72,7 @@ def _judge(config: EngineConfig, model: ModelConfig, limit: int) -> CheckItem:
     shared = f"+ runtime {_size(runtime)} "
     detail = (
         f"{_of_ranks(rank.dtype, config)}: weights {_size(rank.weights)} + activations {_size(rank.activations)} "
-        f"{shared if ranks == 1 else ''}{_with_adapters(rank.adapters)}{_with_draft(rank.draft_weights)}"
+        f"{shared if ranks == 1 else ''}{_with_others(rank)}"
         f"+ KV cache {_size(kv_cache)} ({plan.blocks} blocks, {plan.tokens} tokens, "
         f"{plan.concurrent_at_max_len:.1f} requests of {plan.max_model_len} tokens{shortened}) "
         f"{'' if ranks == 1 else f'= {_size(of_rank + kv_cache)}, times {ranks} {shared}'}"
@@ -102,7 +102,7 @@ def _judge_gpu(config: EngineConfig, model: ModelConfig, rank: RankMemory, gpu: 
     parts = (
         f"{_of_ranks(rank.dtype, config)}: weights {_size(rank.weights)} "
         f"+ activations {_size(rank.activations)} + CUDA graphs {_size(rank.graphs)} "
-        f"{_with_adapters(rank.adapters)}{_with_draft(rank.draft_weights)}of {_size(within)} "
+        f"{_with_others(rank)}of {_size(within)} "
         f"({share:g} of the GPU's {_size(gpu.total)}, {_size(gpu.free)} free)"
     )
     if rank.fixed >= within:
@@ -129,12 +129,10 @@ def _of_ranks(dtype: DTypeName, config: EngineConfig) -> str:
     return f"{dtype}, machine {config.node_rank}: {which}"
 
 
-def _with_adapters(count: int) -> str:
-    return f"+ adapters {_size(count)} " if count else ""
-
-
-def _with_draft(count: int) -> str:
-    return f"+ draft model {_size(count)} " if count else ""
+def _with_others(rank: RankMemory) -> str:
+    """Of what not every model has."""
+    others = {"adapters": rank.adapters, "draft model": rank.draft_weights, "vision tower and images": rank.vision}
+    return "".join(f"+ {name} {_size(count)} " for name, count in others.items() if count)
 
 
 def _gpu_remedy(fixed: int, gpu: Gpu) -> str:

@@ -26,10 +26,12 @@ from blade_llm.models.sharding import (
     rank_model,
     tensor_parallel_problem,
 )
+from blade_llm.models.vision.memory import tower_bytes
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner.draft_config import DraftModelConfig, draft_model_config
 from blade_llm.runner.kv_quant import with_kv_quant
 from blade_llm.runner.startup.memory_plan import GpuMemory, activation_peak, plan_kv_cache
+from blade_llm.runner.vision.memory import encoder_bytes, tower_of
 from blade_llm.weights.checkpoint import open_checkpoint
 
 RUNTIME_BYTES: Final = 512 << 20
@@ -64,11 +66,13 @@ class RankMemory:
     """Upper estimate of CUDA graphs."""
     adapters: int
     draft_weights: int
+    vision: int = 0
+    """The vision tower, the encoder cache, and what encoding the largest image takes."""
 
     @property
     def lasting(self) -> int:
         """What stays between steps, but for graphs."""
-        return self.weights + self.adapters + self.draft_weights
+        return self.weights + self.adapters + self.draft_weights + self.vision
 
     @property
     def fixed(self) -> int:
@@ -151,6 +155,8 @@ def cache_on_gpu(config: EngineConfig, rank: RankMemory, gpu: Gpu) -> KVCachePla
 def rank_memory(config: EngineConfig, part: ModelConfig, dtype: DTypeName, *, on_gpu: bool = False) -> RankMemory:
     """Of a rank that has ``part`` of the model."""
     draft = draft_model_config(config, part, dtype)
+    tower, longest = tower_of(config, part), config.max_model_len or part.max_position_embeddings
+    vision = 0 if tower is None else tower_bytes(tower, dtype) + encoder_bytes(config, part, dtype, longest)
     return RankMemory(
         part=part,
         draft=draft,
@@ -160,6 +166,7 @@ def rank_memory(config: EngineConfig, part: ModelConfig, dtype: DTypeName, *, on
         graphs=_graph_bytes(config, part, dtype) if on_gpu else 0,
         adapters=adapter_bytes(config, part, dtype, on_gpu=on_gpu),
         draft_weights=0 if draft is None else weight_bytes(draft.model, draft.dtype, "none", on_gpu=on_gpu),
+        vision=vision,
     )
 
 

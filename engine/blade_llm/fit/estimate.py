@@ -68,6 +68,8 @@ class Estimate:
     graphs: int
     adapters: int
     draft: int
+    vision: int
+    """The vision tower, its cache, and what encoding an image takes."""
     runtime: int
     """Interpreters and libraries of all ranks of the machine, where they count: on CPU."""
     kv_token: int
@@ -118,6 +120,7 @@ def estimate(config: EngineConfig, device: Device, context: int | None = None) -
         graphs=rank.graphs,
         adapters=rank.adapters,
         draft=rank.draft_weights,
+        vision=rank.vision,
         runtime=on_cpu,
         kv_token=kv_token_bytes(rank.part, rank.dtype),
         kv_cache=0 if plan is None else plan.blocks * rank.block_bytes(plan),

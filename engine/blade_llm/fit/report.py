@@ -61,6 +61,7 @@ def _lines(model: str, device: Device, found: Estimate, change: Sequence[Change]
         ("CUDA graphs, at most", found.graphs),
         ("adapters", found.adapters),
         ("draft model", found.draft),
+        ("vision tower, images", found.vision),
         ("processes", found.runtime),
         ("KV cache", found.kv_cache),
     ]

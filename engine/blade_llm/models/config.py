@@ -228,11 +228,14 @@ def read_json(model_dir: Path, name: str) -> dict[str, Any]:
 
 
 def _preprocessor(model_dir: Path) -> dict[str, Any]:
-    """How pixels become numbers; empty where the folder does not say."""
-    for name in ("preprocessor_config.json", "processor_config.json"):
-        if (model_dir / name).is_file():
-            return read_json(model_dir, name)
-    return {}
+    """How pixels become numbers; empty where the folder does not say. As in transformers, ``image_processor`` in
+    ``processor_config.json`` comes first."""
+    if (model_dir / "processor_config.json").is_file():
+        nested = read_json(model_dir, "processor_config.json").get("image_processor")
+        if isinstance(nested, dict):
+            return nested
+    name = "preprocessor_config.json"
+    return read_json(model_dir, name) if (model_dir / name).is_file() else {}
 
 
 def _eos_token_ids(model_dir: Path, raw: dict[str, Any]) -> tuple[int, ...]:

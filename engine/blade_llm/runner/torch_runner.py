@@ -67,7 +67,8 @@ from blade_llm.runner.startup.warm_up import warm_up
 from blade_llm.runner.supported import assert_supported
 from blade_llm.runner.tables import SlotTables
 from blade_llm.runner.vision.images import StepImages
-from blade_llm.runner.vision.start import encoder_bytes, load_images
+from blade_llm.runner.vision.memory import encoder_bytes
+from blade_llm.runner.vision.start import load_images
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.ranks import sample_by_ranks
 from blade_llm.sampling.sampler import Sampler

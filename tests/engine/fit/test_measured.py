@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from engine_support.families import ROWS, Row, save_row
 from engine_support.tiny_models import engine_config
+from engine_support.vision_models import save_vision_model
 
 from blade_llm.fit.estimate import Device, estimate
 from blade_llm.runner import build_runner
@@ -63,3 +64,17 @@ def test_the_estimate_is_what_the_engine_measures(name: str, tmp_path: Path) -> 
     assert found.max_model_len == measured.max_model_len
     assert found.concurrency == pytest.approx(measured.concurrent_at_max_len)
     assert found.weights == pytest.approx(measured.weights, rel=0.05)
+
+
+@pytest.mark.parametrize("row", ["qwen2-vl", "internvl"])
+def test_the_estimate_counts_the_vision_tower_and_its_cache(row: str, tmp_path: Path) -> None:
+    folder = save_vision_model(tmp_path, row).folder
+    config = engine_config(folder, kv_cache_bytes=3_000_000, encoder_cache_bytes=100_000, max_model_len=128)
+    found = estimate(config, Device(None, 8 << 30))
+    measured = build_runner(config).memory_plan
+    assert measured is not None
+    tower = found.vision - measured.encoder
+    assert tower > 0
+    assert found.weights + tower == pytest.approx(measured.weights, rel=0.05)
+    assert found.vision > measured.encoder > 100_000
+    assert "vision tower and images" in found.verdict

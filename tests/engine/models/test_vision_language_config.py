@@ -261,7 +261,11 @@ def test_pixels_become_numbers_as_the_folder_says(tmp_path: Path) -> None:
     vision = load(tmp_path, QWEN2_VL).vision
     assert vision is not None
     assert vision.mean == (0.5, 0.25, 0.75)
-    (tmp_path / "preprocessor_config.json").unlink()
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": 0.5, "image_std": [1, 1, 1]}')
+    vision = load(tmp_path, QWEN2_VL).vision
+    assert vision is not None
+    assert vision.mean == (0.5, 0.5, 0.5)
+    # as transformers: it comes before the other
     (tmp_path / "processor_config.json").write_text('{"image_processor": {"image_std": [0.5, 0.25, 0.75]}}')
     vision = load(tmp_path, QWEN2_VL).vision
     assert vision is not None

@@ -198,6 +198,8 @@ def _pixels(preprocessor: RawConfig) -> dict[str, Any]:
 
 def _colours(preprocessor: RawConfig, name: str, default: tuple[float, float, float]) -> tuple[float, float, float]:
     values = preprocessor.get(name, default)
+    if type(values) in (int, float):  # of all colours
+        values = [values] * 3
     if not isinstance(values, list | tuple) or len(values) != 3:
         raise ValueError(f"{name!r} must be three numbers, not {values!r}")
     if not all(type(value) in (int, float) and math.isfinite(value) for value in values):

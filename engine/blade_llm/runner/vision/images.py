@@ -12,10 +12,11 @@ from torch import Tensor
 
 from blade_llm.runner.staging import Staging
 from blade_llm.runner.vision.encoder import ImageEncoder, Tower
+from blade_llm.runner.vision.memory import grid_of
 from blade_llm.runner.vision.positions import AxisTable
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
-from blade_llm.spec.vision.tower import Grid, VisionSpec
+from blade_llm.spec.vision.tower import VisionSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,6 @@ class RunnerImages:
         staging.add(np.concatenate(rows))
         embeddings = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return StepImages(staging.send()[0], embeddings[0] if len(embeddings) == 1 else embeddings)
-
-
-def grid_of(spec: VisionSpec, count: int) -> Grid:
-    """Of an image of about ``count`` embeddings: a square, or tiles."""
-    if spec.positions is not None and not spec.positions.interpolated:
-        side = spec.positions.side
-        return max(1, count // spec.count((1, side, side))), side, side
-    side = spec.merge_size * math.isqrt(count)
-    return 1, side, side
 
 
 def _black_image(spec: VisionSpec) -> ImagePixels:

@@ -187,6 +187,7 @@ class ImageEncoding:
         return bool(step.encoder)
 
     def _add_pieces(self, step: Step, row_layers: int) -> None:
+        ended = list[_Run]()
         while row_layers > 0 and (self._run is not None or self._begin(step)):
             assert self._run is not None
             run, count = self._run, min(row_layers, self._run.left)
@@ -194,7 +195,10 @@ class ImageEncoding:
             run.left -= count
             row_layers -= count
             if not run.left:
-                self._end(run)
+                self._run = None
+                ended.append(run)
+        for run in ended:  # only now: the next run must not take the room of images that this very step encodes
+            self._end(run)
 
     def observe(self, step: Step, seconds: float, decode_seconds: float | None) -> None:
         """A step with pieces took ``seconds``."""
@@ -230,7 +234,6 @@ class ImageEncoding:
 
     def _end(self, run: _Run) -> None:
         """The step that is scheduled has the last piece of a run."""
-        self._run = None
         self.counts.images += len(run.digests)
         self.cache.finish(run.digests)
         for request in self._queue:

@@ -20,7 +20,7 @@ from engine_support.vision_models import (
 )
 
 from blade_llm.engine.build import build_core
-from blade_llm.runner.vision.start import tower_of
+from blade_llm.runner.vision.memory import tower_of
 from blade_llm.sampling.parameters import SamplingParams
 
 COUNT = 8

@@ -256,3 +256,24 @@ def test_pixels_of_waiting_requests_are_bounded() -> None:
     with pytest.raises(RequestRefusedError, match="busy") as refused:
         scheduler.add(request_of("2", 60, [image_of("b", 4, 20)]))
     assert refused.value.error.kind == "overloaded"
+
+
+def test_the_last_piece_of_an_image_that_nobody_holds_is_not_freed_in_its_step() -> None:
+    """Its request was preempted meanwhile, and the next image needs the room."""
+    scheduler = scheduler_of(
+        images=encoding(cache_tokens=150), blocks=26, slots=8, budget=256, prefix_cache=False, max_model_len=300
+    )
+    for name in ("t0", "t1"):
+        add(scheduler, name, 30, max_tokens=200)
+    next_plan(scheduler)
+    scheduler.add(request_of("late", 150, [image_of("a", 0, 140)], priority=1))
+    next_plan(scheduler)
+    next_plan(scheduler)
+    scheduler.add(request_of("early", 110, [image_of("b", 0, 100)]))
+    encoded = set[bytes]()
+    for _ in range(120):
+        plan = next_plan(scheduler)
+        digests = {digest for chunk in plan.encoder for digest in chunk.digests}
+        assert digests.isdisjoint(plan.freed_images)
+        encoded |= digests
+    assert len(encoded) == 2

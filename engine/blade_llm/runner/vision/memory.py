@@ -1,0 +1,63 @@
+"""What images take of a device's memory. No torch: ``blade_llm_check`` and ``blade_llm_fit`` plan with it."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from blade_llm.config import EngineConfig
+from blade_llm.models.config import ModelConfig
+from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
+from blade_llm.models.vision.memory import activation_bytes
+from blade_llm.parallel.layout import RankLayout
+from blade_llm.spec.decoder import DecoderSpec
+from blade_llm.spec.vision.tower import Grid, VisionSpec
+
+_LARGEST: Final = 16384
+"""Embeddings of the largest image that memory is planned for: what the families' processors allow."""
+
+
+def tower_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
+    """The tower that the engine runs; None: it serves text alone, for want of one, or as several ranks compute the
+    model."""
+    return model.vision if RankLayout.of(config).size == 1 else None
+
+
+def embedding_bytes(spec: VisionSpec, dtype: DTypeName) -> int:
+    """What the embedding of one image token takes, deepstack levels included."""
+    return spec.hidden_size * DTYPE_BYTES[dtype] * (1 + spec.levels)
+
+
+def encoder_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, max_model_len: int) -> int:
+    """What images take on the device at most: the encoder cache, encoding the largest one that fits into it and into a
+    prompt, and the table of positions. 0 of a model without images."""
+    spec = tower_of(config, model)
+    if spec is None:
+        return 0
+    tokens = max(1, min(_LARGEST, max_model_len, config.encoder_cache_bytes // embedding_bytes(spec, dtype)))
+    encoding = activation_bytes(spec, dtype, [grid_of(spec, tokens)])
+    positions = table_bytes(config.max_num_seqs + 1, max_model_len) if has_axes(model) else 0
+    return config.encoder_cache_bytes + encoding + positions
+
+
+def grid_of(spec: VisionSpec, count: int) -> Grid:
+    """Of an image of about ``count`` embeddings: a square, or tiles."""
+    if spec.positions is not None and not spec.positions.interpolated:
+        side = spec.positions.side
+        return max(1, count // spec.count((1, side, side))), side, side
+    side = spec.merge_size * math.isqrt(count)
+    return 1, side, side
+
+
+def table_bytes(num_slots: int, max_positions: int) -> int:
+    """Bytes that a table of positions on three axes takes."""
+    return 4 * (3 * num_slots + 1) * max_positions
+
+
+def has_axes(config: ModelConfig) -> bool:
+    """Whether positions have three axes."""
+    decoder = config.decoder
+    if not isinstance(decoder, DecoderSpec):
+        return False
+    ropes = [layer.attention.rope for layer in decoder.layers]
+    return any(rope is not None and rope.sections is not None for rope in ropes)
