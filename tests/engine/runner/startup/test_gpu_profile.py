@@ -100,7 +100,7 @@ def test_a_step_that_does_not_fit_names_the_flags(fails: str, runner: Watched, m
 def test_running_out_in_service_names_a_smaller_share(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = TorchRunner(engine_config(folder), load_model_config(folder))
 
-    def exhausted(*_: object) -> None:
+    def exhausted(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("blade_llm.runner.torch_runner.send_inputs", exhausted)
