@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from engine_support.feature_load import free_drafts
+from engine_support.normalise import normalised_patches, normalised_pixels
 from engine_support.tiny_models import engine_config, load_reference
 from engine_support.vision_rows import VISION_ROWS, never_generates_images
-from engine_support.vision_towers import image_of, normalised, qwen_patches, read_spec
+from engine_support.vision_towers import image_of, read_spec
 from examples.families.weights import randomize
 
 from blade_llm.config import EngineConfig
@@ -99,9 +100,9 @@ def inputs_of(spec: VisionSpec, prompt: Prompt) -> dict[str, torch.Tensor]:
     if not images:
         return {}
     if spec.family == "internvl":
-        return {"pixel_values": torch.from_numpy(np.concatenate([normalised(each, each.grid[0]) for each in images]))}
+        return {"pixel_values": torch.from_numpy(np.concatenate([normalised_pixels(each, spec) for each in images]))}
     return {
-        "pixel_values": torch.from_numpy(np.concatenate([qwen_patches(spec, each) for each in images])),
+        "pixel_values": torch.from_numpy(np.concatenate([normalised_patches(each, spec) for each in images])),
         "image_grid_thw": torch.tensor([each.grid for each in images]),
     }
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from engine_support.normalise import normalised_patches, normalised_pixels
 from examples.families.weights import randomize
 
 from blade_llm.models.raw_config import RawConfig
@@ -119,37 +120,19 @@ def image_of(spec: VisionSpec, grid: Grid, seed: int, frames: int | None = None)
     return ImagePixels(hashlib.sha256(pixels).digest(), grid, shape, pixels)
 
 
-def normalised(image: ImagePixels, frames: int) -> np.ndarray:
-    """[frames, 3, height, width] fp32, as transformers' processors have it; a single frame is repeated."""
-    pixels = np.frombuffer(image.pixels, np.uint8).reshape(image.shape).astype(np.float64)
-    scaled = pixels * PREPROCESSOR["rescale_factor"]
-    values = (scaled - np.array(PREPROCESSOR["image_mean"])) / np.array(PREPROCESSOR["image_std"])
-    channels_first = values.transpose(0, 3, 1, 2).astype(np.float32)
-    return channels_first if len(channels_first) == frames else np.repeat(channels_first, frames, axis=0)
-
-
-def qwen_patches(spec: VisionSpec, image: ImagePixels) -> np.ndarray:
-    """[patches, elements]: what processors of Qwen's models make of an image."""
-    count, height, width = image.grid
-    side, merge, time = spec.patch_size, spec.merge_size, spec.temporal_patch_size
-    values = normalised(image, count * time)
-    cut = values.reshape(count, time, 3, height // merge, merge, side, width // merge, merge, side)
-    return np.ascontiguousarray(cut.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)).reshape(count * height * width, -1)
-
-
 @torch.no_grad()
 def expected(reference: Any, spec: VisionSpec, images: Sequence[ImagePixels]) -> list[torch.Tensor]:
     """What transformers makes of images, all in one batch: [1 + levels, count, hidden] each."""
     model, dtype = reference.model, reference.dtype
     counts = [spec.count(image.grid) for image in images]
     if spec.family == "internvl":
-        tiles = torch.from_numpy(np.concatenate([normalised(image, image.grid[0]) for image in images]))
+        tiles = torch.from_numpy(np.concatenate([normalised_pixels(image, spec) for image in images]))
         found = model.get_image_features(
             pixel_values=tiles.to(dtype), vision_feature_layer=-1, vision_feature_select_strategy="default"
         )
         levels = [found.pooler_output.reshape(-1, spec.hidden_size)]
     else:
-        patches = torch.from_numpy(np.concatenate([qwen_patches(spec, image) for image in images]))
+        patches = torch.from_numpy(np.concatenate([normalised_patches(image, spec) for image in images]))
         found = model.visual(patches.to(dtype), grid_thw=torch.tensor([image.grid for image in images]))
         levels = [found.pooler_output, *(getattr(found, "deepstack_features", None) or [])]
     return list(torch.stack(levels).split(counts, dim=1))

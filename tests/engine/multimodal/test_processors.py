@@ -17,16 +17,16 @@ from engine_support.image_references import (
     samples,
     sha256,
 )
+from engine_support.normalise import image_pixels, normalised_patches, normalised_pixels
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize as expected_size
 
-from blade_llm.multimodal.content import content_digest, image_pixels
+from blade_llm.multimodal.content import content_digest
 from blade_llm.multimodal.decoding import decode
 from blade_llm.multimodal.errors import ImageError
-from blade_llm.multimodal.normalise import normalised_patches, normalised_pixels
 from blade_llm.multimodal.processors import ImageProcessor, QwenProcessor, TiledProcessor
 from blade_llm.multimodal.processors.smart_resize import smart_resize
 from blade_llm.multimodal.settings import PixelBounds

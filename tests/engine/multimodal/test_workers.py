@@ -18,10 +18,10 @@ import pytest
 import uvloop
 from engine_support import image_bombs
 from engine_support.image_cases import CASES_OF_KINDS, PROCESSORS, encode, exif, waves
+from engine_support.normalise import image_pixels
 from PIL import Image
 
 from blade_llm.multimodal import worker as worker_module
-from blade_llm.multimodal.content import image_pixels
 from blade_llm.multimodal.decoding import decode
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.options import MIB, ImageOptions

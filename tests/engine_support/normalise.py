@@ -1,4 +1,4 @@
-"""Pixels as a vision tower sees them, in numpy: the reference for what towers compute on their device."""
+"""Pixels as a vision tower sees them, in numpy: the reference for what processors and towers compute."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from blade_llm.multimodal.content import content_digest
 from blade_llm.spec.vision.images import ImagePixels
 
 
@@ -30,6 +31,14 @@ class Patches(Normalisation, Protocol):
     def temporal_patch_size(self) -> int: ...
     @property
     def merge_size(self) -> int: ...
+
+
+def image_pixels(grid: tuple[int, int, int], shape: tuple[int, int, int, int], pixels: bytes) -> ImagePixels:
+    """With its digest. ``pixels``: uint8, C order, of ``shape``. Raises :class:`ValueError` at another length."""
+    frames, height, width, channels = shape
+    if len(pixels) != frames * height * width * channels:
+        raise ValueError(f"{len(pixels)} bytes of pixels are not of shape {shape}")
+    return ImagePixels(content_digest(grid, shape, pixels), grid, shape, pixels)
 
 
 def normalised_pixels(pixels: ImagePixels, spec: Normalisation) -> npt.NDArray[np.float32]:
