@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from typing import Final
@@ -63,6 +62,4 @@ def truncated(kind: str) -> bytes:
 
 def slow_png(side: int) -> bytes:
     """A lot to unpack and to resize."""
-    file = io.BytesIO()
-    Image.new("RGB", (side, side), (9, 99, 199)).save(file, "PNG", compress_level=1)
-    return file.getvalue()
+    return encode(Image.new("RGB", (side, side), (9, 99, 199)), "PNG", compress_level=1)

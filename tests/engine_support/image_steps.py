@@ -14,11 +14,11 @@ from engine_support.vision_rows import QWEN_TOKENS
 from blade_llm.layers.step import StepMetadata
 from blade_llm.models.vision.axis_positions import axis_positions
 from blade_llm.spec.vision.images import ImageSpan
+from blade_llm.spec.vision.tower import Grid
 
 IMAGE = QWEN_TOKENS["image_token_id"]
 BEGIN, END = QWEN_TOKENS["vision_start_token_id"], QWEN_TOKENS["vision_end_token_id"]
 MERGE = 2
-Grid = tuple[int, int, int]
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from engine_support.families import ROWS, save_row
 from engine_support.feature_load import free_drafts
 from engine_support.normalise import normalised_patches, normalised_pixels
-from engine_support.tiny_models import engine_config, load_reference
-from engine_support.vision_rows import VISION_ROWS, never_generates_images
-from engine_support.vision_towers import image_of, read_spec
-from examples.families.weights import randomize
+from engine_support.tiny_models import engine_config
+from engine_support.vision_rows import QWEN_TOKENS
+from engine_support.vision_towers import random_pixels
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.core import EngineCore, EngineInfo
@@ -29,8 +29,7 @@ from blade_llm.scheduling.images.limits import EncoderLimits
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 from blade_llm.spec.vision.tower import Grid, VisionSpec
 
-IMAGE = 190
-"""The image token."""
+IMAGE = QWEN_TOKENS["image_token_id"]
 
 
 @dataclass
@@ -48,19 +47,9 @@ class VisionModel:
 
 
 def save_vision_model(folder: Path, row: str) -> VisionModel:
-    """One of :data:`~engine_support.vision_rows.VISION_ROWS`, as transformers saves it."""
-    import transformers
-
-    family, fields = VISION_ROWS[row]["family"], VISION_ROWS[row]["fields"]
-    torch.manual_seed(20240607)
-    model = getattr(transformers, f"{family}ForConditionalGeneration")(
-        getattr(transformers, f"{family}Config")(**fields)
-    )
-    randomize(model)
-    never_generates_images(model)
-    model.save_pretrained(folder)
-    reference = load_reference(folder)
-    return VisionModel(folder, replace(load_model_config(folder), vision=read_spec(reference)), reference)
+    """One of :data:`~engine_support.vision_rows.VISION_ROWS`."""
+    reference = save_row(folder, ROWS[row])
+    return VisionModel(folder, load_model_config(folder), reference)
 
 
 @dataclass
@@ -79,7 +68,7 @@ class Prompt:
 
     def image(self, spec: VisionSpec, grid: Grid, seed: int) -> Prompt:
         """Append a random image."""
-        pixels = image_of(spec, grid, seed)
+        pixels = random_pixels(spec, grid, seed)
         span = ImageSpan(len(self.tokens), spec.count(grid), pixels.digest, grid)
         self.tokens += [IMAGE] * span.count
         self.spans.append(span)

@@ -29,11 +29,6 @@ TEXT: Final[dict[str, Any]] = {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
-PREPROCESSOR: Final[dict[str, Any]] = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-    "rescale_factor": 1 / 255,
-}
 QWEN2: Final[dict[str, Any]] = {
     "depth": 3,
     "embed_dim": 40,
@@ -99,9 +94,9 @@ def save_model(folder: Path, row: str, dtype: torch.dtype = torch.float32) -> An
     return model.eval()
 
 
-def read_spec(reference: Any, **preprocessor: Any) -> VisionSpec:
+def read_spec(reference: Any) -> VisionSpec:
     """The tower of transformers' model."""
-    spec = read_vision(RawConfig(reference.config.to_dict()), {**PREPROCESSOR, **preprocessor})
+    spec = read_vision(RawConfig(reference.config.to_dict()), {})
     assert spec is not None
     return spec
 
@@ -111,7 +106,7 @@ def open_tower(folder: Path, spec: VisionSpec, dtype: torch.dtype = torch.float3
     return load_tower(folder, spec, device=torch.device("cpu"), dtype=dtype)
 
 
-def image_of(spec: VisionSpec, grid: Grid, seed: int, frames: int | None = None) -> ImagePixels:
+def random_pixels(spec: VisionSpec, grid: Grid, seed: int, frames: int | None = None) -> ImagePixels:
     """A random image with this grid, of one frame where not more are said."""
     _, height, width = grid
     side = spec.patch_size

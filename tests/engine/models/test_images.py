@@ -12,7 +12,6 @@ import torch
 from engine_support.families import ROWS, save_row
 from engine_support.family_proof import GREEDY_TOKENS, PROMPT
 from engine_support.image_steps import (
-    Grid,
     ImageComparison,
     ImagePrompt,
     ReferenceWithImages,
@@ -31,6 +30,7 @@ from blade_llm.kernels.linear import native as native_linear
 from blade_llm.layers.step import HiddenStates, StepMetadata
 from blade_llm.runner import build_runner
 from blade_llm.spec.vision.images import ImageSpan
+from blade_llm.spec.vision.tower import Grid
 
 ONE: list[Grid] = [(1, 6, 10)]
 THREE: list[Grid] = [(1, 2, 14), (1, 10, 2), (1, 6, 6)]

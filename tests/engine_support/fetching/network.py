@@ -15,7 +15,6 @@ class ScriptedResolver:
     def __init__(self, names: Mapping[str, Sequence[Sequence[str]]]) -> None:
         self._names = {name: list(answers) for name, answers in names.items()}
         self.asked: list[str] = []
-        self.closed = False
 
     async def resolve(self, host: str, port: int) -> list[str]:
         self.asked.append(host)
@@ -26,7 +25,7 @@ class ScriptedResolver:
         return list(answers.pop(0) if len(answers) > 1 else answers[0])
 
     def close(self) -> None:
-        self.closed = True
+        """There is nothing to give up."""
 
 
 class Rerouted(httpcore.AsyncNetworkBackend):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_support.live_tensors import LiveTensors
-from engine_support.vision_towers import ROWS, encode, expected, image_of, open_tower, read_spec, save_model
+from engine_support.vision_towers import ROWS, encode, expected, random_pixels, open_tower, read_spec, save_model
 from safetensors.torch import load_file, save_file
 
 from blade_llm.models.errors import ModelFilesError
@@ -45,7 +45,7 @@ class Case:
     def image(self, index: int) -> ImagePixels:
         """One of several; of InternVL one to three tiles."""
         grid = (1 + index % 3, 6, 6) if self.spec.family == "internvl" else GRIDS[index]
-        return image_of(self.spec, grid, index)
+        return random_pixels(self.spec, grid, index)
 
 
 @pytest.fixture(scope="module", params=list(ROWS))
@@ -74,7 +74,7 @@ def test_a_large_image(case: Case) -> None:
     """Of more rows than are computed at a time, and more keys than all heads see at a time."""
     grid = (31, 6, 6) if case.spec.family == "internvl" else (1, 66, 64)
     assert case.spec.rows(grid) > (MAX_PIECE if case.spec.family == "internvl" else MAX_KEYS)
-    images = [image_of(case.spec, grid, 1), case.image(2)]
+    images = [random_pixels(case.spec, grid, 1), case.image(2)]
     for mine, theirs in zip(encode(case.tower, images), expected(case.reference, case.spec, images), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
@@ -98,8 +98,8 @@ def test_frames(case: Case) -> None:
     if case.spec.family == "internvl":
         pytest.skip("its videos are tiles like any others")
     images = [
-        image_of(case.spec, (3, 8, 10), 1, frames=3 * case.spec.temporal_patch_size),
-        image_of(case.spec, (1, 6, 6), 2, frames=case.spec.temporal_patch_size),
+        random_pixels(case.spec, (3, 8, 10), 1, frames=3 * case.spec.temporal_patch_size),
+        random_pixels(case.spec, (1, 6, 6), 2, frames=case.spec.temporal_patch_size),
         case.image(1),
     ]
     for mine, theirs in zip(encode(case.tower, images, 40), expected(case.reference, case.spec, images), strict=True):
@@ -186,7 +186,7 @@ def test_no_step_takes_more_than_is_foreseen(case: Case) -> None:
     grid = (31, 6, 6) if case.spec.family == "internvl" else (1, 66, 64)
     for row_layers in (5000, 10**9):
         with LiveTensors() as memory:
-            encode(case.tower, [image_of(case.spec, grid, 1)], row_layers)
+            encode(case.tower, [random_pixels(case.spec, grid, 1)], row_layers)
         foreseen = activation_bytes(case.spec, "float32", [grid])
         assert state_bytes(case.spec, "float32", [grid]) < memory.most <= foreseen < 2.5 * memory.most
 
@@ -206,7 +206,7 @@ def test_what_is_no_image_is_refused(case: Case) -> None:
     with pytest.raises(ValueError, match="no image"):
         tower.begin([])
     with pytest.raises(ValueError, match=r"do not divide|are not the"):
-        tower.begin([image_of(case.spec, (frames, height + 1, width), 0)])
+        tower.begin([random_pixels(case.spec, (frames, height + 1, width), 0)])
     with pytest.raises(ValueError, match="do not make a grid"):
         tower.begin([ImagePixels(image.digest, image.grid, (*image.shape[:3], 4), image.pixels)])
     with pytest.raises(ValueError, match="do not make a grid"):
