@@ -14,7 +14,7 @@ import httpcore
 import httpx
 
 from blade_llm.multimodal.fetching.addresses import classify, permitted
-from blade_llm.multimodal.fetching.errors import MAX_URL, MediaError
+from blade_llm.multimodal.fetching.errors import MediaError, check_length
 from blade_llm.multimodal.fetching.hosts import matches, normalized_host
 from blade_llm.multimodal.fetching.options import FetchOptions
 from blade_llm.multimodal.fetching.resolver import Resolver
@@ -43,8 +43,7 @@ class Target:
 
 def check_url(url: str, options: FetchOptions) -> Target:
     """Raises MediaError for what is no URL, and for what the options refuse."""
-    if len(url) > MAX_URL:
-        raise MediaError("invalid", f"it is longer than {MAX_URL} characters", url)
+    check_length(url)
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError):

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from blade_llm.multimodal.fetching.errors import MediaError
+from blade_llm.multimodal.fetching.errors import MediaError, too_large
 
 _MAX_HEADER: Final = 1024
 """Characters before the comma: media type and parameters."""
@@ -37,7 +37,7 @@ def decode_data_url(url: str, max_bytes: int) -> bytes:
     start = comma + 1
     base64 = url[:comma].rstrip().lower().endswith(";base64")
     if _says_too_much(url, start, base64, max_bytes):
-        raise _too_large(url, max_bytes)
+        raise too_large(url, max_bytes)
     data = _decode(url, start, base64, max_bytes)
     if not data:
         raise MediaError("invalid", "it holds no data", url)
@@ -75,7 +75,7 @@ def _decode(url: str, start: int, base64: bool, max_bytes: int) -> bytes:
             whole = len(groups) if start == len(url) else max(len(groups) - 4, 0) // 4 * 4
             chunk, rest = _base64_decoded(groups[:whole], start == len(url), url), groups[whole:]
         if data.tell() + len(chunk) > max_bytes:
-            raise _too_large(url, max_bytes)
+            raise too_large(url, max_bytes)
         data.write(chunk)
         if start < len(url):
             time.sleep(_PAUSE_S)
@@ -112,7 +112,3 @@ def _base64_decoded(groups: bytes, is_last: bool, url: str) -> bytes:
         return binascii.a2b_base64(groups, strict_mode=True)
     except binascii.Error as error:
         raise MediaError("invalid", f"{reason}: {str(error).lower()}", url) from None
-
-
-def _too_large(url: str, max_bytes: int) -> MediaError:
-    return MediaError("too_large", f"it has more than {max_bytes} bytes; make the picture smaller", url)

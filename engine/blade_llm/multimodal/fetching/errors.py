@@ -52,3 +52,14 @@ class MediaError(Exception):
         """What the operator may know besides, and the client not."""
         self.index: int | None = None
         """Which of the URLs of a request, where there were several; set by :meth:`Fetcher.fetch_all`."""
+
+
+def too_large(url: str, limit: int, what: str = "it") -> MediaError:
+    """For the URL of ``what`` has more than ``limit`` bytes."""
+    return MediaError("too_large", f"{what} has more than {limit} bytes; make the picture smaller", url)
+
+
+def check_length(url: str) -> None:
+    """Raises MediaError for one of more than :data:`MAX_URL` characters."""
+    if len(url) > MAX_URL:
+        raise MediaError("invalid", f"it is longer than {MAX_URL} characters", url)

@@ -14,7 +14,7 @@ import httpx
 
 from blade_llm.multimodal.fetching.allowance import Allowance
 from blade_llm.multimodal.fetching.connecting import Connector, Target, check_url
-from blade_llm.multimodal.fetching.errors import MediaError
+from blade_llm.multimodal.fetching.errors import MediaError, too_large
 from blade_llm.multimodal.fetching.metered import MeteredStream
 from blade_llm.multimodal.fetching.options import FetchOptions
 
@@ -106,7 +106,7 @@ class HttpClient:
         limit = self._options.max_bytes
         length = headers.get(b"content-length", b"")
         if length.isdigit() and (len(length) > 18 or int(length) > limit):
-            raise _too_large(target.url, limit)
+            raise too_large(target.url, limit)
         data = BytesIO()
         count = 0
         async with contextlib.aclosing(cast(AsyncGenerator[bytes, None], response.aiter_stream())) as chunks:
@@ -118,13 +118,9 @@ class HttpClient:
                         raise MediaError("unavailable", reason, target.url)
                     await asyncio.sleep(0)
                 if data.tell() + len(chunk) > limit:
-                    raise _too_large(target.url, limit)
+                    raise too_large(target.url, limit)
                 allowance.take(len(chunk), target.url)
                 data.write(chunk)
         if not data.tell():
             raise MediaError("unavailable", "its server sends an empty body", target.url)
         return data.getvalue()  # without a copy
-
-
-def _too_large(url: str, limit: int) -> MediaError:
-    return MediaError("too_large", f"it has more than {limit} bytes; make the picture smaller", url)

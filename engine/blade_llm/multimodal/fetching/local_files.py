@@ -7,12 +7,10 @@ import os
 import stat
 from collections.abc import Sequence
 from io import BytesIO
-from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from blade_llm.multimodal.fetching.errors import MAX_URL, MediaError
-
-_KERNEL: Final = ("/proc", "/sys", "/dev")
+from blade_llm.multimodal.fetching.errors import MediaError, check_length, too_large
+from blade_llm.multimodal.fetching.options import KERNEL_FOLDERS
 
 
 def read_file_url(url: str, roots: Sequence[str], max_bytes: int) -> bytes:
@@ -28,14 +26,13 @@ def read_file_url(url: str, roots: Sequence[str], max_bytes: int) -> bytes:
     target = os.path.realpath(path)
     for root in map(os.path.realpath, roots):
         below = os.path.relpath(target, root)
-        if below != "." and below != ".." and not below.startswith("../") and not _is_below(target, _KERNEL):
+        if below != "." and below != ".." and not below.startswith("../") and not _is_below(target, KERNEL_FOLDERS):
             return _read(url, root, below.split("/"), max_bytes)
     raise MediaError("refused", "it is not below a folder that this server may read (--allowed_local_media_path)", url)
 
 
 def _path(url: str) -> str:
-    if len(url) > MAX_URL:
-        raise MediaError("invalid", f"it is longer than {MAX_URL} characters", url)
+    check_length(url)
     rest = url[len("file:") :]
     if rest.startswith("//"):
         host, slash, rest = rest[2:].partition("/")
@@ -67,13 +64,13 @@ def _read(url: str, root: str, names: Sequence[str], max_bytes: int) -> bytes:
         raise MediaError("refused", "it is not a regular file", url)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if os.fstat(descriptor).st_size > max_bytes:
-            raise _too_large(url, max_bytes)
+            raise too_large(url, max_bytes, "the file")
         try:
             data = _read_at_most(file.fileno(), max_bytes + 1)
         except OSError as error:
             raise MediaError("unavailable", f"this server cannot read it: {error.strerror}", url) from None
     if len(data) > max_bytes:  # grown meanwhile
-        raise _too_large(url, max_bytes)
+        raise too_large(url, max_bytes, "the file")
     if not data:
         raise MediaError("invalid", "the file is empty", url)
     return data
@@ -104,7 +101,3 @@ def _read_at_most(descriptor: int, limit: int) -> bytes:
     while data.tell() < limit and (chunk := os.read(descriptor, min(1 << 20, limit - data.tell()))):
         data.write(chunk)
     return data.getvalue()
-
-
-def _too_large(url: str, max_bytes: int) -> MediaError:
-    return MediaError("too_large", f"the file has more than {max_bytes} bytes; make the picture smaller", url)

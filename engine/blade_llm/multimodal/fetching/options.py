@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
+from typing import Final
 
 from blade_llm.multimodal.fetching.hosts import normalized_pattern
 
-_NEVER_ROOTS = ("/proc", "/sys", "/dev")
+KERNEL_FOLDERS: Final = ("/proc", "/sys", "/dev")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class FetchOptions:
             path = PurePosixPath(root)
             if not path.is_absolute() or ".." in path.parts or path == PurePosixPath("/"):
                 raise ValueError(f"allowed_local_media_path has {root!r}: give the absolute path of a folder, not /")
-            if any(path.is_relative_to(never) for never in _NEVER_ROOTS):
+            if any(path.is_relative_to(never) for never in KERNEL_FOLDERS):
                 raise ValueError(f"allowed_local_media_path has {root!r}: files of the kernel are no media")
         for name in ("allowed_media_domains", "private_media_domains"):
             patterns = tuple(normalized_pattern(pattern) for pattern in getattr(self, name))
