@@ -15,7 +15,7 @@ import msgspec
 
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.settings import PixelBounds
-from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup
+from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup, write_all
 from blade_llm.spec.vision.images import ImagePixels
 
 _START_SECONDS: Final = 60.0
@@ -43,9 +43,7 @@ class SharedFile:
 
     def write(self, data: bytes) -> None:
         os.ftruncate(self.descriptor, 0)
-        view, at = memoryview(data), 0
-        while at < len(view):
-            at += os.pwrite(self.descriptor, view[at:], at)
+        write_all(self.descriptor, data)
 
     def read(self, size: int) -> bytes:
         """And free the memory."""

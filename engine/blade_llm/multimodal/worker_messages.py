@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import msgspec
@@ -45,6 +46,13 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     digest: bytes = b""
     grid: tuple[int, int, int] = (0, 0, 0)
     shape: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """To the beginning of the memory file."""
+    view, at = memoryview(data), 0
+    while at < len(view):
+        at += os.pwrite(descriptor, view[at:], at)
 
 
 def setup(processor: ImageProcessor, options: ImageOptions) -> Setup:

@@ -26,7 +26,7 @@ from PIL import Image
 from blade_llm.multimodal.content import content_digest
 from blade_llm.multimodal.decoding import FORMATS, decode
 from blade_llm.multimodal.errors import ImageError
-from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup
+from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup, write_all
 
 _OPEN_FILES: Final = 4
 _NICENESS: Final = 5
@@ -42,7 +42,7 @@ def process(setup: Setup, descriptor: int, job: Job) -> Reply:
         os.ftruncate(descriptor, 0)
         image = decode(data, setup.max_source_pixels, setup.processor.check_size)
         resized = setup.processor.process(image, job.bounds)
-        _write(descriptor, resized.pixels)
+        write_all(descriptor, resized.pixels)
         digest = content_digest(*resized)
         return Reply("", len(resized.pixels), digest, resized.grid, resized.shape)
     except ImageError as error:
@@ -51,12 +51,6 @@ def process(setup: Setup, descriptor: int, job: Job) -> Reply:
         return Reply("the image needs too much memory to decode: send a smaller one, or PNG or baseline JPEG")
     except Exception as error:  # of a file from anyone: whatever it raises is its fault
         return Reply(f"the image cannot be used: {type(error).__name__}: {error}")
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view, at = memoryview(data), 0
-    while at < len(view):
-        at += os.pwrite(descriptor, view[at:], at)
 
 
 class AddressSpace:
