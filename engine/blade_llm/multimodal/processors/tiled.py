@@ -65,7 +65,7 @@ class TiledProcessor(msgspec.Struct, frozen=True, tag="tiled"):
                 tiles.append(whole.crop(box).tobytes())
         if len(tiles) > 1:
             tiles.append(image.resize(size, resample=self.resample).tobytes())
-        grid = self.grid(image.height, image.width, bounds)
+        grid = len(tiles), self.tile_height // self.patch_size, self.tile_width // self.patch_size
         return Resized(grid, (len(tiles), self.tile_height, self.tile_width, CHANNELS), b"".join(tiles))
 
     def _arrangement(self, height: int, width: int, bounds: PixelBounds) -> tuple[int, int]:
