@@ -28,7 +28,8 @@ from blade_llm.multimodal.decoding import FORMATS, decode
 from blade_llm.multimodal.errors import ImageError
 from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup, write_all
 
-_OPEN_FILES: Final = 4
+_OPEN_FILES: Final = 3
+"""The standard streams: what is open already stays so, wherever its number is."""
 _NICENESS: Final = 5
 """The tokens of others come first."""
 _OUT_OF_MEMORY_SCORE: Final = "1000"

@@ -224,7 +224,7 @@ async def test_the_limits_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
         limits = setup(PROCESSOR, PATIENT)
         assert limits.memory < int(lines["Max address space"][1]) < limits.memory + 100 * MIB
         assert int(lines["Max file size"][1]) == limits.file_bytes
-        assert int(lines["Max open files"][1]) == 4
+        assert int(lines["Max open files"][1]) == 3
         assert int(lines["Max core file size"][1]) == 0
         assert (proc / "oom_score_adj").read_text().strip() == "1000"
         names = {item.split(b"=")[0] for item in (proc / "environ").read_bytes().split(b"\0") if item}
