@@ -143,6 +143,13 @@ class VisionSpec:
             raise ValueError(f"{height} x {width} patches are not the {side} x {side} that the tower has positions for")
         return frames * height * width // self.merged
 
+    def pixel_shapes(self, grid: Grid) -> set[tuple[int, int, int, int]]:
+        """Shapes of the pixels that make ``grid``, as :attr:`~blade_llm.spec.vision.images.ImagePixels.shape`: a single
+        frame may come once, to be repeated."""
+        frames, height, width = grid
+        counts = {1, self.temporal_patch_size} if frames == 1 else {frames * self.temporal_patch_size}
+        return {(count, height * self.patch_size, width * self.patch_size, 3) for count in counts}
+
     @property
     def row_products(self) -> int:
         """Multiplications that one row takes in the linear layers of one layer: those of one row-layer."""
