@@ -24,7 +24,7 @@ class EncoderLimits:
 
     def nbytes(self, image: ImageSpan) -> int:
         """What the embeddings of an image take on the device, deepstack levels included."""
-        return image.count * self.spec.hidden_size * self.element_bytes * (1 + self.spec.levels)
+        return image.count * self.spec.embedding_elements * self.element_bytes
 
 
 def check_images(request: Request, limits: EncoderLimits | None) -> None:

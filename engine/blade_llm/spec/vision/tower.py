@@ -119,6 +119,11 @@ class VisionSpec:
         return len(self.deepstack)
 
     @property
+    def embedding_elements(self) -> int:
+        """Numbers that an image token is fed with, deepstack levels included."""
+        return self.hidden_size * (1 + self.levels)
+
+    @property
     def patch_elements(self) -> int:
         """Numbers that make one patch."""
         return 3 * self.temporal_patch_size * self.patch_size**2
