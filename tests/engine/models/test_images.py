@@ -182,7 +182,7 @@ def test_states_for_a_head_have_what_is_added(dtype: str, fused: bool, tmp_path:
     reference = save_row(tmp_path, ROWS["qwen3-vl"])
     prompt = image_prompt(reference, THREE, seed=0)
     kept = []
-    for each in (prompt, replace(prompt, embeddings=prompt.embeddings[0])):
+    for each in (prompt, replace(prompt, embeddings=prompt.embeddings[:1])):
         runner = build_runner(engine_config(tmp_path, dtype=dtype))
         if not fused:
             runner.model.fused = None  # type: ignore[attr-defined]
