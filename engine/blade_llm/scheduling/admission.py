@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from blade_llm.scheduling.chunks import schedule_chunk
 from blade_llm.scheduling.phase import Phase
-from blade_llm.scheduling.request import NO_BARRIER, Request
+from blade_llm.scheduling.request import Request
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.step import Step
 
@@ -162,7 +162,7 @@ class AdmissionControl:
         for request, computed in before.items():
             if request.is_running and request.num_unregistered > 0:
                 self._computing[request] = request.num_computed
-                gets_on = request.num_computed > computed or request.image_barrier != NO_BARRIER
+                gets_on = request.num_computed > computed or request.awaits_image
                 if gets_on or request.phase is not Phase.PREFILL:
                     computing[request.chain.digests[request.num_registered]] = request
         return computing
