@@ -215,6 +215,36 @@ def test_requests_that_wait_for_the_encoder_leave_slots_to_others() -> None:
     assert [new.request_id for new in plan.new_requests] == ["image 0", "image 1", "text"]
 
 
+def test_less_urgent_text_does_not_pass_those_that_wait_for_the_encoder() -> None:
+    scheduler = scheduler_of(images=encoding(max_num_seqs=8), slots=8, budget=256)
+    for index in range(3):
+        scheduler.add(request_of(f"image {index}", 160, [image_of(f"{index}", 0, 150)]))
+    add(scheduler, "less urgent", 8, priority=1)
+    plan = next_plan(scheduler)
+    assert [new.request_id for new in plan.new_requests] == ["image 0", "image 1"]
+    add(scheduler, "text", 8)
+    plan = next_plan(scheduler)
+    assert scheduler.images is not None
+    assert scheduler.images.crowded
+    assert [new.request_id for new in plan.new_requests] == ["text"]
+
+
+def test_a_preempted_request_comes_back_however_many_wait_for_the_encoder() -> None:
+    scheduler = scheduler_of(images=encoding(max_num_seqs=8), blocks=27, slots=8, budget=256, prefix_cache=False)
+    add(scheduler, "text", 30, max_tokens=200)
+    scheduler.add(request_of("preempted", 40, [image_of("a", 0, 20)], max_tokens=100, priority=1))
+    while "preempted" not in chunks_of(next_plan(scheduler)):
+        pass
+    for name in "bc":
+        scheduler.add(request_of(name, 160, [image_of(name, 0, 150)]))
+    while not scheduler.stats().preemptions_total:
+        next_plan(scheduler)
+    assert scheduler.images is not None
+    assert scheduler.images.crowded
+    scheduler.abort(["text"])
+    assert [new.request_id for new in next_plan(scheduler).new_requests] == ["preempted"]
+
+
 IMAGE = image_of("a", 2, 6)
 PIXELS = pixels_of(IMAGE)
 
