@@ -30,7 +30,7 @@ class ImagePrompt:
     inputs: dict[str, torch.Tensor]
     """Of transformers' model: pixels, and grids where it has any."""
     embeddings: torch.Tensor
-    """[n, hidden], or [1 + levels, n, hidden]."""
+    """[1 + levels, n, hidden]."""
 
     @property
     def rows(self) -> list[int]:
@@ -61,14 +61,14 @@ def image_prompt(reference: Any, grids: list[Grid], seed: int) -> ImagePrompt:
     if reference.config.model_type == "internvl":
         tiles = torch.randn(sum(grid[0] for grid in grids), 3, *vision.image_size, generator=random)
         found = reference.model.get_image_features(tiles, return_dict=True).pooler_output
-        return ImagePrompt(tokens, spans, {"pixel_values": tiles}, torch.cat(list(found)).reshape(sum(counts), -1))
+        return ImagePrompt(tokens, spans, {"pixel_values": tiles}, torch.cat(list(found)).reshape(1, sum(counts), -1))
     elements = 3 * vision.temporal_patch_size * vision.patch_size**2
     patches = torch.randn(MERGE**2 * sum(counts), elements, generator=random)
     inputs = {"pixel_values": patches, "image_grid_thw": torch.tensor(grids)}
     features = reference.model.get_image_features(*inputs.values(), return_dict=True)
     levels = [torch.cat(list(each)) for each in getattr(features, "deepstack_features", None) or ()]
     embeddings = torch.cat(list(features.pooler_output))
-    return ImagePrompt(tokens, spans, inputs, torch.stack([embeddings, *levels]) if levels else embeddings)
+    return ImagePrompt(tokens, spans, inputs, torch.stack([embeddings, *levels]))
 
 
 @torch.no_grad()
@@ -77,9 +77,9 @@ def given_logits(reference: Any, prompt: ImagePrompt) -> torch.Tensor:
     text, dtype, rows = reference.model.language_model, reference.dtype, prompt.rows
     embedded = text.get_input_embeddings()(torch.tensor([prompt.tokens]))
     of_images = prompt.embeddings.to(dtype)
-    embedded[0, rows] = of_images if of_images.dim() == 2 else of_images[0]
+    embedded[0, rows] = of_images[0]
     more: dict[str, Any] = {}
-    if of_images.dim() == 3:
+    if len(of_images) > 1:
         mask = torch.tensor([prompt.tokens]).eq(IMAGE)
         more = {"visual_pos_masks": mask, "deepstack_visual_embeds": list(of_images[1:])}
     if "image_grid_thw" in prompt.inputs:
@@ -128,7 +128,7 @@ class WithImages:
         extra = self._extra
         embeddings = extra.embeddings
         if self._first and embeddings is not None:
-            embeddings = embeddings[self._first :] if embeddings.dim() == 3 and len(embeddings) > self._first else None
+            embeddings = embeddings[self._first :] if len(embeddings) > self._first else None
         if embeddings is not None:
             embeddings = embeddings.to(self.model.layers[0].weight.dtype)
         step = replace(step, image_rows=extra.rows, image_embeddings=embeddings, axis_positions=extra.axes)
@@ -161,9 +161,9 @@ class ImageComparison(Comparison):
             if prompt is not None:
                 here = [index for index, row in enumerate(prompt.rows) if start <= row < start + count]
                 rows += [before + prompt.rows[index] - start for index in here]
-                embeddings.append(prompt.embeddings[..., here, :])
+                embeddings.append(prompt.embeddings[:, here])
             before += count
         self.extra.rows = torch.tensor(rows) if rows else None
-        self.extra.embeddings = torch.cat(embeddings, dim=-2) if rows else None
+        self.extra.embeddings = torch.cat(embeddings, dim=1) if rows else None
         self.extra.axes = torch.cat(axes, dim=1).long() if self._has_axes else None
         super().step(counts)

@@ -97,7 +97,8 @@ def _check_images(scheduler: Scheduler, images: ImageEncoding) -> None:
     remaining, run, cache = images._remaining, images._run, images.cache
     held = Counter(each.digest for part in remaining.values() for each in islice(part.images, part.held))
     held.update(() if run is None else run.digests)
-    assert {digest: count for digest, count in cache.holders().items() if count} == dict(held), "images miscounted"
+    holders = {digest: entry.holders for digest, entry in cache._entries.items() if entry.holders}
+    assert holders == dict(held), "images miscounted"
     assert cache.used <= cache.capacity, "the encoder cache is too full"
     assert cache.used == sum(entry.nbytes for entry in cache._entries.values())
     assert list(images._queue) == sorted(remaining, key=_ORDER)

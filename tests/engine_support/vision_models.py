@@ -115,7 +115,7 @@ def core_of(
 ) -> EngineCore:
     """An engine; ``cache_tokens``: image tokens that the encoder cache holds."""
     spec = model.spec
-    token_bytes = spec.hidden_size * DTYPE_BYTES["float32"] * (1 + spec.levels)
+    token_bytes = spec.embedding_elements * DTYPE_BYTES["float32"]
     config: EngineConfig = engine_config(model.folder, encoder_cache_bytes=cache_tokens * token_bytes, **fields)
     runner = runner or build_runner(config, model.config)
     info = EngineInfo(

@@ -85,10 +85,6 @@ class EncoderCache:
         entry.holders -= 1
         self._entries[digest] = entry
 
-    def holders(self) -> dict[bytes, int]:
-        """How often each image is held."""
-        return {digest: entry.holders for digest, entry in self._entries.items()}
-
     def take_freed(self) -> list[bytes]:
         """The digests that left since the last call."""
         freed, self.freed = self.freed, []

@@ -13,16 +13,17 @@ from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.ranks.adapter_reads import Place
 from blade_llm.engine.ranks.adapters import AdapterRanks
 from blade_llm.engine.ranks.build import build_rank, build_with_ranks
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.models.implementation import log_implementation, read_model_config
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner import preload
 from blade_llm.runner.gpu_memory import GpuMemoryReader
+from blade_llm.runner.vision.memory import tower_of
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
 from blade_llm.scheduling.images.limits import EncoderLimits
-from blade_llm.spec.vision.tower import VisionSpec
 
 __all__ = ["build_core", "build_rank", "preload"]
 
@@ -63,7 +64,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         whole_prompts=model_config.decoder.bidirectional,
         step_seconds=runner.step_seconds,
         draft_positions=0 if runner.draft is None else runner.draft.max_positions,
-        images=_encoder_limits(config, model_config.vision, runner.dtype_name),
+        images=_encoder_limits(config, model_config, runner.dtype_name),
     )
     core.ranks = ranks
     if runner.adapters is not None:
@@ -75,10 +76,10 @@ def build_core(config: EngineConfig) -> EngineCore:
     return core
 
 
-def _encoder_limits(config: EngineConfig, spec: VisionSpec | None, dtype: DTypeName) -> EncoderLimits | None:
-    """Bounds of the images that a model takes; None where it takes none. Where several ranks compute it, none has the
-    tower."""
-    if spec is None or RankLayout.of(config).size > 1:
+def _encoder_limits(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> EncoderLimits | None:
+    """Bounds of the images that the engine takes; None where it takes none."""
+    spec = tower_of(config, model)
+    if spec is None:
         return None
     return EncoderLimits(spec=spec, cache_bytes=config.encoder_cache_bytes, element_bytes=DTYPE_BYTES[dtype])
 

@@ -77,9 +77,10 @@ class StepMetadata:
     image_rows: Tensor | None = None
     """[n] int64, each once: which of the step's tokens are fed with ``image_embeddings`` in place of the table's."""
     image_embeddings: Tensor | None = None
-    """[n, hidden] in the type of the activations. Or [1 + levels, n, hidden] (DeepStack: Meng et al., arXiv
-    2406.04334): the embeddings, then what is added to the hidden states of these tokens after layers 0, 1, …. A stage
-    of a pipeline with layers from ``start`` on takes them from [start] on, and passes over the first of those."""
+    """[1 + levels, n, hidden] in the type of the activations: the embeddings, then what is added to the hidden states
+    of these tokens after layers 0, 1, … (DeepStack: Meng et al., arXiv 2406.04334); without deepstack levels is 0. A
+    stage of a pipeline with layers from ``start`` on takes them from [start] on, and passes over the first of
+    those."""
     axis_positions: Tensor | None = None
     """[3, tokens] int64: each token's temporal position, row and column, of a model whose rotation has sections; None:
     all three are ``positions``, as those of text are."""
@@ -87,8 +88,7 @@ class StepMetadata:
     @property
     def levels(self) -> int:
         """How many layers' states something is added to, from the first layer on."""
-        embeddings = self.image_embeddings
-        return 0 if embeddings is None or embeddings.dim() == 2 else len(embeddings) - 1
+        return 0 if self.image_embeddings is None else len(self.image_embeddings) - 1
 
     def of_selected(self) -> StepMetadata:
         """The step for linear layers, from where on only the selected tokens are computed."""

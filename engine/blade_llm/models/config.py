@@ -20,7 +20,7 @@ from blade_llm.models.errors import ModelFilesError, UnsupportedModelError
 from blade_llm.models.families.registry import CLASSIFIERS, family_of
 from blade_llm.models.names import tensor_map
 from blade_llm.models.quantized.config import read_forms, with_forms
-from blade_llm.models.raw_config import RawConfig
+from blade_llm.models.raw_config import RawConfig, text_fields
 from blade_llm.models.vision.config import read_vision
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
@@ -183,8 +183,7 @@ def _build(
     architecture: str, raw: RawConfig, eos_token_ids: tuple[int, ...], task: Task, describe: Describe
 ) -> ModelConfig:
     decoder, tensors, kv = describe(architecture, raw, task)
-    text = raw.get("text_config")
-    if isinstance(text, dict):  # of a model with images; what stands beside it is about all of the model
+    if text := text_fields(raw.fields):  # what stands beside it is about all of the model
         raw = RawConfig({**text, **raw.fields})
     bos_token_id = raw.get("bos_token_id")
     unsaid = "float16" if tensors.quantized else "float32"
@@ -240,7 +239,7 @@ def _preprocessor(model_dir: Path) -> dict[str, Any]:
 
 def _eos_token_ids(model_dir: Path, raw: dict[str, Any]) -> tuple[int, ...]:
     found: list[int] = []
-    sources = [raw, *(text for text in [raw.get("text_config")] if isinstance(text, dict))]
+    sources = [raw, text_fields(raw)]
     if (model_dir / "generation_config.json").is_file():
         sources.append(read_json(model_dir, "generation_config.json"))
     for source in sources:

@@ -264,8 +264,7 @@ def _feed_images(x: Tensor, step: StepMetadata) -> None:
     """Put the embeddings of images into ``x``, [tokens, hidden]."""
     if step.image_rows is not None:
         assert step.image_embeddings is not None
-        embeddings = step.image_embeddings
-        x.index_copy_(0, step.image_rows, embeddings if embeddings.dim() == 2 else embeddings[0])
+        x.index_copy_(0, step.image_rows, step.image_embeddings[0])
 
 
 def _add_level(x: Tensor, step: StepMetadata, layer: int) -> None:

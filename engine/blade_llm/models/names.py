@@ -7,12 +7,12 @@ from typing import Literal
 
 from blade_llm.models.layer_names.latent_attention import map_latent_attention
 from blade_llm.models.layer_names.moe import MoENames, map_fused, map_moe
+from blade_llm.models.layer_names.norm import map_norm
 from blade_llm.spec.attention import AttentionSpec
 from blade_llm.spec.decoder import DecoderSpec, LayerSpec
 from blade_llm.spec.latent_attention import LatentAttentionSpec
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.moe import MoESpec
-from blade_llm.spec.norm import NormSpec
 from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart, Variant
 
 
@@ -76,7 +76,7 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
     if spec.token_types:
         tensors["token_types"] = TensorPart(f"{names.token_types}.weight", (spec.token_types, spec.hidden_size))
     if spec.embedding_norm is not None:
-        _norm(tensors, "embedding_norm", names.embedding_norm, spec.embedding_norm, spec.hidden_size)
+        map_norm(tensors, "embedding_norm", names.embedding_norm, spec.embedding_norm, spec.hidden_size)
     orders: dict[AttentionSpec, _HeadRows] = {}
     for index, layer in enumerate(spec.layers):
         place, prefix, attention = f"layers.{index}", names.layer.format(index), layer.attention
@@ -88,7 +88,7 @@ def tensor_map(spec: DecoderSpec, names: Names | None = None) -> TensorMap:
             orders[attention] = _HeadRows(attention, names)
         _attention(linears, tensors, place, prefix, attention, spec.hidden_size, names, orders[attention])
     if spec.final_norm is not None:
-        _norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
+        map_norm(tensors, "norm", names.final_norm, spec.final_norm, spec.hidden_size)
     if spec.head and not spec.tied:
         head = LinearPart(names.head, spec.vocab_size, spec.hidden_size, unit_rows=spec.head_unit_rows)
         linears["head"] = LinearMap((head,), spec.head_bias)
@@ -177,7 +177,7 @@ def _layer(
     }
     for what, (name, spec) in norms.items():
         if spec is not None:
-            _norm(tensors, f"{place}.{what}", f"{prefix}.{name}", spec, hidden)
+            map_norm(tensors, f"{place}.{what}", f"{prefix}.{name}", spec, hidden)
     if isinstance(mlp, MoESpec):
         map_moe(linears, tensors, f"{place}.mlp", prefix, mlp, hidden, names.moe)
         return
@@ -221,9 +221,3 @@ def _qkv(prefix: str, spec: AttentionSpec, hidden: int, names: Names, rows: _Hea
 def _up(prefix: str, spec: MLPSpec, hidden: int, names: Names) -> tuple[LinearPart, ...]:
     size = 2 * spec.inner if spec.gated and len(names.up) == 1 else spec.inner
     return tuple(LinearPart(f"{prefix}.{name}", size, hidden, transposed=names.transposed) for name in names.up)
-
-
-def _norm(tensors: dict[str, TensorPart], place: str, module: str, spec: NormSpec, size: int) -> None:
-    tensors[f"{place}.weight"] = TensorPart(f"{module}.weight", (size,))
-    if spec.bias:
-        tensors[f"{place}.bias"] = TensorPart(f"{module}.bias", (size,))

@@ -25,6 +25,12 @@ MAX_LAYERS: Final = 10_000
 _LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer")
 
 
+def text_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What the configuration of a model with images says of its text model; empty where it says nothing apart."""
+    text = fields.get("text_config")
+    return text if isinstance(text, dict) else {}
+
+
 class RawConfig:
     """The fields of a ``config.json``. One that is null counts as absent, but see :attr:`nulls`."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from blade_llm.config import Task
 from blade_llm.models.config import Description, ModelConfig, describe_family, load_model_config
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.models.raw_config import RawConfig
+from blade_llm.models.raw_config import RawConfig, text_fields
 from blade_llm.quantize.source import TensorReader
 from blade_llm.spec.tensors import EMBEDDING
 
@@ -19,8 +19,8 @@ _TIED: Final = "tie_word_embeddings"
 
 def untied(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The ``fields`` of ``config.json`` as they are then: of a model with images those of its text model, too."""
-    text = fields.get("text_config")
-    nested = {"text_config": {**text, _TIED: False}} if isinstance(text, dict) and text.get(_TIED) else {}
+    text = text_fields(fields)
+    nested = {"text_config": {**text, _TIED: False}} if text.get(_TIED) else {}
     return {**fields, **nested, _TIED: False}
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from blade_llm.scheduling.chunks import schedule_chunk
 from blade_llm.scheduling.phase import Phase
-from blade_llm.scheduling.request import NO_BARRIER, Request
+from blade_llm.scheduling.request import Request
 from blade_llm.scheduling.request_sets import RequestSets
 from blade_llm.scheduling.step import Step
 
@@ -80,7 +80,8 @@ class AdmissionControl:
         no_room: list[Request] = []
         no_adapter_slot: list[Request] = []
         adapter_aged = False
-        room = sets.room
+        room, images = sets.room, sets.images
+        crowded = images is not None and images.crowded
         tried, matches, aged = 0, policy.most_matches, False
         for request in self._looked_at():
             if tried >= policy.window or not sets.free_slots or aged:
@@ -96,7 +97,9 @@ class AdmissionControl:
                 no_adapter_slot.append(request)
                 adapter_aged = adapter_aged or request.overtaken >= policy.most_overtakes
                 continue
-            if request.images and sets.images is not None and sets.images.crowded:
+            if crowded and request.images and request.phase is not Phase.PREEMPTED:
+                # It does not age: the encoder gets on whoever goes first, and what becomes free then is its own.
+                passed_priority = request.priority if passed_priority is None else passed_priority
                 continue
             lacks_room = bool(policy.min_shared_blocks) and sets.lacks_blocks(request, room)
             admission = None
@@ -127,6 +130,8 @@ class AdmissionControl:
             sets.admit(step, request, admission)
             room = sets.room
             tried -= 1
+            if images is not None and request.images:
+                crowded = images.crowded
             if request.adapter:
                 for each in no_adapter_slot:
                     each.overtaken += 1
@@ -162,7 +167,7 @@ class AdmissionControl:
         for request, computed in before.items():
             if request.is_running and request.num_unregistered > 0:
                 self._computing[request] = request.num_computed
-                gets_on = request.num_computed > computed or request.image_barrier != NO_BARRIER
+                gets_on = request.num_computed > computed or request.awaits_image
                 if gets_on or request.phase is not Phase.PREFILL:
                     computing[request.chain.digests[request.num_registered]] = request
         return computing

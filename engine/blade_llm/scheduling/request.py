@@ -20,6 +20,7 @@ from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 
 NO_SLOT = -1
 NO_BARRIER: Final = sys.maxsize
+"""The :attr:`Request.image_barrier` of a request that waits for no image: it is behind every position."""
 
 
 class RequestRefusedError(ValueError):
@@ -155,6 +156,11 @@ class Request:
     def num_slots(self) -> int:
         """Slots it needs to run."""
         return max(1, self.sampling.beam_width)
+
+    @property
+    def awaits_image(self) -> bool:
+        """Whether an image of its prefill is not encoded yet."""
+        return self.image_barrier != NO_BARRIER
 
     @property
     def num_computable(self) -> int:

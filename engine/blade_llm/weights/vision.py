@@ -15,7 +15,6 @@ from blade_llm.models.vision.names import vision_tensors
 from blade_llm.models.vision.tower import VisionTower
 from blade_llm.models.weight_source import WeightSource
 from blade_llm.spec.shard import Shard
-from blade_llm.spec.tensors import TensorMap
 from blade_llm.spec.vision.tower import VisionSpec
 from blade_llm.weights.sources import DummyWeights, SafetensorsWeights
 
@@ -28,19 +27,17 @@ def load_tower(
     device: torch.device,
     dtype: torch.dtype,
     deterministic: bool = False,
-    tensors: TensorMap | None = None,
     shard: Shard | None = None,
 ) -> VisionTower:
     """The tower ``spec`` of the model in ``model_dir``, on ``device`` in ``dtype``; its weights are never quantised
     here.
 
-    ``tensors``: where the tower's weights are, if not as :func:`~blade_llm.models.vision.names.vision_tensors` says:
-    quantised, for example. ``shard``: the rank that reads it, of a folder that was split; the tower is whole on each.
+    ``shard``: the rank that reads it, of a folder that was split; the tower is whole on each.
 
     Raises :class:`~blade_llm.models.errors.ModelFilesError` for weights that are missing, truncated or of the wrong
     shape.
     """
-    tensors = tensors or vision_tensors(spec)
+    tensors = vision_tensors(spec)
     wanted = WantedPart(tensors, shard)
     source: WeightSource
     if load_format == "dummy":

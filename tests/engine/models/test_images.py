@@ -68,7 +68,7 @@ def test_images_matter(model: tuple[Path, Any]) -> None:
         plain = replace(one, spans=[ImageSpan(one.rows[0], 1, bytes(32), (1, 2, 2))])
         assert (exact - given_logits(reference, plain)).abs().max() > 0.01
     if reference.config.model_type == "qwen3_vl":
-        assert (exact - given_logits(reference, replace(one, embeddings=one.embeddings[0]))).abs().max() > 0.01
+        assert (exact - given_logits(reference, replace(one, embeddings=one.embeddings[:1]))).abs().max() > 0.01
 
 
 def every_kind_of_step(compare: ImageComparison, prompts: list[ImagePrompt]) -> None:
@@ -182,7 +182,7 @@ def test_states_for_a_head_have_what_is_added(dtype: str, fused: bool, tmp_path:
     reference = save_row(tmp_path, ROWS["qwen3-vl"])
     prompt = image_prompt(reference, THREE, seed=0)
     kept = []
-    for each in (prompt, replace(prompt, embeddings=prompt.embeddings[0])):
+    for each in (prompt, replace(prompt, embeddings=prompt.embeddings[:1])):
         runner = build_runner(engine_config(tmp_path, dtype=dtype))
         if not fused:
             runner.model.fused = None  # type: ignore[attr-defined]

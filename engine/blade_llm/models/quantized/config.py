@@ -12,7 +12,7 @@ from blade_llm.models.quantized.awq import read_awq
 from blade_llm.models.quantized.compressed_tensors import read_compressed_tables, read_compressed_tensors
 from blade_llm.models.quantized.float8 import read_fbgemm, read_float8
 from blade_llm.models.quantized.gptq import read_gptq
-from blade_llm.models.raw_config import RawConfig
+from blade_llm.models.raw_config import RawConfig, text_fields
 from blade_llm.spec.quantization.weights import WeightForm
 from blade_llm.spec.tensors import EMBEDDING, LinearMap, LinearPart, TensorMap, TensorPart, Variant
 
@@ -77,10 +77,9 @@ def require_plain(raw: RawConfig, what: str) -> None:
 def _config_of(raw: RawConfig) -> Any:
     """``quantization_config``, which older compressed-tensors checkpoints call ``compression_config``; of some models
     with images it is in ``text_config``."""
-    text = raw.get("text_config")
-    inner = text if isinstance(text, dict) else {}
+    both = raw.fields, text_fields(raw.fields)
     names = ("quantization_config", "compression_config")
-    return next((found for fields in (raw.fields, inner) for name in names if (found := fields.get(name))), None)
+    return next((found for fields in both for name in names if (found := fields.get(name))), None)
 
 
 def quant_problem(tensors: TensorMap, quant: str) -> str | None:

@@ -22,7 +22,7 @@ def axis_positions(
 
     ``num_tokens``: of the whole prompt. ``images``: in the order of their positions. ``merge_size``: patches in each
     direction that one token is made of. ``intervals``: of each of ``images`` how far its frames are from each other
-    (Qwen2.5-VL: seconds times ``tokens_per_second``); None: 1.
+    (Qwen2.5-VL: seconds times ``tokens_per_second``); None: 1. It is for videos, which no request brings yet.
 
     Raises ``ValueError`` for images that overlap, that are not in order or not in the prompt, and for one whose grid
     does not have as many tokens as its span.

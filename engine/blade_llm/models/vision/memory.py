@@ -26,7 +26,7 @@ def state_bytes(spec: VisionSpec, dtype: DTypeName, grids: Sequence[Grid]) -> in
         patches, rows, count = frames * height * width, spec.rows(grid), spec.count(grid)
         pixels = patches * spec.patch_elements
         total += pixels + 16 * height * width + 8 * count + (8 * patches if spec.class_token else 0)
-        total += rows * 4 * spec.width * element + (1 + spec.levels) * count * spec.hidden_size * element
+        total += rows * 4 * spec.width * element + count * spec.embedding_elements * element
         total += 0 if spec.rope_theta is None else 4 * rows * spec.head_dim
     return total
 

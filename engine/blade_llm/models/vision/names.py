@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from blade_llm.spec.norm import NormSpec
+from blade_llm.models.layer_names.norm import map_norm
 from blade_llm.spec.tensors import LinearMap, LinearPart, TensorMap, TensorPart, Variant
 from blade_llm.spec.vision.tower import MergerSpec, TowerFamily, VisionSpec
 
@@ -113,8 +113,8 @@ def _layer(
     names: VisionNames,
 ) -> None:
     width, inner = spec.width, spec.mlp.inner
-    _norm(tensors, f"{place}.attention_norm", f"{module}.{names.attention_norm}", spec.norm, width)
-    _norm(tensors, f"{place}.mlp_norm", f"{module}.{names.mlp_norm}", spec.norm, width)
+    map_norm(tensors, f"{place}.attention_norm", f"{module}.{names.attention_norm}", spec.norm, width)
+    map_norm(tensors, f"{place}.mlp_norm", f"{module}.{names.mlp_norm}", spec.norm, width)
     size = 3 * width // len(names.qkv)
     qkv = tuple(LinearPart(f"{module}.{name}", size, width) for name in names.qkv)
     linears[f"{place}.attention.qkv"] = LinearMap(qkv, spec.qkv_bias)
@@ -138,12 +138,6 @@ def _merger(
 ) -> None:
     norm, up, down = names.merger_parts
     size = spec.merged * spec.width
-    _norm(tensors, f"{place}.norm", f"{module}.{norm}", merger.norm, size if merger.norm_merged else spec.width)
+    map_norm(tensors, f"{place}.norm", f"{module}.{norm}", merger.norm, size if merger.norm_merged else spec.width)
     linears[f"{place}.up"] = LinearMap((LinearPart(f"{module}.{up}", merger.inner, size),), True)
     linears[f"{place}.down"] = LinearMap((LinearPart(f"{module}.{down}", spec.hidden_size, merger.inner),), True)
-
-
-def _norm(tensors: dict[str, TensorPart], place: str, module: str, spec: NormSpec, size: int) -> None:
-    tensors[f"{place}.weight"] = TensorPart(f"{module}.weight", (size,))
-    if spec.bias:
-        tensors[f"{place}.bias"] = TensorPart(f"{module}.bias", (size,))

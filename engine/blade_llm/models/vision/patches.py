@@ -23,9 +23,8 @@ class PatchedImage:
         """``first``: the image's first row. Raises ``ValueError`` for pixels that are not those of the grid."""
         spec.count(image.grid)
         frames, height, width = image.grid
-        given, *others = image.shape
-        side, time = spec.patch_size, spec.temporal_patch_size
-        if others != [height * side, width * side, 3] or given not in ({1, time} if frames == 1 else {frames * time}):
+        given, side = image.shape[0], spec.patch_size
+        if image.shape not in spec.pixel_shapes(image.grid):
             raise ValueError(f"pixels of shape {list(image.shape)} do not make a grid of {list(image.grid)} patches")
         if len(image.pixels) != np.prod(image.shape):
             raise ValueError(f"{len(image.pixels)} bytes are not pixels of shape {list(image.shape)}")

@@ -42,20 +42,18 @@ class Tower(Protocol[State]):
 class _Run(Generic[State]):
     """A run of the tower, and how far plans have it."""
 
-    def __init__(self, tower: Tower[State], digests: tuple[bytes, ...], pixels: list[ImagePixels]) -> None:
-        self.digests = digests
+    def __init__(self, tower: Tower[State], pixels: list[ImagePixels]) -> None:
         self.state = tower.begin(pixels)
-        self._total = sum(tower.spec.work(image.grid) for image in pixels)
-        self._planned = 0
+        self._left = self.state.remaining
+        """Row-layers that no plan has yet."""
 
     def advance(self, tower: Tower[State], row_layers: int) -> bool:
         """Compute as far as plans have it, this chunk included; whether that was the last. The tower may round each
         piece up, and be done before."""
-        self._planned += row_layers
-        goal = max(0, self._total - self._planned)
-        while self.state.remaining > goal:
-            tower.advance(self.state, self.state.remaining - goal)
-        return goal == 0
+        self._left = max(0, self._left - row_layers)
+        while (remaining := self.state.remaining) > self._left:
+            tower.advance(self.state, remaining - self._left)
+        return not self._left
 
 
 class ImageEncoder(Generic[State]):
@@ -81,11 +79,11 @@ class ImageEncoder(Generic[State]):
             run = self._runs.get(chunk.digests)
             if run is None:
                 pixels = [self._pixels.pop(digest) for digest in chunk.digests]
-                run = self._runs[chunk.digests] = _Run(self.tower, chunk.digests, pixels)
+                run = self._runs[chunk.digests] = _Run(self.tower, pixels)
             if run.advance(self.tower, chunk.row_layers):
                 del self._runs[chunk.digests]
                 made = self.tower.embeddings(run.state)
-                self.embeddings.update(zip(run.digests, made, strict=True))
+                self.embeddings.update(zip(chunk.digests, made, strict=True))
 
     def _free(self, digest: bytes) -> None:
         self.embeddings.pop(digest, None)

@@ -26,7 +26,7 @@ class StepImages:
     rows: Tensor
     """[n] int64: which of the step's tokens."""
     embeddings: Tensor
-    """[n, hidden], with deepstack levels [1 + levels, n, hidden]."""
+    """[1 + levels, n, hidden]: levels of deepstack, if any."""
 
 
 class RunnerImages:
@@ -97,7 +97,7 @@ class RunnerImages:
         staging = Staging(self._device)
         staging.add(np.concatenate(rows))
         embeddings = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        return StepImages(staging.send()[0], embeddings[0] if len(embeddings) == 1 else embeddings)
+        return StepImages(staging.send()[0], embeddings)
 
 
 def _black_image(spec: VisionSpec) -> ImagePixels:

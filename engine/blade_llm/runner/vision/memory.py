@@ -23,18 +23,14 @@ def tower_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
     return model.vision if RankLayout.of(config).size == 1 else None
 
 
-def embedding_bytes(spec: VisionSpec, dtype: DTypeName) -> int:
-    """What the embedding of one image token takes, deepstack levels included."""
-    return spec.hidden_size * DTYPE_BYTES[dtype] * (1 + spec.levels)
-
-
 def encoder_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, max_model_len: int) -> int:
     """What images take on the device at most: the encoder cache, encoding the largest one that fits into it and into a
     prompt, and the table of positions. 0 of a model without images."""
     spec = tower_of(config, model)
     if spec is None:
         return 0
-    tokens = max(1, min(_LARGEST, max_model_len, config.encoder_cache_bytes // embedding_bytes(spec, dtype)))
+    cached = config.encoder_cache_bytes // (spec.embedding_elements * DTYPE_BYTES[dtype])
+    tokens = max(1, min(_LARGEST, max_model_len, cached))
     encoding = activation_bytes(spec, dtype, [grid_of(spec, tokens)])
     positions = table_bytes(config.max_num_seqs + 1, max_model_len) if has_axes(model) else 0
     return config.encoder_cache_bytes + encoding + positions

@@ -33,11 +33,6 @@ class AxisTable:
         self._with_images: set[int] = set()
         """Slots whose rows are not those of text."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device."""
-        return self.table.nbytes + self._counting.nbytes
-
     def apply(self, plan: StepPlan) -> None:
         """Write the positions of requests that enter a slot, of their output, too."""
         for new in plan.new_requests:

@@ -57,14 +57,12 @@ class _Stored:
 
 @dataclass(slots=True)
 class EncoderCounts:
-    """What the encoder has done since the start."""
+    """What the encoder has done since the start; tests tell by it what was shared."""
 
     images: int = 0
     """Encoded."""
     hits: int = 0
     """Images that an admitted request found encoded, or on their way."""
-    computed: int = 0
-    """Images that it found computed, in the prefix cache."""
 
 
 class ImageEncoding:
@@ -118,7 +116,6 @@ class ImageEncoding:
     def admitted(self, request: Request) -> None:
         """A request got its slot, and has ``num_computed`` positions."""
         left = deque(image for image in request.images if image.start + image.count > request.num_computed)
-        self.counts.computed += len(request.images) - len(left)
         self.counts.hits += sum(image.digest in self.cache for image in left)
         if left:
             self._queue.add(request)
@@ -162,7 +159,7 @@ class ImageEncoding:
     @property
     def crowded(self) -> bool:
         """Whether so many requests wait for the encoder that no more should take slots and blocks for that."""
-        return sum(request.image_barrier != NO_BARRIER for request in self._queue) >= self._most_blocked
+        return sum(request.awaits_image for request in self._queue) >= self._most_blocked
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -177,7 +174,7 @@ class ImageEncoding:
         ``prefill_waits``: then steps take turns, and this may be one for prefill. ``decode_seconds``: of a step of
         decodes alone.
         """
-        blocked = any(request.image_barrier != NO_BARRIER for request in self._queue)
+        blocked = any(request.awaits_image for request in self._queue)
         if prefill_waits and self._encoded_last:
             self._encoded_last = False
         elif self._run is not None or blocked:
@@ -225,8 +222,6 @@ class ImageEncoding:
     def _missing(self) -> Iterable[ImageSpan]:
         """The images that are neither encoded nor on their way, in the order in which they are needed."""
         for request in self._queue:
-            if request.image_barrier == NO_BARRIER:
-                continue
             remaining = self._remaining[request]
             for image in islice(remaining.images, remaining.held, None):
                 if image.digest not in self.cache:

@@ -24,7 +24,7 @@ class EncoderLimits:
 
     def nbytes(self, image: ImageSpan) -> int:
         """What the embeddings of an image take on the device, deepstack levels included."""
-        return image.count * self.spec.hidden_size * self.element_bytes * (1 + self.spec.levels)
+        return image.count * self.spec.embedding_elements * self.element_bytes
 
 
 def check_images(request: Request, limits: EncoderLimits | None) -> None:
@@ -76,10 +76,7 @@ def _check_grid(name: str, image: ImageSpan, spec: VisionSpec) -> None:
 def _check_pixels(name: str, image: ImageSpan, pixels: ImagePixels | None, spec: VisionSpec) -> None:
     if pixels is None:
         raise RequestRefusedError(f"{name} comes without its pixels")
-    frames, height, width, channels = pixels.shape
-    grid = (-(-frames // spec.temporal_patch_size), height // spec.patch_size, width // spec.patch_size)
-    whole = height % spec.patch_size == 0 and width % spec.patch_size == 0 and channels == 3
-    if pixels.grid != image.grid or grid != image.grid or not whole:
+    if pixels.grid != image.grid or pixels.shape not in spec.pixel_shapes(image.grid):
         raise RequestRefusedError(f"{name} has pixels of {pixels.shape}, which do not make its grid of {image.grid}")
     if len(pixels.pixels) != math.prod(pixels.shape):
         raise RequestRefusedError(f"{name} has {len(pixels.pixels)} bytes of pixels, not {math.prod(pixels.shape)}")

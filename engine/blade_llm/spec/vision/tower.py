@@ -119,6 +119,11 @@ class VisionSpec:
         return len(self.deepstack)
 
     @property
+    def embedding_elements(self) -> int:
+        """Numbers that an image token is fed with, deepstack levels included."""
+        return self.hidden_size * (1 + self.levels)
+
+    @property
     def patch_elements(self) -> int:
         """Numbers that make one patch."""
         return 3 * self.temporal_patch_size * self.patch_size**2
@@ -142,6 +147,13 @@ class VisionSpec:
         if side is not None and (height, width) != (side, side):
             raise ValueError(f"{height} x {width} patches are not the {side} x {side} that the tower has positions for")
         return frames * height * width // self.merged
+
+    def pixel_shapes(self, grid: Grid) -> set[tuple[int, int, int, int]]:
+        """Shapes of the pixels that make ``grid``, as :attr:`~blade_llm.spec.vision.images.ImagePixels.shape`: a single
+        frame may come once, to be repeated."""
+        frames, height, width = grid
+        counts = {1, self.temporal_patch_size} if frames == 1 else {frames * self.temporal_patch_size}
+        return {(count, height * self.patch_size, width * self.patch_size, 3) for count in counts}
 
     @property
     def row_products(self) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+import torch
 from engine_support.fake_core import core_of, run
 from engine_support.fake_runner import FakeRunner, tokens_alone
 from engine_support.images import IMAGE_TOKEN, SPEC, encoding, image_of, pixels_of, with_images
@@ -14,7 +17,9 @@ from engine_support.scheduler_driver import add, deliver, plan_of, scheduler_of
 
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
+from blade_llm.models.vision.patches import PatchedImage
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.images.limits import EncoderLimits, check_images
 from blade_llm.scheduling.plan import StepPlan
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
@@ -210,6 +215,36 @@ def test_requests_that_wait_for_the_encoder_leave_slots_to_others() -> None:
     assert [new.request_id for new in plan.new_requests] == ["image 0", "image 1", "text"]
 
 
+def test_less_urgent_text_does_not_pass_those_that_wait_for_the_encoder() -> None:
+    scheduler = scheduler_of(images=encoding(max_num_seqs=8), slots=8, budget=256)
+    for index in range(3):
+        scheduler.add(request_of(f"image {index}", 160, [image_of(f"{index}", 0, 150)]))
+    add(scheduler, "less urgent", 8, priority=1)
+    plan = next_plan(scheduler)
+    assert [new.request_id for new in plan.new_requests] == ["image 0", "image 1"]
+    add(scheduler, "text", 8)
+    plan = next_plan(scheduler)
+    assert scheduler.images is not None
+    assert scheduler.images.crowded
+    assert [new.request_id for new in plan.new_requests] == ["text"]
+
+
+def test_a_preempted_request_comes_back_however_many_wait_for_the_encoder() -> None:
+    scheduler = scheduler_of(images=encoding(max_num_seqs=8), blocks=27, slots=8, budget=256, prefix_cache=False)
+    add(scheduler, "text", 30, max_tokens=200)
+    scheduler.add(request_of("preempted", 40, [image_of("a", 0, 20)], max_tokens=100, priority=1))
+    while "preempted" not in chunks_of(next_plan(scheduler)):
+        pass
+    for name in "bc":
+        scheduler.add(request_of(name, 160, [image_of(name, 0, 150)]))
+    while not scheduler.stats().preemptions_total:
+        next_plan(scheduler)
+    assert scheduler.images is not None
+    assert scheduler.images.crowded
+    scheduler.abort(["text"])
+    assert [new.request_id for new in next_plan(scheduler).new_requests] == ["preempted"]
+
+
 IMAGE = image_of("a", 2, 6)
 PIXELS = pixels_of(IMAGE)
 
@@ -236,6 +271,20 @@ def test_images_that_do_not_fit_the_prompt_are_refused(
     with pytest.raises(RequestRefusedError, match=message):
         scheduler.add(Request("r", prompt, SamplingParams(), images=tuple(images), pixels=by_digest))
     assert not scheduler.has_work
+
+
+@pytest.mark.parametrize(("frames", "fits"), [(1, False), (2, False), (3, False), (4, True)])
+def test_frames_that_do_not_fill_the_patches_are_refused(frames: int, fits: bool) -> None:
+    """By the scheduler: the tower refuses them, too, when it is too late."""
+    spec = replace(SPEC, temporal_patch_size=2)
+    image = ImageSpan(0, 8, bytes(32), (2, 1, 4))
+    pixels = ImagePixels(image.digest, image.grid, (frames, 1, 4, 3), bytes(12 * frames))
+    request = Request("r", [IMAGE_TOKEN] * 8, SamplingParams(), images=(image,), pixels={image.digest: pixels})
+    limits = EncoderLimits(spec=spec, cache_bytes=1 << 20, element_bytes=4)
+    with nullcontext() if fits else pytest.raises(RequestRefusedError, match="do not make its grid"):
+        check_images(request, limits)
+    with nullcontext() if fits else pytest.raises(ValueError, match="do not make a grid"):
+        PatchedImage(spec, pixels, 0, torch.device("cpu"))
 
 
 def test_an_image_larger_than_the_encoder_cache_is_refused_by_name() -> None:

@@ -4,12 +4,14 @@ those of other families, without any change."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.llama import LLAMA
 from blade_llm.models.families.qwen import QWEN2, QWEN3
+from blade_llm.models.families.vision_language.names import NESTED
 from blade_llm.models.families.vision_language.text_config import text_config
 from blade_llm.models.names import Names
 from blade_llm.models.raw_config import RawConfig
@@ -30,13 +32,6 @@ def _internvl(raw: RawConfig) -> DecoderSpec:
 
 
 _VISION = ("model.vision_tower.", "model.multi_modal_projector.", "vision_tower.", "multi_modal_projector.")
-NESTED = Names(
-    embedding="model.language_model.embed_tokens",
-    layer="model.language_model.layers.{}",
-    final_norm="model.language_model.norm",
-    vision=_VISION,
-)
-"""As transformers calls them in memory, and some versions of it in files."""
 INTERNVL = Family(
     _internvl,
     Names(
@@ -45,6 +40,6 @@ INTERNVL = Family(
         final_norm="language_model.model.norm",
         head="language_model.lm_head",
         vision=_VISION,
-        other=NESTED,
+        other=replace(NESTED, vision=_VISION),
     ),
 )

@@ -4,9 +4,12 @@ and one for columns."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from blade_llm.models.families.family import Family
 from blade_llm.models.families.llama import llama_like
 from blade_llm.models.families.qwen import layer_windows
+from blade_llm.models.families.vision_language.names import NESTED
 from blade_llm.models.families.vision_language.text_config import either_tied, text_config
 from blade_llm.models.names import Names
 from blade_llm.models.raw_config import RawConfig
@@ -31,15 +34,8 @@ def _qwen3_vl(raw: RawConfig) -> DecoderSpec:
     return llama_like(text, qkv_bias=bias, output_bias=bias, head_norm=True, rope=rope)
 
 
-NESTED = Names(
-    embedding="model.language_model.embed_tokens",
-    layer="model.language_model.layers.{}",
-    final_norm="model.language_model.norm",
-    vision=("model.visual.", "visual."),
-)
-"""As transformers has called them since 4.52."""
-PUBLISHED = Names(vision=NESTED.vision, other=NESTED)
-
-QWEN2_VL = Family(_qwen2_vl, PUBLISHED)
+_VISION = ("model.visual.", "visual.")
+_NESTED = replace(NESTED, vision=_VISION)
+QWEN2_VL = Family(_qwen2_vl, Names(vision=_VISION, other=_NESTED))
 """Qwen2.5-VL differs in the vision tower alone."""
-QWEN3_VL = Family(_qwen3_vl, NESTED)
+QWEN3_VL = Family(_qwen3_vl, _NESTED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blade_llm.models.raw_config import RawConfig
+from blade_llm.models.raw_config import RawConfig, text_fields
 
 _TIED = "tie_word_embeddings"
 
@@ -25,5 +25,4 @@ def text_config(raw: RawConfig, *, tied: bool | None = None) -> RawConfig:
 
 def either_tied(raw: RawConfig) -> bool:
     """Whether the outer configuration or the inner one says that the output matrix is the embedding table."""
-    text = raw.get("text_config")
-    return raw.flag(_TIED) or (isinstance(text, dict) and bool(text.get(_TIED)))
+    return raw.flag(_TIED) or bool(text_fields(raw.fields).get(_TIED))
