@@ -324,9 +324,10 @@ class Trial:
         self._leave()
         endpoint.health.check_now()
         case = self.case
-        number = await digest_async(self.request, self.key) if case is None or case.closed else case.digest
         if case is not None and case.closed:
             self.acquitted()
+            case = None
+        number = case.digest if case is not None else await digest_async(self.request, self.key)
         self._blamed.append(endpoint.health)
         self.losses += 1
         self._unproven += 1
