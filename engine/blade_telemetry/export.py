@@ -11,11 +11,10 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 from blade_telemetry.options import TraceOptions
-from blade_telemetry.spans import Attributes, DeferredSpans, EndedSpan, Events, Pending
+from blade_telemetry.spans import Pending
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -94,45 +93,8 @@ class SpanExport:
         """Spans that never reached the collector."""
         return self.failed + self.overflowed
 
-    def span(
-        self,
-        name: str,
-        trace_id: str,
-        span_id: str,
-        parent_id: str,
-        started: float,
-        ended: float,
-        attributes: Attributes,
-        *,
-        kind: str = "internal",
-        events: Events = (),
-        error: str = "",
-    ) -> None:
-        """Send one span, or drop it while too many wait.
-
-        Args:
-            parent_id: empty where the trace begins with it.
-            started: seconds since 1970.
-            kind: ``internal``, ``server`` or ``client``.
-            events: name, seconds since 1970, attributes.
-            error: why it failed; empty where it did not.
-        """
-        self._put(
-            EndedSpan(
-                *(name, trace_id, span_id, parent_id, started, ended, attributes), kind=kind, events=events, error=error
-            )
-        )
-
-    def later(self, count: int, spans: Callable[[], Iterable[EndedSpan]]) -> None:
-        """Send spans that are made in the thread that sends them, or drop them while too many wait.
-
-        Args:
-            count: how many that will be.
-            spans: makes them; what it takes them from must not change any more.
-        """
-        self._put(DeferredSpans(count, spans))
-
-    def _put(self, pending: Pending) -> None:
+    def send(self, pending: Pending) -> None:
+        """Send one span, or several that are made in the thread that sends them, or drop them while too many wait."""
         if self._begun - self.sent - self.failed + pending.count > MAX_PENDING:
             self.overflowed += pending.count
             return

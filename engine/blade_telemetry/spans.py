@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Final
 
 Value = str | int | float | bool | Sequence[str]
@@ -27,6 +28,7 @@ class Recorded:
     context: ClassVar[_Context] = _Context()
 
 
+@dataclass(slots=True)
 class EndedSpan(Recorded):
     """One span.
 
@@ -36,66 +38,39 @@ class EndedSpan(Recorded):
         parent_id: as many, or empty where the trace begins with it.
         started: seconds since 1970.
         kind: ``internal``, ``server`` or ``client``.
+        events: name, seconds since 1970, attributes.
         error: why it failed; empty where it did not.
     """
 
-    __slots__ = (
-        "attributes",
-        "ended",
-        "error",
-        "events",
-        "kind",
-        "name",
-        "parent_id",
-        "span_id",
-        "started",
-        "trace_id",
-    )
+    count: ClassVar[int] = 1
 
-    count: Final = 1
-
-    def __init__(
-        self,
-        name: str,
-        trace_id: str,
-        span_id: str,
-        parent_id: str,
-        started: float,
-        ended: float,
-        attributes: Attributes,
-        *,
-        kind: str = "internal",
-        events: Events = (),
-        error: str = "",
-    ) -> None:
-        self.name = name
-        self.trace_id = trace_id
-        self.span_id = span_id
-        self.parent_id = parent_id
-        self.started = started
-        self.ended = ended
-        self.attributes = attributes
-        self.kind = kind
-        self.events = events
-        self.error = error
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    started: float
+    ended: float
+    attributes: Attributes
+    _: KW_ONLY
+    kind: str = "internal"
+    events: Events = ()
+    error: str = ""
 
     def spans(self) -> Iterable[EndedSpan]:
         return (self,)
 
 
+@dataclass(slots=True)
 class DeferredSpans(Recorded):
     """Spans that are made where they are sent.
 
     Args:
         count: how many that will be.
-        spans: makes them; called once, in the thread that sends.
+        spans: makes them; called once, in the thread that sends. What it takes them from must not change any more.
     """
 
-    __slots__ = ("count", "spans")
-
-    def __init__(self, count: int, spans: Callable[[], Iterable[EndedSpan]]) -> None:
-        self.count = count
-        self.spans = spans
+    count: int
+    spans: Callable[[], Iterable[EndedSpan]]
 
 
 Pending = EndedSpan | DeferredSpans

@@ -81,7 +81,7 @@ def test_an_exporter_with_another_way_to_send_gets_spans_of_the_sdk(monkeypatch:
 
 def send(exports: SpanExport) -> None:
     for _ in range(3):
-        exports.span("x", TRACE, SPAN, PARENT, 1.0, 2.0, {"a": 1})
+        exports.send(EndedSpan("x", TRACE, SPAN, PARENT, 1.0, 2.0, {"a": 1}))
     exports.close()
 
 

@@ -17,6 +17,7 @@ from blade_telemetry.context import parse_traceparent
 from blade_telemetry.export import SpanExport
 from blade_telemetry.options import TraceOptions
 from blade_telemetry.sampling import Sampling
+from blade_telemetry.spans import EndedSpan
 
 OPTIONS = TraceOptions("http://127.0.0.1:9/v1/traces", Sampling())
 
@@ -36,7 +37,8 @@ class Slow(SpanExporter):
 
 def send(spans: SpanExport, count: int, **options: Any) -> None:
     for number in range(count):
-        spans.span("x", f"{1:032x}", f"{number + 1:016x}", f"{99:016x}", 1.0, 2.0, {"a": 1}, **options)
+        ids = f"{1:032x}", f"{number + 1:016x}", f"{99:016x}"
+        spans.send(EndedSpan("x", *ids, 1.0, 2.0, {"a": 1}, **options))
 
 
 def test_names_are_those_of_the_conventions() -> None:

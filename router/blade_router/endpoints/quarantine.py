@@ -22,8 +22,7 @@ from blade_protocol.openai import ENGINE_DEAD
 from blade_router.endpoints.confinement import Confinement
 from blade_router.endpoints.endpoint import Endpoint
 from blade_router.endpoints.endpoint_health import EndpointHealth
-from blade_router.endpoints.request_digest import Request, digest_of
-from blade_router.endpoints.request_digest import digest as digest
+from blade_router.endpoints.request_digest import Request, digest, digest_async
 from blade_router.http.client import Client
 from blade_router.http.errors import Refused
 from blade_router.http.upstream.errors import ConnectFailed, ConnectionLost, EngineShutdown, UpstreamError
@@ -325,9 +324,10 @@ class Trial:
         self._leave()
         endpoint.health.check_now()
         case = self.case
-        number = await digest_of(self.request, self.key) if case is None or case.closed else case.digest
         if case is not None and case.closed:
             self.acquitted()
+            case = None
+        number = case.digest if case is not None else await digest_async(self.request, self.key)
         self._blamed.append(endpoint.health)
         self.losses += 1
         self._unproven += 1

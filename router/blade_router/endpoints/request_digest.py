@@ -25,7 +25,7 @@ def digest(request: Request, key: str) -> int:
     return int.from_bytes(hashed.digest(), "little", signed=True)
 
 
-async def digest_of(request: Request, key: str) -> int:
+async def digest_async(request: Request, key: str) -> int:
     """The same; of a large body a thread computes it. An engine that dies takes many along, and the event loop would
     be held for all of them together."""
     if len(request.body) <= HASHED_AT_ONCE:

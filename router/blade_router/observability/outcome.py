@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from blade_router.http.client import Client
 from blade_router.http.head import RawRequest
@@ -9,6 +10,8 @@ from blade_router.request.request import ClientRequest
 
 MAX_PATH_BYTES = 1024
 """Bytes of a path that are recorded: pending records are bounded in number only."""
+MAX_MODEL: Final = 256
+"""Characters of a model's name that are."""
 
 
 @dataclass(slots=True)

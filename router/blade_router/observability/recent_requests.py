@@ -10,7 +10,7 @@ of all requests took 2 to 4 of the 45 µs that one takes.
 from collections import deque
 from typing import Final
 
-from blade_router.observability.outcome import MAX_PATH_BYTES
+from blade_router.observability.outcome import MAX_MODEL, MAX_PATH_BYTES
 from blade_router.request.request import ClientRequest, EarlierAttempt, Route
 from blade_router.request.usage import Usage
 
@@ -19,8 +19,6 @@ KEPT: Final = 1000
 PER_SECOND: Final = 200
 """Requests that are recorded when they end: in the long run of each second, and at once after one without. As many that
 failed are recorded apart from them, as these are looked for."""
-MAX_MODEL: Final = 256
-"""Characters of a model's name that are kept."""
 _BURST: Final = 1.0 - 1.0 / PER_SECOND
 """Seconds by which they may come before they are due."""
 

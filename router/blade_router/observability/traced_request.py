@@ -7,11 +7,8 @@ that, for hundreds at a time.
 
 from blade_router.http.accept.trusted_proxies import FORWARDED_FOR, TrustedProxies
 from blade_router.http.trace_context import Trace
-from blade_router.observability.outcome import MAX_PATH_BYTES, Outcome
+from blade_router.observability.outcome import MAX_MODEL, MAX_PATH_BYTES, Outcome
 from blade_router.request.usage import Usage
-
-MAX_MODEL = 256
-"""Characters of a model's name."""
 
 
 class TracedRequest:

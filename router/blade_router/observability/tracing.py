@@ -18,7 +18,7 @@ from blade_router.observability.traced_request import TracedRequest
 from blade_telemetry import names
 from blade_telemetry.export import SpanExport
 from blade_telemetry.options import TraceOptions, read_options
-from blade_telemetry.spans import EndedSpan
+from blade_telemetry.spans import DeferredSpans, EndedSpan
 
 PROGRAM = "blade_router"
 
@@ -44,7 +44,7 @@ class Tracer:
         trace = outcome.raw.trace
         if trace is not None and trace.sampled:
             request = TracedRequest(outcome, trace, self._proxies)
-            self.export.later(1 + len(trace.attempts), partial(_spans, request, self._epoch))
+            self.export.send(DeferredSpans(1 + len(trace.attempts), partial(_spans, request, self._epoch)))
 
     def close(self) -> None:
         """Send the last spans, for a limited time."""

@@ -15,7 +15,7 @@ from blade_router.endpoints.endpoint_set import EndpointSet
 from blade_router.endpoints.quarantine import Trial, is_engine_dead, is_loss
 from blade_router.endpoints.retry_budget import DRAINING
 from blade_router.http.client import Client
-from blade_router.http.upstream.connection import COPY_LIMIT, Connection
+from blade_router.http.upstream.connection import Connection
 from blade_router.http.upstream.errors import ConnectFailed, UpstreamError
 from blade_router.http.upstream.get import read_body
 from blade_router.http.upstream.pool import ConnectionPool
@@ -142,8 +142,6 @@ class Resumer:
         try:
             size = len(before) + len(body) + len(after)
             head = self._head(urlsplit(endpoint.internal_origin).netloc, size, trace) + before
-            if len(body) < COPY_LIMIT:
-                body, after = body + after, b""
             connection = await attempt.send(head, body, self._first_byte_timeout, self._stall_timeout, after)
         except UpstreamError as error:
             if is_loss(error):

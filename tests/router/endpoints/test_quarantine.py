@@ -14,9 +14,8 @@ from blade_router.endpoints.quarantine import (
     SUSPECT_SECONDS,
     Quarantine,
     Trial,
-    digest,
 )
-from blade_router.endpoints.request_digest import HASHED_AT_ONCE, digest_of
+from blade_router.endpoints.request_digest import HASHED_AT_ONCE, digest, digest_async
 from blade_router.endpoints.shared_quarantine import SLOTS, WIDTH, SharedQuarantine
 from blade_router.http.errors import Refused
 from blade_router.workers.shared_memory import SharedColumns, SharedMemory
@@ -55,7 +54,7 @@ async def test_a_large_body_is_hashed_by_a_thread() -> None:
     """And makes the same number, also where two equal ones are lost at once."""
     large, equal = [Asked(b"x" * (HASHED_AT_ONCE + 1)) for _ in range(2)]
     other = Asked(b"x" * HASHED_AT_ONCE + b"y")
-    assert [await digest_of(each, "k") for each in (large, other)] == [digest(each, "k") for each in (large, other)]
+    assert [await digest_async(each, "k") for each in (large, other)] == [digest(each, "k") for each in (large, other)]
     quarantine, turns = Quarantine(), 0
     losing = asyncio.gather(*(lose(quarantine, each, endpoints(1)[0]) for each in (large, equal)))
     while not losing.done():

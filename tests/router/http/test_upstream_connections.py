@@ -10,7 +10,7 @@ from router_support.engine import MockEngine
 from router_support.serving import eventually, serving
 
 from blade_router.http.upstream import pool as pool_module
-from blade_router.http.upstream.connection import DEAD_AFTER, Connection
+from blade_router.http.upstream.connection import COPY_LIMIT, DEAD_AFTER, SLOW_AFTER, Connection
 from blade_router.http.upstream.errors import BadResponse, ConnectFailed, ConnectionLost
 from blade_router.http.upstream.pool import ConnectionPool
 
@@ -123,6 +123,23 @@ async def test_acknowledgements_are_delayed_where_that_is_asked_for() -> None:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
         connection.acknowledge_less()
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 0
+        ConnectionPool.discard(connection)
+
+
+@pytest.mark.parametrize("tail", [b"", b" the end", b"t" * COPY_LIMIT], ids=lambda tail: str(len(tail)))
+@pytest.mark.parametrize("size", [5, COPY_LIMIT - 8, COPY_LIMIT - 1, COPY_LIMIT])
+async def test_what_follows_a_body_is_sent_whatever_its_size(size: int, tail: bytes) -> None:
+    """And where that is much, the engine has time to take it."""
+    body = b"b" * size
+    async with MockEngine("a") as engine:
+        connection = await ConnectionPool("127.0.0.1", engine.port).connect()
+        length = b"content-length: %d\r\n\r\n" % len(body + tail)
+        connection.send(b"POST /v1/completions HTTP/1.1\r\nhost: e\r\n" + length, body, tail=tail)
+        sock = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        seconds = SLOW_AFTER if len(body + tail) >= COPY_LIMIT else DEAD_AFTER
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == seconds * 1000
+        await eventually(lambda: bool(engine.received))
+        assert engine.received[0].body == body + tail
         ConnectionPool.discard(connection)
 
 

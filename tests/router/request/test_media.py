@@ -295,6 +295,37 @@ async def test_each_way_to_say_where_a_picture_is_counts_once(part: Part) -> Non
         PartLimits(2, MIB).check(await read(*[part] * 3, SHORT))
 
 
+@pytest.mark.parametrize("indent", [None, 1, 4, 40])
+@pytest.mark.parametrize("form", [linked, anthropic_linked])
+async def test_however_the_json_is_laid_out_pictures_are_counted(form: Any, indent: int | None) -> None:
+    assert (await read(*[form("https://a.b/1.png")] * 3, SHORT, indent=indent)).media.images == 3
+
+
+@pytest.mark.parametrize("text", [SHORT, "Describe the image in the video, its image_url and its source."])
+@pytest.mark.parametrize("indent", [None, 4])
+@pytest.mark.parametrize("source", [{"type": "url", "url": "https://a.b/1.pdf"}, {"type": "file", "file_id": "f"}])
+async def test_documents_elsewhere_count_tokens_and_are_no_images(source: Part, indent: int | None, text: str) -> None:
+    """Whatever the words of the prompt are."""
+    document = {"type": "document", "source": source, "title": "A report"}
+    found = await read(*[document] * 65, text, indent=indent)
+    assert (found.media.images, found.media.tokens) == (0, 65 * IMAGE_TOKENS)
+    PartLimits(64, MIB).check(found)
+    mixed = await read(*[document] * 3, anthropic_linked("https://a.b/1.png"), anthropic(picture(300)), text)
+    assert (mixed.media.images, mixed.media.tokens) == (2, 5 * IMAGE_TOKENS)
+
+
+@pytest.mark.parametrize("text", [SHORT, "Describe the image."])
+async def test_a_document_that_says_so_elsewhere_counts_as_an_image(text: str) -> None:
+    document = {"source": {"type": "url", "url": "https://a.b/1.pdf"}, "type": "document"}
+    assert (await read(*[document] * 65, text)).media.images == 65
+
+
+async def test_documents_hide_no_pictures_behind_them() -> None:
+    document = {"type": "document", "source": {"type": "url", "url": "u"}}
+    found = await read(*[document] * media.MOST_COUNTED, *[linked("https://a.b/1")] * 65)
+    assert found.media.images == media.MOST_COUNTED
+
+
 async def test_more_than_are_counted_are_too_many() -> None:
     found = await read(*[linked("https://a.b/1")] * (media.MOST_COUNTED + 10))
     assert found.media.images == media.MOST_COUNTED

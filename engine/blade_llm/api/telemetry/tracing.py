@@ -19,7 +19,7 @@ from blade_telemetry import names
 from blade_telemetry.context import parse_traceparent
 from blade_telemetry.export import SpanExport, new_span_id, new_trace_id
 from blade_telemetry.options import TraceOptions, read_options
-from blade_telemetry.spans import Value
+from blade_telemetry.spans import EndedSpan, Value
 
 PROGRAM: Final = "blade_llm"
 STATE: Final = "trace"
@@ -72,8 +72,8 @@ class RequestTracer:
             add()
         ended, epoch = time.monotonic(), self._epoch
         for phase, start, end, details in trace.phases:
-            self.export.span(
-                *(phase, trace.trace_id, new_span_id(), trace.span_id, epoch + start, epoch + end, details)
+            self.export.send(
+                EndedSpan(phase, trace.trace_id, new_span_id(), trace.span_id, epoch + start, epoch + end, details)
             )
         found: dict[str, Any] = {**attributes, **trace.attributes}
         if status:
@@ -81,17 +81,19 @@ class RequestTracer:
         failed = status >= 500 or not status
         if failed or status >= 400:
             found[names.ERROR_TYPE] = str(status) if status else "disconnected"
-        self.export.span(
-            trace.name or name,
-            trace.trace_id,
-            trace.span_id,
-            trace.parent_id,
-            epoch + trace.started,
-            epoch + ended,
-            {key: value for key, value in found.items() if value != ""},
-            kind="server",
-            events=[(event, epoch + moment, details) for event, moment, details in trace.events],
-            error=found.get(names.ERROR_TYPE, "") if failed else "",
+        self.export.send(
+            EndedSpan(
+                trace.name or name,
+                trace.trace_id,
+                trace.span_id,
+                trace.parent_id,
+                epoch + trace.started,
+                epoch + ended,
+                {key: value for key, value in found.items() if value != ""},
+                kind="server",
+                events=[(event, epoch + moment, details) for event, moment, details in trace.events],
+                error=found.get(names.ERROR_TYPE, "") if failed else "",
+            )
         )
 
 

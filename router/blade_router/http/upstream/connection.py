@@ -115,7 +115,7 @@ class Connection:
         """Write one request. ``head`` ends with the empty line, or some of the body.
 
         Args:
-            tail: what follows ``body``, which has at least ``COPY_LIMIT`` bytes then.
+            tail: what follows ``body``.
             first_byte_timeout: seconds until the first byte of the response's body; 0: for ever.
             stall_timeout: seconds without a byte after that; 0: for ever.
         """
@@ -132,10 +132,10 @@ class Connection:
             self._check_at(now + (min(first_byte_timeout, stall_timeout) or first_byte_timeout or stall_timeout))
         if self._transport is None or self.closed:
             self._fail(StaleConnection("the connection closed while it was idle"))
-        elif len(body) < COPY_LIMIT:
+        elif len(body) + len(tail) < COPY_LIMIT:
             if self._extended_timeout:
                 self._set_user_timeout(DEAD_AFTER)
-            self._transport.write(head + body)
+            self._transport.write(head + body + tail if tail else head + body)
         else:
             self._set_user_timeout(SLOW_AFTER)
             self._transport.writelines((head, body, tail) if tail else (head, body))
