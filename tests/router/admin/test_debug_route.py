@@ -1,5 +1,6 @@
 """``/debug/route``: the choice, its explanation, and that a dry run changes nothing."""
 
+import json
 import math
 import time
 from pathlib import Path
@@ -163,13 +164,15 @@ async def test_only_endpoints_with_the_adapter_are_candidates() -> None:
         assert excluded == {"a": None, "b": "it has not loaded the adapter"}
 
 
-async def test_an_endpoint_without_a_free_slot_is_passed_over_as_by_the_proxy() -> None:
-    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b, policy="prefix") as router:
+async def test_an_endpoint_without_a_free_slot_is_passed_over_as_by_the_proxy(tmp_path: Path) -> None:
+    path = tmp_path / "router.json"
+    path.write_text(json.dumps({"queue": {"endpoint_requests": 1}}))
+    async with MockEngine("a") as a, MockEngine("b") as b, serving(a, b, policy="prefix", config=path) as router:
         first = await router.client.post("/v1/chat/completions", json=LONG)
         assert first.status_code == 200
         home = (await debug_route(router)).json()["endpoint"]
         (full,) = [endpoint for endpoint in router.router.endpoints.all if endpoint.name == home]
-        full.room = 0
+        full.in_flight += 1  # takes its only slot
         shown = (await debug_route(router)).json()
         assert shown["endpoint"] not in (None, home)
         excluded = {each["name"]: each["excluded"] for each in shown["endpoints"]}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from engine_support.live_tensors import LiveTensors
-from engine_support.vision_towers import ROWS, encode, expected, random_pixels, open_tower, read_spec, save_model
+from engine_support.vision_towers import ROWS, encode, expected, open_tower, random_pixels, read_spec, save_model
 from safetensors.torch import load_file, save_file
 
 from blade_llm.models.errors import ModelFilesError
