@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ INTERNVL: dict[str, Any] = {
     "downsample_ratio": 0.5,
     "vision_config": {"patch_size": [14, 14], "image_size": [448, 448]},
 }
+TILE = {"size": {"height": 448, "width": 448}}
+BAD_NUMBERS = (math.nan, math.inf, True, 10**400, "0.5", [0.5])
 HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
 
 
@@ -137,6 +140,27 @@ def test_internvl_cuts_into_tiles_whatever_its_file_says(size: tuple[int, int], 
         (QWEN, {"image_std": {"a": 1}}, "image_std must be three numbers"),
         (QWEN, {"resample": 9}, "resample"),
         (QWEN, {"rescale_factor": 0}, "rescale_factor"),
+        *(
+            (QWEN, {"rescale_factor": value}, "preprocessor_config.json: rescale_factor must be a positive number")
+            for value in BAD_NUMBERS
+        ),
+        *((QWEN, {"image_std": value}, "preprocessor_config.json: image_std must be") for value in BAD_NUMBERS),
+        *(
+            (QWEN, {"image_mean": [0.5, value, 0.5]}, "preprocessor_config.json: image_mean must be three numbers")
+            for value in BAD_NUMBERS
+        ),
+        (
+            QWEN | {"model_type": ["qwen2_vl"]},
+            {},
+            r"config.json: images of model_type \['qwen2_vl'\] are not supported",
+        ),
+        *(
+            (INTERNVL | {"downsample_ratio": value}, TILE, "/config.json: downsample_ratio must be a positive number")
+            for value in (*BAD_NUMBERS, 0)
+        ),
+        (INTERNVL | {"downsample_ratio": 1e300}, TILE, r"/config.json: downsample_ratio 1e\+300 is more than 1"),
+        (INTERNVL | {"vision_config": {"patch_size": "14"}}, {}, "/config.json: patch_size must be a positive whole"),
+        (INTERNVL | {"image_seq_length": 256.0}, TILE, "do not make image_seq_length 256.0"),
         (INTERNVL, {"size": {"height": 100, "width": 448}}, "no multiple of patch_size 14"),
         (INTERNVL, {"size": {"height": 448}}, "384 is no multiple|384 x"),
         (INTERNVL, {"size": {"height": 56, "width": 56}}, "do not make image_seq_length 256"),

@@ -10,10 +10,9 @@ from blade_llm.models.errors import UnsupportedModelError
 from blade_llm.models.raw_config import MAX_LAYERS, RawConfig
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.norm import NormSpec
+from blade_llm.spec.vision.images import CLIP_MEAN, CLIP_STD
 from blade_llm.spec.vision.tower import MergerSpec, PositionTable, TowerFamily, VisionSpec
 
-_CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
-_CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
 _MAX_SIDE: Final = 4096
 """Of tables of positions and of patches: far more than any model has."""
 
@@ -188,7 +187,7 @@ def _text_size(raw: RawConfig) -> int:
 
 def _pixels(preprocessor: RawConfig) -> dict[str, Any]:
     rescale = preprocessor.above_zero("rescale_factor", 1 / 255) if preprocessor.flag("do_rescale", True) else 1.0
-    mean, std = _colours(preprocessor, "image_mean", _CLIP_MEAN), _colours(preprocessor, "image_std", _CLIP_STD)
+    mean, std = _colours(preprocessor, "image_mean", CLIP_MEAN), _colours(preprocessor, "image_std", CLIP_STD)
     if not preprocessor.flag("do_normalize", True):
         mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     if min(std) <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,8 @@ import msgspec
 
 from blade_llm.multimodal.errors import ProcessorFilesError
 from blade_llm.multimodal.processors import ImageProcessor, QwenProcessor, TiledProcessor
-from blade_llm.multimodal.processors.resized import BICUBIC, CLIP_MEAN, CLIP_STD
+from blade_llm.multimodal.processors.resized import BICUBIC
+from blade_llm.spec.vision.images import CLIP_MEAN, CLIP_STD
 
 _QWEN: Final = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})
 _TILED: Final = frozenset({"internvl"})
@@ -29,7 +31,7 @@ def read_processor(folder: Path) -> ImageProcessor | None:
     if not isinstance(config.get("vision_config"), dict):
         return None
     kind = config.get("model_type")
-    if kind not in _QWEN | _TILED:
+    if not isinstance(kind, str) or kind not in _QWEN | _TILED:
         raise ProcessorFilesError(
             f"{folder / 'config.json'}: images of model_type {kind!r} are not supported, only those of "
             f"{', '.join(sorted(_QWEN | _TILED))}"
@@ -42,7 +44,7 @@ def read_processor(folder: Path) -> ImageProcessor | None:
     files = _Fields(path, nested if isinstance(nested, dict) else _read(path))
     if kind in _QWEN:
         return _qwen(files)
-    return _tiled(files, config, whole, _read(folder / "tokenizer_config.json"))
+    return _tiled(files, _Fields(folder / "config.json", config), whole, _read(folder / "tokenizer_config.json"))
 
 
 def _qwen(files: _Fields) -> QwenProcessor:
@@ -63,17 +65,19 @@ def _qwen(files: _Fields) -> QwenProcessor:
     )
 
 
-def _tiled(files: _Fields, config: dict[str, Any], whole: dict[str, Any], tokenizer: dict[str, Any]) -> TiledProcessor:
+def _tiled(files: _Fields, config: _Fields, whole: dict[str, Any], tokenizer: dict[str, Any]) -> TiledProcessor:
     files.expect("GotOcr2ImageProcessor")
-    vision: dict[str, Any] = config["vision_config"]
-    patch_size = files.whole("patch_size", {"patch_size": _first(vision.get("patch_size", 14))})
+    vision: dict[str, Any] = config.values["vision_config"]
+    patch_size = config.whole("patch_size", {"patch_size": _first(vision.get("patch_size", 14))})
     size = {"height": 384, "width": 384} | files.size()
     height, width = files.whole("height", size), files.whole("width", size)
     if height % patch_size or width % patch_size:
         raise ProcessorFilesError(f"{files.path}: size {width} x {height} is no multiple of patch_size {patch_size}")
-    tokens = whole.get("image_seq_length", config.get("image_seq_length", 256))
-    ratio = config.get("downsample_ratio", 0.5)
-    if tokens != int((height // patch_size * ratio) * (width // patch_size * ratio)):
+    tokens = whole.get("image_seq_length", config.values.get("image_seq_length", 256))
+    ratio = config.above_zero("downsample_ratio", 0.5)
+    if ratio > 1:
+        raise ProcessorFilesError(f"{config.path}: downsample_ratio {ratio} is more than 1")
+    if type(tokens) is not int or tokens != int((height // patch_size * ratio) * (width // patch_size * ratio)):
         raise ProcessorFilesError(
             f"{files.path}: tiles of {width} x {height} do not make image_seq_length {tokens} tokens at patch_size "
             f"{patch_size} and downsample_ratio {ratio}"
@@ -123,25 +127,34 @@ class _Fields:
             raise ProcessorFilesError(f"{self.path}: {name} must be a positive whole number, not {value!r}")
         return value
 
+    def above_zero(self, name: str, default: float) -> float:
+        value = self.values.get(name, default)
+        if not _is_finite(value) or value <= 0:
+            raise ProcessorFilesError(f"{self.path}: {name} must be a positive number, not {value!r}")
+        return float(value)
+
     def normalisation(self) -> dict[str, Any]:
         resample = self.values.get("resample", BICUBIC)
-        rescale = self.values.get("rescale_factor", 1 / 255)
         if resample not in range(6):
             raise ProcessorFilesError(f"{self.path}: resample must be one of Pillow's filters, 0 to 5")
-        if not isinstance(rescale, int | float) or not rescale > 0:
-            raise ProcessorFilesError(f"{self.path}: rescale_factor must be a positive number")
+        rescale = self.above_zero("rescale_factor", 1 / 255)
         mean, std = self._channels("image_mean", CLIP_MEAN), self._channels("image_std", CLIP_STD)
         if min(std) <= 0:
             raise ProcessorFilesError(f"{self.path}: image_std must be positive")
-        return {"resample": int(resample), "rescale": float(rescale), "mean": mean, "std": std}
+        return {"resample": int(resample), "rescale": rescale, "mean": mean, "std": std}
 
     def _channels(self, name: str, default: tuple[float, float, float]) -> tuple[float, ...]:
         value = self.values.get(name, default)
-        if isinstance(value, int | float):
+        if _is_finite(value):
             value = [value] * 3
-        if len(value) != 3 or not all(isinstance(channel, int | float) for channel in value):
-            raise ProcessorFilesError(f"{self.path}: {name} must be three numbers")
+        if not isinstance(value, list | tuple) or len(value) != 3 or not all(map(_is_finite, value)):
+            raise ProcessorFilesError(f"{self.path}: {name} must be three numbers, not {value!r}")
         return tuple(float(channel) for channel in value)
+
+
+def _is_finite(value: Any) -> bool:
+    """Python's JSON has NaN, Infinity, and integers that no float can be."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _first(value: Any) -> Any:

@@ -8,9 +8,6 @@ CHANNELS: Final = 3
 """RGB."""
 BICUBIC: Final = 3
 """``PIL.Image.Resampling.BICUBIC``, written as in processor files."""
-CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
-"""Per channel, of CLIP (Radford et al., 2021): the default of both kinds of processor."""
 
 
 class Resized(NamedTuple):

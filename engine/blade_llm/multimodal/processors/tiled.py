@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from blade_llm.multimodal.processors.resized import BICUBIC, CHANNELS, CLIP_MEAN, CLIP_STD, Resized
+from blade_llm.multimodal.processors.resized import BICUBIC, CHANNELS, Resized
 from blade_llm.multimodal.settings import PixelBounds
+from blade_llm.spec.vision.images import CLIP_MEAN, CLIP_STD
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
+"""Per channel, of CLIP (Radford et al., 2021): what normalises images where a model's files say nothing."""
 
 
 class ImageSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
