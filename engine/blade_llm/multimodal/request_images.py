@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from hashlib import sha256
 
 import msgspec
 
@@ -30,7 +32,7 @@ async def process_images(workers: ImageWorkers, files: Sequence[ImageFile]) -> l
     options = workers.options
     if len(files) > options.max_images_per_request:
         raise ImageError(f"the request has {len(files)} images, and the limit is {options.max_images_per_request}")
-    first = _first_equal(files)
+    first = await _first_equal(files)
     turns = asyncio.Semaphore(options.image_workers)
     results: dict[int, ImagePixels] = {}
 
@@ -60,11 +62,17 @@ async def process_images(workers: ImageWorkers, files: Sequence[ImageFile]) -> l
     raise failure
 
 
-def _first_equal(files: Sequence[ImageFile]) -> list[int]:
-    """Of each file, the index of the first one that is the same. Compared, not hashed, which would take milliseconds of
-    the event loop: files that differ do so in their first bytes."""
-    first: list[int] = []
-    for index, file in enumerate(files):
-        equal = (other for other in sorted(set(first)) if files[other] == file)
-        first.append(next(equal, index))
-    return first
+async def _first_equal(files: Sequence[ImageFile]) -> list[int]:
+    """Of each file, the index of the first one that is the same. Only files that another one equals in length and
+    settings are hashed, in a thread: sums over megabytes would hold up the event loop."""
+    kinds = [(len(file.data), file.settings) for file in files]
+    counts = Counter(kinds)
+    alike = [index for index, kind in enumerate(kinds) if counts[kind] > 1]
+    digests = await asyncio.to_thread(_digests, [files[index].data for index in alike]) if alike else []
+    digest = dict(zip(alike, digests, strict=True))
+    first: dict[tuple[int, ImageSettings, bytes | None], int] = {}
+    return [first.setdefault((*kind, digest.get(index)), index) for index, kind in enumerate(kinds)]
+
+
+def _digests(contents: Sequence[bytes]) -> list[bytes]:
+    return [sha256(content).digest() for content in contents]

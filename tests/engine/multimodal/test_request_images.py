@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,6 +12,7 @@ from engine_support import image_bombs
 from engine_support.image_cases import encode, waves
 from PIL import Image
 
+from blade_llm.multimodal import request_images
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.options import ImageOptions
 from blade_llm.multimodal.processors import QwenProcessor
@@ -56,6 +59,28 @@ async def test_in_order_and_each_once(workers: CountingWorkers) -> None:
     assert pixels[0] is pixels[2]
     assert workers.done == [large, small, large]
     assert await process_images(workers, []) == []
+
+
+async def test_files_that_differ_in_their_last_bytes_alone(
+    workers: CountingWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told apart off the event loop; those whose length no other file has are not hashed at all."""
+    hashed: list[tuple[bytes, bool]] = []
+
+    def sha256(data: bytes) -> hashlib._Hash:
+        hashed.append((data, threading.current_thread() is threading.main_thread()))
+        return hashlib.sha256(data)
+
+    monkeypatch.setattr(request_images, "sha256", sha256)
+    picture, other = _file(56), _file(140)
+    one, two = (picture + bytes([last]) for last in (1, 2))
+    files = [two, other, one, bytes(bytearray(two)), bytes(bytearray(one))]
+    pixels = await process_images(workers, [ImageFile(data) for data in files])
+    assert hashed == [(data, False) for data in (two, one, two, one)]
+    assert workers.done == [two, other, one]
+    assert [image.grid for image in pixels] == [(1, 4, 6), (1, 10, 6), (1, 4, 6), (1, 4, 6), (1, 4, 6)]
+    assert pixels[0] is pixels[3] is not pixels[2]
+    assert pixels[2] is pixels[4]
 
 
 async def test_a_bad_image_is_named_and_ends_the_others(workers: CountingWorkers) -> None:
