@@ -62,11 +62,17 @@ _WHOLE_CHARACTERS = re.compile(
     re.DOTALL,
 )
 """Ends neither within an escape nor between the two of a pair."""
-_FILE = re.compile(rb'"(?:url|image_url|video_url|file_data)"\s{0,8}:\s{0,8}"(data:[\w.+/;=\\-]{0,200};base64,)')
-"""The start of a field that holds a file; within a text, which may say the same, the quotes are escaped."""
-_BARE_FILE = re.compile(rb'"data"\s{0,8}:\s{0,8}"\Z')
-"""The start of one that holds a file which is no URL, as in ``/v1/messages``."""
-_BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]*+")
+FILE_FIELD = rb'"(?:url|image_url|video_url|file_data)"\s{0,8}:\s{0,8}"'
+"""Matches the start of a field that may hold a file; within a text, which may say the same, the quotes are escaped."""
+FILE_URL = rb"data:[\w.+/;=\\-]{0,200};base64,"
+"""Matches what stands there before the file."""
+BARE_FILE_FIELD = rb'"data"\s{0,8}:\s{0,8}"'
+"""Matches the start of a field that may hold a file which is no URL, as in ``/v1/messages``."""
+BASE64 = rb"[A-Za-z0-9+/=_\\-]"
+"""Matches a character of a file."""
+_FILE = re.compile(FILE_FIELD + rb"(" + FILE_URL + rb")")
+_BARE_FILE = re.compile(BARE_FILE_FIELD + rb"\Z")
+_BASE64 = re.compile(BASE64 + rb"*+")
 _NAME = re.compile(rb'"(?:model|user|cache_salt)"\s{0,8}:\s{0,8}"\Z')
 _FILE_NAME_BYTES = 40
 CUT = rb"\u0000"

@@ -3,14 +3,15 @@
 import re
 from typing import Final
 
-from blade_router.request.abridge import Abridged
+from blade_router.request.abridge import BARE_FILE_FIELD, BASE64, FILE_FIELD, FILE_URL, Abridged
 from blade_router.request.fields import RoutingFields
+from blade_router.request.parse import is_list
 
 IMAGE_TOKENS: Final = 1024
 """Tokens that a picture, a video or another file counts where they are estimated: a megapixel, for models that make a
 token of 32 times 32 pixels. Its bytes do not count."""
-LEAST_PART: Final = 16
-"""Bytes: a part that is a picture, and says where it is, has more."""
+LEAST_IMAGE_BYTES: Final = 16
+"""A part that is a picture, and says where it is, has more."""
 MOST_COUNTED: Final = 4096
 """Pictures and videos of a request, which take a few milliseconds to count."""
 
@@ -25,10 +26,7 @@ _DOCUMENT: Final = re.compile(rb'"type"\s{0,8}:\s{0,8}"document"\s{0,8},\s*+\Z')
 """Before a source: it is that of a document."""
 _DOCUMENT_BYTES: Final = 64
 """Bytes before a source in which that is looked for."""
-_FILE: Final = re.compile(
-    rb'"(?:(?:url|image_url|video_url|file_data)"\s{0,8}:\s{0,8}"data:[\w.+/;=\\-]{0,200};base64,|data"\s{0,8}:\s{0,8}")'
-    rb"([A-Za-z0-9+/=_\\-]{256,})\""
-)
+_FILE: Final = re.compile(rb'(?:%b%b|%b)(%b{256,})"' % (FILE_FIELD, FILE_URL, BARE_FILE_FIELD, BASE64))
 """A field that holds a file."""
 
 
@@ -94,9 +92,9 @@ def _has_parts(fields: RoutingFields, body: bytes) -> bool:
             return False  # the only list is that of the messages
         for message in chat:
             content = message.content
-            if content and memoryview(content)[0] == 0x5B:
+            if content and is_list(content):
                 return True
         return False
     if fields.messages:
         return True
-    return bool(fields.input) and memoryview(fields.input)[0] == 0x5B
+    return bool(fields.input) and is_list(fields.input)

@@ -45,6 +45,11 @@ def parse_abridged(body: bytes) -> RoutingFields:
     return fields
 
 
+def is_list(raw: msgspec.Raw) -> bool:
+    """Whether a value is a list; it must be there."""
+    return memoryview(raw)[0] == 0x5B
+
+
 def _decode_whole(body: bytes) -> RoutingFields:
     """All fields. Messages are read with them in a small body, if each has a text or calls of tools, as most have.
 

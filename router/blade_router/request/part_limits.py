@@ -4,7 +4,7 @@ from typing import Final
 
 from blade_router.http.errors import Refused
 from blade_router.request.abridge import PARSED_WHOLE
-from blade_router.request.media import LEAST_PART
+from blade_router.request.media import LEAST_IMAGE_BYTES
 from blade_router.request.request import ClientRequest
 
 LEAST_PART_LIMIT: Final = PARSED_WHOLE
@@ -39,7 +39,7 @@ class PartLimits:
                 code="part_too_large",
             )
         most = self.max_images
-        if most and len(request.body) > most * LEAST_PART:
+        if most and len(request.body) > most * LEAST_IMAGE_BYTES:
             images = request.media.images
             if images > most:
                 raise Refused(

@@ -10,6 +10,7 @@ However large a body is, of its text and of its parts the first ones are read, a
 """
 
 import zlib
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -21,7 +22,7 @@ from blade_router.request.block_hashes import hash_blocks, hash_with_images
 from blade_router.request.fields import RoutingFields, given
 from blade_router.request.media import IMAGE_TOKENS
 from blade_router.request.message import ABSENT, Message, Part, Picture
-from blade_router.request.parse import READ_AT_ONCE
+from blade_router.request.parse import READ_AT_ONCE, is_list
 
 MAX_BLOCKS = MAX_TEXT // BLOCK
 """Blocks at the start of a prompt that are hashed; a prompt with so many may have more."""
@@ -32,6 +33,7 @@ BYTES_PER_TOKEN = 4
 IMAGE_BLOCKS = IMAGE_TOKENS * BYTES_PER_TOKEN // BLOCK
 """Blocks that an image counts."""
 DIGEST_BYTES = 16
+"""Bytes of the digest that stands in the text for an image, or for another large part."""
 _IMAGE_KINDS = frozenset((b'"image"', b'"image_url"', b'"input_image"', b'"video"', b'"video_url"', b'"input_video"'))
 _DEFAULT_DETAILS = (b'"auto"', b"null")
 _SEPARATOR = b"\n"
@@ -72,7 +74,7 @@ class Prompt:
         chat = fields.chat
         text = _plain_text(chat) if chat is not None and not fields.tools and not fields.system else None
         full = False
-        images: list[int] | None = None
+        images: Sequence[int] = ()
         if text is None:
             pieces = _Pieces()
             pieces.add_prompt(fields)
@@ -121,7 +123,7 @@ class Prompt:
     def _bytes_of(self, blocks: int) -> int:
         """Bytes of the text that the first blocks of the chain are of, at least."""
         at = 0
-        for end in self._images or ():
+        for end in self._images:
             before = (end - at) // BLOCK
             if blocks <= before:
                 break
@@ -191,7 +193,7 @@ class _Pieces:
 
     def _add_list(self, values: msgspec.Raw) -> None:
         """Messages, or items of a response's input: tools' calls and outputs, or for embeddings texts."""
-        if not _is_list(values):
+        if not is_list(values):
             self._add(values)
             return
         for value in self._some(values):
@@ -229,12 +231,12 @@ class _Pieces:
 
     def _add_system(self, content: msgspec.Raw) -> None:
         """Add what stands before the messages of ``/v1/messages``, without the blocks that engines leave out."""
-        for block in self._some(content) if _is_list(content) else [content]:
+        for block in self._some(content) if is_list(content) else [content]:
             if not _is_billing(block):
                 self._add_part(block)
 
     def _add_content(self, content: msgspec.Raw, *, nested: bool = False) -> None:
-        if _is_list(content):
+        if is_list(content):
             for part in self._some(content):
                 self._add_part(part, nested=nested)
         else:
@@ -308,7 +310,7 @@ def _plain_text(messages: list[Message]) -> bytes | None:
     pieces: list[msgspec.Raw] = []
     for message in messages:
         content = message.content
-        if message.tool_calls or _is_list(content):
+        if message.tool_calls or is_list(content):
             return None
         pieces.append(message.role)
         pieces.append(content)
@@ -335,7 +337,3 @@ def _is_billing(block: msgspec.Raw) -> bool:
     except msgspec.ValidationError:
         text = block
     return bytes(memoryview(text)[: len(_BILLING)]) == _BILLING
-
-
-def _is_list(raw: msgspec.Raw) -> bool:
-    return memoryview(raw)[0] == 0x5B

@@ -13,7 +13,7 @@ from blade_router.http.errors import Refused
 from blade_router.http.head import RawRequest
 from blade_router.request import media, request
 from blade_router.request.abridge import STEP, abridge, abridge_at_once
-from blade_router.request.media import IMAGE_TOKENS, LEAST_PART, NO_MEDIA
+from blade_router.request.media import IMAGE_TOKENS, LEAST_IMAGE_BYTES, NO_MEDIA
 from blade_router.request.part_limits import LEAST_PART_LIMIT, PartLimits
 from blade_router.request.prompt_text import BLOCK, IMAGE_BLOCKS, MAX_BLOCKS, Prompt
 from blade_router.request.request import ClientRequest, read_request
@@ -260,7 +260,7 @@ async def test_nothing_is_searched_for_pictures_where_messages_are_texts(
     assert found.media is NO_MEDIA
     monkeypatch.setattr(request, "read_media", Unused().finditer)
     short = await read_body(body)
-    PartLimits(1 + len(short.body) // LEAST_PART, MIB).check(short)
+    PartLimits(1 + len(short.body) // LEAST_IMAGE_BYTES, MIB).check(short)
 
 
 # how much they count

@@ -201,4 +201,4 @@ class TimedChoice(PrefixChoice):
                     decoding = now - self._first_at
             log.ended(self._number, now, seconds, decoding, usage)
         super().ended(usage)
-        self._candidates = ()  # nor a list of engines, which may be gone by then
+        self._candidates = ()  # nor does whoever keeps the choice keep engines that have left since
