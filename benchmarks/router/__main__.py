@@ -13,6 +13,7 @@ import asyncio
 import gc
 import os
 import resource
+import subprocess
 import sys
 import traceback
 
@@ -61,14 +62,15 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard))
     rows = chosen("ROWS", tuple(ROWS))
     peers = available(chosen("PEERS", PEERS))
-    print(f"ours runs on {PYTHON}")
+    version = subprocess.run([PYTHON, "-VV"], check=True, capture_output=True, text=True).stdout.strip()
+    print(f"ours runs on {version}: {PYTHON}")
     os.sched_setaffinity(0, {LOAD_CPU})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         figures = runner.run(measure(rows, peers))
     if rows != list(ROWS):  # a part must not replace the whole
         return 0 if all(figure.reached for figure in figures) else 1
     print("\nall figures:")
-    return report("router", figures, router_python=PYTHON)
+    return report("router", figures, router_python=version)
 
 
 if __name__ == "__main__":
