@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from router_support.engine import MockEngine
 from router_support.keys import BEARER, content, key, write
-from router_support.serving import Running, question, serving
+from router_support.serving import Running, eventually, question, serving
 
 from blade_protocol import environment
 from blade_protocol.routing import PolicyName
@@ -66,7 +66,9 @@ async def test_it_shows_why_other_endpoints_are_excluded() -> None:
         async with serving(a, b, c, d, e) as router:
             known = {endpoint.name: endpoint for endpoint in router.router.endpoints.all}
             reconfigure(known["b"], draining=True)
-            known["c"].health.up = False
+            c.health = 503
+            known["c"].health.check_now()
+            await eventually(lambda: known["c"].health.up is False)
             known["d"].health.breaker.closed, known["d"].health.breaker.open_until = False, time.monotonic() + 1000
             reconfigure(known["e"], service="other")
             shown = (await debug_route(router)).json()

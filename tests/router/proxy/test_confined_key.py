@@ -51,7 +51,9 @@ async def test_a_confined_key_is_told_why_it_is_not_served(tmp_path: Path, monke
         for number in range(2):
             await send(router, "hog", f"poison {number}")
         (worst,) = router.router.endpoints.confinement.part(router.router.endpoints.all)
-        worst.health.draining = True
+        next(engine for engine in engines if engine.name == worst.name).mode = "draining"
+        worst.health.check_now()
+        await eventually(lambda: worst.health.draining)
         answered = await send(router, "hog", "hello")
         assert code(answered) == (503, "key_confined")
         assert answered.headers["retry-after"] == "5"

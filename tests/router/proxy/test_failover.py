@@ -172,8 +172,9 @@ async def test_tries_are_bounded() -> None:
             assert len(a.received) + len(b.received) + len(c.received) == 2
 
 
-async def test_connect_timeout_moves_on_and_is_no_try() -> None:
+async def test_connect_timeout_moves_on_and_is_no_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose queue is full accepts nothing: the connection attempt must be given up."""
+    monkeypatch.setattr("blade_router.endpoints.health_check.UNHEALTHY_AFTER", 1000)  # no check takes it out before
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
