@@ -34,7 +34,7 @@ TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTH
 IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install compiled test-compiled clients run test test-clients test-page page-deps test-models e2e e2e-deps monitoring-deps soak lint docs format generate demo-model lora-example families \
+.PHONY: help install compiled test-compiled clients run test test-clients test-page page-deps test-models images e2e e2e-deps monitoring-deps soak lint docs format generate demo-model lora-example families \
 	ui ui-check bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
@@ -99,9 +99,16 @@ page-deps: ## Debian packages that `make test-page` needs; nothing is done where
 	@dpkg --status $(PAGE_PACKAGES) > /dev/null 2>&1 || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PACKAGES); }
 
+# They ask about engines; the router in front of them is what the other tests have.
+TESTS_OF_ENGINES := families kubectl_llm lora multi_node service_adapters speculation tensor_parallel
+
 test-compiled: compiled ## the router's fast tests on its compiled modules
 	$(TEST_ENV) BLADE_ROUTER_COMPILED=1 $(BIN)/pytest -q $(IN_PARALLEL) \
-		-m "not soak and not gpu and not clients and not page and not interpreted" tests/router tests/security tests/system
+		-m "not soak and not gpu and not clients and not page and not interpreted" tests/router tests/security tests/system \
+		$(TESTS_OF_ENGINES:%=--ignore=tests/system/test_%.py)
+
+images: install ## both images, where their sources changed (docs/images.md)
+	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e.images
 
 e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)
 	KUBE_ASSETS=$(KUBE_ASSETS) TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e $(E2E_ARGS)
