@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -62,7 +62,7 @@ class RawConfig:
     def above_zero(self, name: str, default: float | None = None) -> float:
         """A finite number above 0. Without ``default`` it must be there (``KeyError``); raises ``ValueError``."""
         value = self.fields[name] if default is None else self.fields.get(name, default)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
             raise ValueError(f"{name!r} must be a finite number above 0, not {value!r}")
         return float(value)
 

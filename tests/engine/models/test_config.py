@@ -117,6 +117,7 @@ def test_what_would_compute_wrongly_is_refused(tmp_path: Path, fields: dict, rea
         ),
         ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "'low_freq_factor' 1 must be below"),
         ({"rope_theta": 0}, "'rope_theta' must be a finite number above 0, not 0"),
+        ({"rope_theta": 10**400}, "must be a finite number above 0"),
         ({"rope_parameters": {"rope_theta": -1.0}}, "'rope_theta' must be a finite number above 0, not -1.0"),
         ({"rms_norm_eps": -1e-6}, "'rms_norm_eps' must be a finite number above 0, not -1e-06"),
         ({"rms_norm_eps": float("nan")}, "'rms_norm_eps' must be a finite number above 0, not nan"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -201,7 +202,7 @@ def _colours(preprocessor: RawConfig, name: str, default: tuple[float, float, fl
         values = [values] * 3
     if not isinstance(values, list | tuple) or len(values) != 3:
         raise ValueError(f"{name!r} must be three numbers, not {values!r}")
-    if not all(type(value) in (int, float) and math.isfinite(value) for value in values):
+    if not all(type(value) in (int, float) and abs(value) <= sys.float_info.max for value in values):
         raise ValueError(f"{name!r} must be three finite numbers, not {values!r}")
     red, green, blue = (float(value) for value in values)
     return red, green, blue

@@ -193,6 +193,7 @@ def test_preprocessor() -> None:
     for wrong, message in (
         ({"image_mean": [0.5, 0.5]}, "'image_mean' must be three numbers"),
         ({"image_std": [0.5, float("nan"), 0.5]}, "'image_std' must be three finite numbers"),
+        ({"image_std": [0.5, 10**400, 0.5]}, "must be three finite numbers"),
         ({"image_std": [0.5, 0, 0.5]}, "must be above 0"),
         ({"rescale_factor": 0}, "'rescale_factor' must be a finite number above 0"),
         ({"patch_size": 16}, "'patch_size' is 16 in the preprocessor, 14 in the vision tower"),
