@@ -148,8 +148,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
-        return bool(self._requests)
+        """Whether any request is unfinished, or the runner still keeps images that nobody needs."""
+        return bool(self._requests) or (self.images is not None and bool(self.images.cache.freed))
 
     @property
     def adapters(self) -> AdapterResidency:

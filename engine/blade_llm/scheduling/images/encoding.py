@@ -12,7 +12,7 @@ getting on for ever, however little fits into the cache.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -92,15 +92,17 @@ class ImageEncoding:
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def check_room(self, request: Request) -> None:
-        """Refuse a request whose pixels are too many beside those of others.
+    def check_room(self, pixels: Mapping[bytes, ImagePixels], outside: int = 0) -> None:
+        """Refuse a request whose pixels are too many beside those of others. ``outside``: bytes of requests that are
+        still to be added.
 
         Raises:
             RequestRefusedError: ``overloaded``.
         """
-        new = sum(len(each.pixels) for digest, each in request.pixels.items() if digest not in self._pixels)
-        if self.pixel_bytes and self.pixel_bytes + new > self.limits.pixel_bytes:
-            message = f"busy: images of {self.pixel_bytes} bytes are waiting, no more may; try again in a moment"
+        held = self.pixel_bytes + outside
+        new = sum(len(each.pixels) for digest, each in pixels.items() if digest not in self._pixels)
+        if held and held + new > self.limits.pixel_bytes:
+            message = f"busy: images of {held} bytes are waiting, no more may; try again in a moment"
             raise RequestRefusedError(RequestError(kind="overloaded", message=message))
 
     def add(self, request: Request) -> None:
