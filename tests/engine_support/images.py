@@ -58,10 +58,12 @@ def with_images(prompt: Sequence[int], images: Sequence[ImageSpan]) -> list[int]
     return tokens
 
 
-def encoding(cache_tokens: int = 1 << 20, max_num_seqs: int = 64, pixel_bytes: int = 1 << 30) -> ImageEncoding:
+def encoding(
+    cache_tokens: int = 1 << 20, max_num_seqs: int = 64, pixel_bytes: int = 1 << 30, **limits: int
+) -> ImageEncoding:
     """The scheduler's part. ``cache_tokens``: image tokens whose embeddings the encoder cache holds."""
-    limits = EncoderLimits(spec=SPEC, cache_bytes=cache_tokens * TOKEN_BYTES, element_bytes=4, pixel_bytes=pixel_bytes)
-    return ImageEncoding(limits, max_num_seqs)
+    sizes = {"cache_bytes": cache_tokens * TOKEN_BYTES, "element_bytes": 4, "pixel_bytes": pixel_bytes, **limits}
+    return ImageEncoding(EncoderLimits(spec=SPEC, **sizes), max_num_seqs)
 
 
 class FakeTower:

@@ -141,6 +141,19 @@ def test_an_abort_ends_what_nobody_else_waits_for() -> None:
     assert next_plan(scheduler).freed_images == [image.digest]
 
 
+def test_the_runner_hears_of_an_abort_also_where_nothing_else_is_to_do() -> None:
+    scheduler = scheduler_of(images=encoding())
+    image = big("a")
+    scheduler.add(request_of("0", 170, [image]))
+    while not next_plan(scheduler).encoder:
+        pass
+    scheduler.abort(["0"])
+    assert scheduler.has_work
+    plan = next_plan(scheduler)
+    assert (plan.freed_images, plan.chunks, plan.encoder) == ([image.digest], [], [])
+    assert not scheduler.has_work
+
+
 def test_embeddings_stay_for_others_until_their_room_is_needed() -> None:
     scheduler = scheduler_of(images=encoding(cache_tokens=40), prefix_cache=False)
     freed = []
@@ -288,6 +301,24 @@ def test_an_image_larger_than_the_encoder_cache_is_refused_by_name() -> None:
     scheduler = scheduler_of(images=encoding(cache_tokens=20))
     with pytest.raises(RequestRefusedError, match=r"raise --encoder_cache_bytes to 672"):
         scheduler.add(request_of("r", 60, [image_of("a", 4, 21)]))
+
+
+def test_an_image_larger_than_a_run_of_the_tower_is_refused_by_name() -> None:
+    scheduler = scheduler_of(images=encoding(max_tokens=20))
+    scheduler.add(request_of("r", 60, [image_of("a", 4, 20)]))
+    with pytest.raises(RequestRefusedError, match=r"image 2 of 2 has 21 tokens, but .* images of 20; send a smaller"):
+        scheduler.add(request_of("s", 60, [image_of("b", 4, 2), image_of("a", 6, 21)]))
+
+
+@pytest.mark.parametrize(("most", "runs"), [(8, [1, 1, 1, 1]), (20, [2, 2]), (24, [3, 1]), (32, [4])])
+def test_a_run_has_no_more_tokens_than_memory_is_planned_for(most: int, runs: list[int]) -> None:
+    """Though there is time for more."""
+    scheduler = scheduler_of(images=encoding(max_tokens=most))
+    scheduler.add(request_of("r", 60, [image_of(name, 8 * index, 8) for index, name in enumerate("abcd")]))
+    encoded: list[tuple[bytes, ...]] = []
+    while scheduler.has_work:
+        encoded += encoder_of(next_plan(scheduler))
+    assert [len(digests) for digests in dict.fromkeys(encoded)] == runs
 
 
 def test_a_model_of_text_refuses_images() -> None:
