@@ -19,9 +19,10 @@ from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.vision.patches import PatchedImage
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.images.encoding import ImageEncoding
 from blade_llm.scheduling.images.limits import EncoderLimits, check_images
-from blade_llm.scheduling.plan import StepPlan
+from blade_llm.scheduling.plan import StepPlan, StepResult
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
@@ -88,6 +89,22 @@ def test_an_image_that_several_wait_for_is_encoded_once() -> None:
     assert sum(len(plan.chunks) for plan in plans[:3]) == 6  # before the image, then all of it
     assert scheduler.images is not None
     assert scheduler.images.counts.images == 1
+
+
+def test_steps_with_image_tokens_are_charged_to_what_is_launched() -> None:
+    scheduler = scheduler_of(images=encoding(), budget=16)
+    scheduler.add(request_of("r", 64, [image_of("a", 20, 8)]))
+    charged: dict[tuple[int, int], bool] = {}
+    while sum(count for _, count in charged) < 64:
+        scheduler.budget = PrefillBudget(graph_sizes=(32,))
+        plan = plan_of(scheduler)
+        sampled = [[5] for chunk in plan.chunks if chunk.sample]
+        scheduler.update(plan, StepResult(sampled, [None] * len(sampled)), 0.5)
+        if plan.chunks:
+            launched, replayed = scheduler.budget.cost.per_token, scheduler.budget.graph_cost.per_token
+            assert (launched is None) != (replayed is None)
+            charged[chunks_of(plan)["r"]] = launched is not None
+    assert charged == {(0, 16): False, (16, 16): True, (32, 16): False, (48, 16): False}
 
 
 def big(name: str, count: int = 150) -> ImageSpan:
