@@ -58,10 +58,12 @@ def with_images(prompt: Sequence[int], images: Sequence[ImageSpan]) -> list[int]
     return tokens
 
 
-def encoding(cache_tokens: int = 1 << 20, max_num_seqs: int = 64, pixel_bytes: int = 1 << 30) -> ImageEncoding:
+def encoding(
+    cache_tokens: int = 1 << 20, max_num_seqs: int = 64, pixel_bytes: int = 1 << 30, **limits: int
+) -> ImageEncoding:
     """The scheduler's part. ``cache_tokens``: image tokens whose embeddings the encoder cache holds."""
-    limits = EncoderLimits(spec=SPEC, cache_bytes=cache_tokens * TOKEN_BYTES, element_bytes=4, pixel_bytes=pixel_bytes)
-    return ImageEncoding(limits, max_num_seqs)
+    sizes = {"cache_bytes": cache_tokens * TOKEN_BYTES, "element_bytes": 4, "pixel_bytes": pixel_bytes, **limits}
+    return ImageEncoding(EncoderLimits(spec=SPEC, **sizes), max_num_seqs)
 
 
 class FakeTower:
@@ -73,6 +75,7 @@ class FakeTower:
     """
 
     def __init__(self) -> None:
+        self.spec = SPEC
         self.capacity: int | None = None
         """Image tokens; None: any number."""
         self.encoded: dict[bytes, int] = {}
@@ -97,15 +100,15 @@ class FakeTower:
             left = self._runs.pop(chunk.digests, None)
             if left is None:
                 assert not self._runs, "a run begins before the one before has ended"
-                left = sum(SPEC.work(self._grids[digest]) for digest in chunk.digests)
+                left = sum(self.spec.work(self._grids[digest]) for digest in chunk.digests)
             left -= chunk.row_layers
             assert left >= 0, "more than the run has"
             if left:
                 self._runs[chunk.digests] = left
                 continue
             self.num_encoded += len(chunk.digests)
-            self.encoded.update({digest: SPEC.count(self._grids.pop(digest)) for digest in chunk.digests})
-        tokens = sum(self.encoded.values()) + sum(SPEC.count(grid) for grid in self._grids.values())
+            self.encoded.update({digest: self.spec.count(self._grids.pop(digest)) for digest in chunk.digests})
+        tokens = sum(self.encoded.values()) + sum(self.spec.count(grid) for grid in self._grids.values())
         assert self.capacity is None or tokens <= self.capacity, "the encoder cache is too full"
 
     def check(self, images: Sequence[ImageSpan], start: int, end: int) -> None:

@@ -10,6 +10,7 @@ it, by those with the same one. The digests are equal in every process and on ev
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Final
@@ -30,12 +31,13 @@ def root_digest(*, adapter: bytes = b"", salt: str = "") -> bytes:
 class HashChain:
     """The digests of one sequence's full blocks, computed once each as the sequence grows."""
 
-    __slots__ = ("_images", "_pack", "_size", "digests", "root")
+    __slots__ = ("_ends", "_images", "_pack", "_size", "digests", "root")
 
     def __init__(self, root: bytes, block_size: int, images: Sequence[ImageSpan] = ()) -> None:
         """``images``: those of the sequence, sorted by their starts, none over another."""
         self.root = root
         self._images = images
+        self._ends = [image.start + image.count for image in images]
         self.digests: list[bytes] = []
         self._size = block_size
         self._pack = struct.Struct(f"<{block_size}I").pack
@@ -59,9 +61,9 @@ class HashChain:
     def _places(self, start: int) -> Iterator[bytes]:
         """Of each image that overlaps the block from position ``start`` on: its digest, the offset of the block's first
         image position in the image, and that of the position in the block."""
-        for image in self._images:
-            if image.start >= start + self._size:
+        for index in range(bisect_right(self._ends, start), len(self._images)):
+            image = self._images[index]
+            offset = image.start - start
+            if offset >= self._size:
                 return
-            if image.start + image.count > start:
-                offset = image.start - start
-                yield image.digest + _PLACE(max(0, -offset), max(0, offset))
+            yield image.digest + _PLACE(max(0, -offset), max(0, offset))

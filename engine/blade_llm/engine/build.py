@@ -19,7 +19,7 @@ from blade_llm.models.implementation import log_implementation, read_model_confi
 from blade_llm.parallel.layout import RankLayout
 from blade_llm.runner import preload
 from blade_llm.runner.gpu_memory import GpuMemoryReader
-from blade_llm.runner.vision.memory import tower_of
+from blade_llm.runner.vision.memory import run_tokens, tower_of
 from blade_llm.sampling.guided.grammars import CachingGrammarCompiler
 from blade_llm.sampling.guided.vocabulary import load_vocabulary
 from blade_llm.scheduling.budget.prefill import CPU_MIN_CHUNK, GPU_MIN_CHUNK
@@ -64,7 +64,7 @@ def build_core(config: EngineConfig) -> EngineCore:
         whole_prompts=model_config.decoder.bidirectional,
         step_seconds=runner.step_seconds,
         draft_positions=0 if runner.draft is None else runner.draft.max_positions,
-        images=_encoder_limits(config, model_config, runner.dtype_name),
+        images=_encoder_limits(config, model_config, runner.dtype_name, runner.max_model_len),
     )
     core.ranks = ranks
     if runner.adapters is not None:
@@ -76,12 +76,19 @@ def build_core(config: EngineConfig) -> EngineCore:
     return core
 
 
-def _encoder_limits(config: EngineConfig, model: ModelConfig, dtype: DTypeName) -> EncoderLimits | None:
+def _encoder_limits(
+    config: EngineConfig, model: ModelConfig, dtype: DTypeName, max_model_len: int
+) -> EncoderLimits | None:
     """Bounds of the images that the engine takes; None where it takes none."""
     spec = tower_of(config, model)
     if spec is None:
         return None
-    return EncoderLimits(spec=spec, cache_bytes=config.encoder_cache_bytes, element_bytes=DTYPE_BYTES[dtype])
+    return EncoderLimits(
+        spec=spec,
+        cache_bytes=config.encoder_cache_bytes,
+        element_bytes=DTYPE_BYTES[dtype],
+        max_tokens=run_tokens(config, spec, dtype, max_model_len),
+    )
 
 
 def _grammars(

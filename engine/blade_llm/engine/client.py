@@ -30,11 +30,14 @@ from blade_llm.engine.messages import (
     Hello,
     ListAdapters,
     LoadAdapter,
+    PixelsTaken,
+    RequestError,
     RequestOutput,
     StateUpdate,
     StepOutputs,
     UnloadAdapter,
 )
+from blade_llm.engine.pixel_frames import MAX_BYTES_ON_WAY, split
 from blade_protocol.state import EngineState
 
 
@@ -166,6 +169,8 @@ class EngineClient:
         self._numbers = itertools.count()
         self._calls: dict[int, asyncio.Future[AdapterReply]] = {}
         """Adapter messages that have no answer yet."""
+        self._pixels_on_way = 0
+        """Bytes that the engine has not taken out of its socket."""
         self._client_index = client_index
         self._heartbeat: memoryview[float] | list[float] = [0.0] * HEARTBEAT_SIZE if heartbeat is None else heartbeat
         self._loop = asyncio.get_running_loop()
@@ -200,19 +205,26 @@ class EngineClient:
     def submit(self, requests: Sequence[GenerateRequest]) -> Generation:
         """Start ``requests``; their ids must be new (see :meth:`new_id`). Raises :class:`EngineDeadError`.
 
-        Outputs are numbered: those of the first request and its siblings, then those of the second, ….
+        Outputs are numbered: those of the first request and its siblings, then those of the second, …. They are
+        refused, ``overloaded`` as by the engine, where more pixels than :data:`MAX_BYTES_ON_WAY` would be on their way.
         """
         if self._dead is not None:
             raise self._dead
-        messages = [self._encoder.encode(request) for request in requests]  # all or none, should one fail
+        parts = [split(request) for request in requests]
+        messages = [self._encoder.encode(request) for request, _ in parts]  # all or none, should one fail
         ids = [request_id for request in requests for request_id in request.all_request_ids]
         generation = Generation(self, ids)
         if not self._routes:
             self._record_progress()
+        nbytes = sum(len(image) for _, pixels in parts for image in pixels)
+        if nbytes and self._pixels_on_way + nbytes > MAX_BYTES_ON_WAY:
+            self._loop.call_soon(self._refuse_pixels, generation, ids)
+            return generation
+        self._pixels_on_way += nbytes
         for index, request_id in enumerate(ids):
             self._routes[request_id] = (generation, index)
-        for message in messages:
-            self._send_encoded(message)
+        for message, (_, pixels) in zip(messages, parts, strict=True):
+            self._send_encoded(message, pixels)
         self._heartbeat[0] = len(self._routes)
         return generation
 
@@ -292,6 +304,13 @@ class EngineClient:
     def _open(self) -> set[Generation]:
         return {generation for generation, _ in self._routes.values()}
 
+    def _refuse_pixels(self, generation: Generation, request_ids: list[str]) -> None:
+        text = f"busy: images of {self._pixels_on_way} bytes are on their way to the engine; try again in a moment"
+        error = RequestError(kind="overloaded", message=text)
+        for index, request_id in enumerate(request_ids):
+            generation.put(index, RequestOutput(request_id=request_id, finish_reason="abort", error=error))
+        generation.deliver()
+
     def _forget(self, request_id: str) -> bool:
         known = self._routes.pop(request_id, None) is not None
         self._heartbeat[0] = len(self._routes)
@@ -303,8 +322,8 @@ class EngineClient:
     def _send(self, message: ClientToEngine) -> None:
         self._send_encoded(self._encoder.encode(message))
 
-    def _send_encoded(self, message: bytes) -> None:
-        self._socket.send(message, zmq.NOBLOCK)
+    def _send_encoded(self, message: bytes, pixels: Sequence[bytes] = ()) -> None:
+        self._socket.send_multipart((message, *pixels), zmq.NOBLOCK, copy=not pixels)
         # A send can consume the descriptor's edge: poll for messages that came meanwhile.
         self._loop.call_soon(self._drain_socket)
 
@@ -338,6 +357,8 @@ class EngineClient:
                 if message.kv is not None:
                     self.kv.apply(message.kv)
                 self._set_state(message.state)
+            case PixelsTaken():
+                self._pixels_on_way -= message.nbytes
             case AdapterReply():
                 call = self._calls.get(message.call_id)
                 if call is not None and not call.done():

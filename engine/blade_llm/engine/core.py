@@ -255,6 +255,8 @@ class EngineCore:
         if others.prompt_logprobs is not None:  # reported once
             others = msgspec.structs.replace(others, prompt_logprobs=None)
         images, pixels = tuple(message.images), {image.digest: image for image in message.pixels}
+        if pixels and self.scheduler.images is not None:
+            self.scheduler.images.check_room(pixels, self._pixels_outside)
         requests = [
             Request(
                 request_id=request_id,
@@ -329,6 +331,11 @@ class EngineCore:
     def _num_outside(self) -> int:
         """Requests that wait for a grammar or an adapter, outside the scheduler."""
         return self._guided.num_waiting + (0 if self.adapters is None else self.adapters.num_waiting)
+
+    @property
+    def _pixels_outside(self) -> int:
+        """Bytes of the images of these."""
+        return self._guided.pixel_bytes + (0 if self.adapters is None else self.adapters.pixel_bytes)
 
     def state(self, *, epoch: str, sequence: int, draining: bool) -> EngineState:
         """The state for the internal port; the owner counts epochs and sequence numbers."""

@@ -17,7 +17,7 @@ from blade_llm.scheduling.grammar import Grammar, GrammarCompiler
 from blade_llm.scheduling.guided import structure_error
 from blade_llm.scheduling.output import RequestError, RequestOutput
 from blade_llm.scheduling.plan import StepPlan
-from blade_llm.scheduling.request import Request, RequestRefusedError
+from blade_llm.scheduling.request import Request, RequestRefusedError, pixel_bytes
 from blade_llm.scheduling.scheduler import Scheduler
 from blade_llm.scheduling.step import GuidedChunk
 
@@ -67,6 +67,11 @@ class GuidedDecodingManager:
     def num_waiting(self) -> int:
         """Requests that wait for their grammars."""
         return sum(len(each.requests) for each in self._compiling)
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Of the images of these."""
+        return sum(pixel_bytes(each.requests) for each in self._compiling)
 
     def add(self, requests: list[Request]) -> None:
         """Compile the grammar spec that ``requests``, the samples of one prompt, share; they are scheduled when that is

@@ -46,7 +46,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate")
     images: list[ImageSpan] = []
     """Where the prompt has images, in order: image tokens stand there, which are fed with the images' embeddings."""
     pixels: list[ImagePixels] = []
-    """Of each of ``images``, those of equal ones once."""
+    """Of each of ``images``, those of equal ones once. On their way they are further frames, see
+    :mod:`~blade_llm.engine.pixel_frames`."""
 
     @property
     def all_request_ids(self) -> list[str]:
@@ -64,6 +65,12 @@ class StepOutputs(msgspec.Struct, frozen=True, kw_only=True, tag="outputs"):
     """Engine → API server: all progress of one step for that server's requests."""
 
     outputs: list[RequestOutput]
+
+
+class PixelsTaken(msgspec.Struct, frozen=True, kw_only=True, tag="pixels_taken"):
+    """Engine → API server: a request with pixels has been taken out of the socket, whatever becomes of it."""
+
+    nbytes: int
 
 
 class StateUpdate(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
@@ -170,4 +177,4 @@ class EngineFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ClientToEngine = GenerateRequest | AbortRequest | DrainUpdate | Hello | LoadAdapter | UnloadAdapter | ListAdapters
-EngineToClient = StepOutputs | StateUpdate | EngineReady | AdapterReply
+EngineToClient = StepOutputs | StateUpdate | EngineReady | AdapterReply | PixelsTaken

@@ -35,12 +35,14 @@ from blade_llm.engine.messages import (
     Hello,
     ListAdapters,
     LoadAdapter,
+    PixelsTaken,
     RequestError,
     RequestOutput,
     StateUpdate,
     StepOutputs,
     UnloadAdapter,
 )
+from blade_llm.engine.pixel_frames import join
 from blade_llm.engine.ranks.lost import RankWatch
 from blade_llm.engine.start import freeze_gc_heap, log_to_stderr
 from blade_llm.scheduling.request import RequestRefusedError
@@ -154,10 +156,15 @@ class EngineProcess:
         if self._socket in ready:
             while True:
                 try:
-                    client, payload = self._socket.recv_multipart(zmq.NOBLOCK)
+                    client, payload, *pixels = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
                     break
-                self._handle(client, self._decoder.decode(payload))
+                message = self._decoder.decode(payload.buffer)
+                if pixels:
+                    assert isinstance(message, GenerateRequest), "only requests have pixels"
+                    message = join(message, pixels)
+                    self._send(client.bytes, PixelsTaken(nbytes=sum(map(len, pixels))))
+                self._handle(client.bytes, message)
         return True
 
     def _idle_wait_ms(self) -> int | None:

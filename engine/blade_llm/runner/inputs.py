@@ -62,8 +62,14 @@ def send_inputs(
     launched: bool = False,
 ) -> StepInputs:
     """Carry ``plan`` to the device in one copy and apply its changes to ``tables`` and ``adapters``. ``graphs``: those
-    of mixed steps without adapters; ``graphs_with_adapters``: those with; ``launched``: none holds this
-    step."""
+    of mixed steps without adapters; ``graphs_with_adapters``: those with; ``launched``: none holds this step, as one
+    with image tokens.
+
+    Nothing of images travels here. Their embeddings are on the device, and the step gets rows of them beside these
+    inputs (:class:`~blade_llm.runner.vision.images.StepImages`). Positions on three axes are in a table that is written
+    when a request enters its slot (:class:`~blade_llm.runner.vision.positions.AxisTable`), from which graphs gather as
+    well: only image tokens themselves are not for graphs, which feed every row with its token's embedding.
+    """
     chunks = plan.chunks
     slots = np.array([chunk.slot for chunk in chunks], dtype=np.int64)
     starts = np.array([chunk.start for chunk in chunks], dtype=np.int64)

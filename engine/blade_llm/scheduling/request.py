@@ -31,6 +31,11 @@ class RequestRefusedError(ValueError):
         super().__init__(str(self.error))
 
 
+def pixel_bytes(samples: Sequence[Request]) -> int:
+    """Bytes of the images of requests that are samples of one prompt and not in the scheduler yet."""
+    return sum(len(image.pixels) for image in samples[0].pixels.values())
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """The scheduler's state of one request. Compared by identity: a client may use an id again."""

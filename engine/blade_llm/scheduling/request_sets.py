@@ -66,7 +66,7 @@ class RequestSets:
     def check_images(self, request: Request) -> None:
         """Check the images of a new request; raises :class:`~blade_llm.scheduling.request.RequestRefusedError`."""
         check_images(request, None if self.images is None else self.images.limits)
-        self._images.check_room(request)
+        self._images.check_room(request.pixels)
 
     def may_admit(self, request: Request, step: int) -> bool:
         """False: another sample of its prompt computes what it can share in the step after this one."""

@@ -137,12 +137,26 @@ def register_blocks(request: Request, num_computed: int, cache: KVCacheManager) 
         request.num_registered = full
 
 
-def has_prompt_outputs(step: Step, result: StepResult) -> bool:
-    """Whether the runner computed prompt outputs in ``step``, which no graph of a mixed step does. A mean,
-    or a first state, is in the result of its last chunk only."""
+def is_launched(step: Step, result: StepResult) -> bool:
+    """Whether no graph of a mixed step computes what ``step`` did: prompt outputs, tokens of images."""
+    return step.prefill_tokens > 0 and (_has_prompt_outputs(step, result) or _has_image_tokens(step))
+
+
+def _has_prompt_outputs(step: Step, result: StepResult) -> bool:
+    """A mean, or a first state, is in the result of its last chunk only."""
     if result.prompt_logprobs or result.embeddings:
         return True
     return any(request.pooling in ("mean", "cls") for request in step.requests)
+
+
+def _has_image_tokens(step: Step) -> bool:
+    for chunk, request in zip(step.chunks, step.requests, strict=True):
+        if chunk.start >= request.num_prompt_tokens:  # behind all images
+            continue
+        end = chunk.start + chunk.count
+        if any(image.start < end and chunk.start < image.start + image.count for image in request.images):
+            return True
+    return False
 
 
 def collect_prompt_logprobs(step: Step, result: StepResult) -> None:

@@ -41,8 +41,8 @@ from blade_llm.scheduling.results import (
     append_sampled,
     collect_prompt_logprobs,
     exhausted,
-    has_prompt_outputs,
     invalid_outputs,
+    is_launched,
     pooled_output,
     register_blocks,
 )
@@ -148,8 +148,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
-        return bool(self._requests)
+        """Whether any request is unfinished, or the runner still keeps images that nobody needs."""
+        return bool(self._requests) or (self.images is not None and bool(self.images.cache.freed))
 
     @property
     def adapters(self) -> AdapterResidency:
@@ -314,7 +314,7 @@ class Scheduler:
             if step.encoder and self.images is not None:
                 self.images.observe(step, seconds, self.budget.cost.decode)
             else:
-                launched = step.prefill_tokens > 0 and has_prompt_outputs(step, result)
+                launched = is_launched(step, result)
                 self.budget.observe(step.num_decodes, step.prefill_tokens, seconds, launched=launched)
             if self._drafter is not None and not step.encoder:
                 self._drafter.observe_step(step_tokens(step), seconds, host)

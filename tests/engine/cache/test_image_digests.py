@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from engine_support.images import IMAGE_TOKEN, image_of, with_images
 from hypothesis import given
@@ -81,3 +83,29 @@ def test_equal_images_side_by_side_are_told_from_one_that_is_longer() -> None:
     first, second = digests_of(tokens, one), digests_of(tokens, two)
     assert first[1] != second[1]
     assert all(left != right for left, right in pairwise(first + second[1:]))
+
+
+class CountedImages(list[ImageSpan]):
+    """Counts how often one of them is read."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[ImageSpan]:
+        for image in super().__iter__():
+            self.reads += 1
+            yield image
+
+
+def test_a_block_reads_its_own_images_alone() -> None:
+    """However many the prompt has."""
+    images = CountedImages(image_of("X", 40 * index, 30) for index in range(64))
+    tokens = with_images([5] * 40 * 64, images)
+    images.reads = 0
+    chain = HashChain(root_digest(), BLOCK, images)
+    chain.extend(tokens, len(tokens) // BLOCK)
+    assert chain.digests == digests_of(tokens, list(images))
+    assert images.reads <= 3 * (len(tokens) // BLOCK)

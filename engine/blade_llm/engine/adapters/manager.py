@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from blade_llm.engine.adapters.paths import normalized
 from blade_llm.engine.adapters.pipeline import AdapterPipeline
 from blade_llm.engine.messages import AdapterInfo, AdapterReply, LoadAdapter, RequestError, RequestOutput, UnloadAdapter
 from blade_llm.models.errors import ModelFilesError
-from blade_llm.scheduling.request import Request, RequestRefusedError
+from blade_llm.scheduling.request import Request, RequestRefusedError, pixel_bytes
 from blade_llm.scheduling.scheduler import Scheduler
 from blade_protocol.adapters import AdapterCounts, AdapterTier
 
@@ -115,8 +115,12 @@ class AdapterManager:
     @property
     def num_waiting(self) -> int:
         """Requests that wait for their adapters."""
-        waiting = (some for adapter in self._pipeline for some in adapter.waiting)
-        return sum(map(len, waiting)) + sum(len(some) for _, some in self._held)
+        return sum(map(len, self._waiting()))
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Of the images of these."""
+        return sum(map(pixel_bytes, self._waiting()))
 
     def poll(self) -> list[RequestOutput]:
         """Take what was loaded, schedule who waited for it, and load the next; the outputs of requests that failed."""
@@ -203,6 +207,13 @@ class AdapterManager:
         self._names.put(adapter)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _waiting(self) -> Iterator[list[Request]]:
+        """The samples of each prompt that waits."""
+        for adapter in self._pipeline:
+            yield from adapter.waiting
+        for _, requests in self._held:
+            yield requests
 
     def _prepared(self, adapter: Adapter) -> list[RequestOutput]:
         """The files of an adapter were found, or were not."""

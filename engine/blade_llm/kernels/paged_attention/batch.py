@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -43,3 +44,9 @@ class RaggedBatch:
         """Build one from what the host knows."""
         starts = slots.new_tensor([0, *itertools.accumulate(query_lens)])
         return cls(slots, starts, slots.new_tensor(seq_lens), query_lens, seq_lens)
+
+    def sequences(self, num_tokens: int) -> Tensor:
+        """[num_tokens] int64: the sequence of each token of the step; tokens after the last sequence, as in a graph
+        that is padded, are the last one's. Depends on nothing but device memory."""
+        tokens = torch.arange(num_tokens, device=self.slots.device)
+        return torch.searchsorted(self.query_starts[1:-1], tokens, right=True)

@@ -28,8 +28,10 @@ class PatchedImage:
             raise ValueError(f"pixels of shape {list(image.shape)} do not make a grid of {list(image.grid)} patches")
         if len(image.pixels) != np.prod(image.shape):
             raise ValueError(f"{len(image.pixels)} bytes are not pixels of shape {list(image.shape)}")
-        pixels = torch.from_numpy(np.frombuffer(image.pixels, np.uint8).copy()).to(device)
-        self.pixels = pixels.view(frames, given // frames, height, side, width, side, 3)
+        pixels = np.frombuffer(image.pixels, np.uint8)
+        if not pixels.flags.writeable:  # torch wants it so, though nobody writes
+            pixels = pixels.copy()
+        self.pixels = torch.from_numpy(pixels).to(device).view(frames, given // frames, height, side, width, side, 3)
         self.grid = image.grid
         self.first = first
         self.order: FrameOrder = frame_order(height, width, spec.merge_size, spec.window)

@@ -59,8 +59,9 @@ class TowerState:
             patches = height * width
             frames += [patches + spec.class_token] * count
             windows += list(image.order.windows) * count
-            starts = self.num_rows + np.arange(count)[:, None] * (patches + spec.class_token) + spec.class_token
-            patch_rows.append((starts + np.arange(patches)).reshape(-1))
+            if spec.class_token:
+                starts = self.num_rows + np.arange(count)[:, None] * (patches + 1) + 1
+                patch_rows.append((starts + np.arange(patches)).reshape(-1))
             first = self.count + np.arange(count)[:, None] * (patches // spec.merged)
             destinations.append((first + image.order.embeddings).reshape(-1))
             if spec.rope_theta is not None:
@@ -74,7 +75,7 @@ class TowerState:
         """[count] int64: which embedding the patches of each square make."""
         self.patch_rows: Tensor | None = None
         """[count * merged] int64, where rows are not patches alone."""
-        if spec.class_token:
+        if patch_rows:
             self.patch_rows = torch.from_numpy(np.concatenate(patch_rows)).to(device)
         self.angles: tuple[Tensor, Tensor] | None = None
         """Cosines and sines, [rows, head_dim / 2] fp32 each."""

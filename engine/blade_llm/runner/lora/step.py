@@ -97,10 +97,8 @@ class DeviceAdapters:
     def groups(self, batch: RaggedBatch, num_tokens: int, selected: Tensor | None) -> tuple[Grouped, Grouped]:
         buffers = self._of_request.index_select(0, batch.slots)
         if batch.host_query_lens != [1] * num_tokens:
-            tokens = torch.arange(num_tokens, device=buffers.device)
-            # Whatever comes after the last sequence is the last one's: in a graph that is padding, without adapter.
-            sequences = torch.searchsorted(batch.query_starts[1:-1], tokens, right=True)
-            buffers = buffers.index_select(0, sequences)
+            # The last sequence of a graph that is padded is padding, without adapter.
+            buffers = buffers.index_select(0, batch.sequences(num_tokens))
         of_tokens = group_tokens(buffers, self._num_buffers, deterministic=self._deterministic)
         if selected is None:
             return of_tokens, of_tokens

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.models.vision.memory import activation_bytes
 from blade_llm.parallel.layout import RankLayout
+from blade_llm.scheduling.images.limits import MAX_RUN_IMAGES, MAX_RUN_TOKENS
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.vision.tower import Grid, VisionSpec
-
-_LARGEST: Final = 16384
-"""Embeddings of the largest image that memory is planned for: what the families' processors allow."""
 
 
 def tower_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
@@ -24,16 +21,21 @@ def tower_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
 
 
 def encoder_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, max_model_len: int) -> int:
-    """What images take on the device at most: the encoder cache, encoding the largest one that fits into it and into a
-    prompt, and the table of positions. 0 of a model without images."""
+    """What images take on the device at most: the encoder cache, a run of the tower, and the table of positions. 0 of a
+    model without images."""
     spec = tower_of(config, model)
     if spec is None:
         return 0
-    cached = config.encoder_cache_bytes // (spec.embedding_elements * DTYPE_BYTES[dtype])
-    tokens = max(1, min(_LARGEST, max_model_len, cached))
-    encoding = activation_bytes(spec, dtype, [grid_of(spec, tokens)])
+    encoding = activation_bytes(spec, dtype, _largest(spec, run_tokens(config, spec, dtype, max_model_len)))
     positions = table_bytes(config.max_num_seqs + 1, max_model_len) if has_axes(model) else 0
     return config.encoder_cache_bytes + encoding + positions
+
+
+def run_tokens(config: EngineConfig, spec: VisionSpec, dtype: DTypeName, max_model_len: int) -> int:
+    """Embeddings of one run of the tower at most: of the largest image that fits into the encoder cache and into a
+    prompt."""
+    cached = config.encoder_cache_bytes // (spec.embedding_elements * DTYPE_BYTES[dtype])
+    return max(1, min(MAX_RUN_TOKENS, max_model_len, cached))
 
 
 def grid_of(spec: VisionSpec, count: int) -> Grid:
@@ -43,6 +45,15 @@ def grid_of(spec: VisionSpec, count: int) -> Grid:
         return max(1, count // spec.count((1, side, side))), side, side
     side = spec.merge_size * math.isqrt(count)
     return 1, side, side
+
+
+def _largest(spec: VisionSpec, count: int) -> list[Grid]:
+    """Of images that take as much memory as any that have ``count`` embeddings together."""
+    if spec.positions is None or spec.positions.interpolated:
+        return [(1, spec.merge_size, spec.merge_size * count)]
+    tiles, side, _ = grid_of(spec, count)
+    alone = min(tiles, MAX_RUN_IMAGES) - 1
+    return [(1, side, side)] * alone + [(tiles - alone, side, side)]
 
 
 def table_bytes(num_slots: int, max_positions: int) -> int:

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from blade_llm.kernels.paged_attention import RaggedBatch
 from blade_llm.models.vision.axis_positions import axis_positions
 from blade_llm.scheduling.plan import NewRequest, StepPlan
-from blade_llm.spec.vision.images import ImageSpan
 
 _cached_positions = lru_cache(maxsize=64)(axis_positions)
 """Beams enter a slot in each step, all with the prompt's images."""
@@ -46,21 +43,16 @@ class AxisTable:
         """Positions of a step's tokens on each axis, [3, tokens] int64; ``positions``: [tokens] int64, in their
         sequences. Depends on nothing but device memory."""
         slots, num_tokens = batch.slots, len(positions)
-        if num_tokens != len(batch.host_query_lens):  # tokens that pad a step belong to the last sequence
-            tokens = torch.arange(num_tokens, device=slots.device)
-            sequences = torch.searchsorted(batch.query_starts[1:], tokens, right=True).clamp_(max=len(slots) - 1)
-            slots = slots.index_select(0, sequences)
+        if num_tokens != len(batch.host_query_lens):
+            slots = slots.index_select(0, batch.sequences(num_tokens))
         width = self.table.shape[2]
         first = slots * (3 * width) + positions
         axes = torch.stack((first, first + width, first + 2 * width))
         return self.table.view(-1)[axes].long()
 
     def _write(self, new: NewRequest) -> None:
-        prompt, delta = self._positions(new.num_prompt_tokens, new.images)
+        prompt, delta = _cached_positions(new.num_prompt_tokens, new.images, self._merge_size)
         row, length = self.table[new.slot], new.num_prompt_tokens
         row[:, :length] = torch.from_numpy(prompt).to(row.device)
         row[:, length:] = self._counting[length:] + delta
         self._with_images.add(new.slot)
-
-    def _positions(self, length: int, images: tuple[ImageSpan, ...]) -> tuple[NDArray[np.int32], int]:
-        return _cached_positions(length, images, self._merge_size)

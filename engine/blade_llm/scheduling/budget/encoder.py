@@ -66,10 +66,10 @@ class EncoderBudget:
 
     def observe(self, num_decodes: int, row_layers: int, seconds: float, decode_seconds: float | None) -> None:
         """A step with so many decodes and row-layers took ``seconds``."""
-        if num_decodes and decode_seconds is None:
-            return
         room = 0.0
-        if num_decodes and decode_seconds is not None:
+        if num_decodes:
+            if decode_seconds is None:
+                return
             room = (self._stretch - 1.0) * decode_seconds
             seconds = max(0.0, seconds - decode_seconds)
         cost = seconds / row_layers

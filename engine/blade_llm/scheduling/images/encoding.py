@@ -12,23 +12,19 @@ getting on for ever, however little fits into the cache.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
 
 from blade_llm.cache.encoder_cache import EncoderCache
 from blade_llm.scheduling.budget.encoder import EncoderBudget
-from blade_llm.scheduling.images.limits import EncoderLimits
+from blade_llm.scheduling.images.limits import MAX_RUN_IMAGES, EncoderLimits
 from blade_llm.scheduling.output import RequestError
 from blade_llm.scheduling.plan import EncoderChunk
 from blade_llm.scheduling.queue import RequestQueue
 from blade_llm.scheduling.request import NO_BARRIER, Request, RequestRefusedError
 from blade_llm.scheduling.step import Step
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
-
-_MOST_TOGETHER: Final = 32
-"""Images of one run."""
 
 
 @dataclass(slots=True)
@@ -92,15 +88,17 @@ class ImageEncoding:
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def check_room(self, request: Request) -> None:
-        """Refuse a request whose pixels are too many beside those of others.
+    def check_room(self, pixels: Mapping[bytes, ImagePixels], outside: int = 0) -> None:
+        """Refuse a request whose pixels are too many beside those of others. ``outside``: bytes of requests that are
+        still to be added.
 
         Raises:
             RequestRefusedError: ``overloaded``.
         """
-        new = sum(len(each.pixels) for digest, each in request.pixels.items() if digest not in self._pixels)
-        if self.pixel_bytes and self.pixel_bytes + new > self.limits.pixel_bytes:
-            message = f"busy: images of {self.pixel_bytes} bytes are waiting, no more may; try again in a moment"
+        held = self.pixel_bytes + outside
+        new = sum(len(each.pixels) for digest, each in pixels.items() if digest not in self._pixels)
+        if held and held + new > self.limits.pixel_bytes:
+            message = f"busy: images of {held} bytes are waiting, no more may; try again in a moment"
             raise RequestRefusedError(RequestError(kind="overloaded", message=message))
 
     def add(self, request: Request) -> None:
@@ -205,10 +203,11 @@ class ImageEncoding:
     def _begin(self, step: Step) -> bool:
         """Begin a run with the first images that are not encoded; whether there are any, and room for them."""
         spec, most = self.limits.spec, self.budget.batch()
-        work, chosen = 0, list[bytes]()
+        work, tokens, chosen = 0, 0, list[bytes]()
         for image in self._missing():
             more = spec.work(image.grid)
-            if chosen and (work + more > most or len(chosen) == _MOST_TOGETHER):
+            tokens += image.count
+            if chosen and (work + more > most or tokens > self.limits.max_tokens or len(chosen) == MAX_RUN_IMAGES):
                 break
             if not self.cache.reserve(image.digest, self.limits.nbytes(image)):
                 break

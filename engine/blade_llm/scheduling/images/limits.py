@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 from blade_llm.spec.vision.tower import VisionSpec
+
+MAX_RUN_TOKENS: Final = 16384
+"""Embeddings that the tower makes at a time at most, those of one image or of several: what the families' processors
+allow one."""
+MAX_RUN_IMAGES: Final = 32
+"""Images of one run at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +26,8 @@ class EncoderLimits:
     """Embeddings on the device (``--encoder_cache_bytes``)."""
     element_bytes: int
     """Of one number of an embedding."""
+    max_tokens: int = MAX_RUN_TOKENS
+    """Embeddings of one run of the tower, for which memory is planned."""
     pixel_bytes: int = 4 << 30
     """Pixels in host memory, of all requests together."""
 
@@ -32,7 +41,8 @@ def check_images(request: Request, limits: EncoderLimits | None) -> None:
 
     Raises:
         RequestRefusedError: the engine takes no images; they overlap, leave the prompt, or do not stand where the
-            prompt has image tokens; one comes without its pixels, or is larger than the whole encoder cache.
+            prompt has image tokens; one comes without its pixels, or is larger than the whole encoder cache or than
+            one run of the tower.
     """
     if limits is None:
         raise RequestRefusedError(
@@ -61,6 +71,11 @@ def check_images(request: Request, limits: EncoderLimits | None) -> None:
             raise RequestRefusedError(
                 f"{name} has {image.count} tokens, whose embeddings take {nbytes} bytes, but the encoder cache holds "
                 f"{limits.cache_bytes}; send a smaller one, or raise --encoder_cache_bytes to {nbytes}"
+            )
+        if image.count > limits.max_tokens:
+            raise RequestRefusedError(
+                f"{name} has {image.count} tokens, but memory is planned for images of {limits.max_tokens}; send a "
+                "smaller one"
             )
 
 

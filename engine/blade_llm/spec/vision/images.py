@@ -34,4 +34,4 @@ class ImagePixels(msgspec.Struct, frozen=True, array_like=True, gc=False):
     shape: tuple[int, int, int, int]
     """Frames (of a single image 1) or tiles, height, width, channels (3: RGB)."""
     pixels: bytes
-    """uint8, C order."""
+    """uint8, C order. In the engine process a memoryview of the message that brought them."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from engine_support.images import SPEC, image_of, pixels_of
 from torch import Tensor
 
+from blade_llm.models.vision.patches import PatchedImage
 from blade_llm.runner.vision.encoder import ImageEncoder
 from blade_llm.scheduling.plan import EncoderChunk, StepPlan
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
@@ -74,3 +78,35 @@ def test_a_run_that_ends_early_leaves_nothing_and_can_begin_again() -> None:
     encoder.apply(plan_of([image], 5, new=True))
     encoder.apply(plan_of([image], work, new=True, freed=[image.digest]))
     assert list(encoder.embeddings) == [image.digest]
+
+
+class Memory(bytearray):
+    """What a message's memory is: it may be written to, and it is known when it is gone."""
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_pixels_are_let_go_of_with_their_run(aborted: bool) -> None:
+    image = image_of("a", 0, 9)
+    encoder, work = ImageEncoder(RoundingTower(1)), SPEC.work(image.grid)
+    memory = Memory(pixels_of(image).pixels)
+    gone = weakref.ref(memory)
+    pixels = msgspec.structs.replace(pixels_of(image), pixels=memoryview(memory))
+    encoder.apply(msgspec.structs.replace(plan_of([image], 5), new_images=[pixels]))
+    del memory, pixels
+    assert gone() is not None
+    encoder.apply(plan_of([image], 0, freed=[image.digest]) if aborted else plan_of([image], work - 5))
+    assert gone() is None
+
+
+def test_the_tower_reads_the_memory_that_a_message_came_in() -> None:
+    """And copies what it must not write to, without a warning."""
+    image = image_of("a", 0, 9)
+    memory = Memory(pixels_of(image).pixels)
+    pixels = msgspec.structs.replace(pixels_of(image), pixels=memoryview(memory))
+    patched = PatchedImage(SPEC, pixels, 0, torch.device("cpu"))
+    memory[0] ^= 255
+    assert bytes(patched.pixels.flatten().tolist()) == bytes(memory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        copied = PatchedImage(SPEC, pixels_of(image), 0, torch.device("cpu"))
+    assert bytes(copied.pixels.flatten().tolist()) == pixels_of(image).pixels

@@ -20,8 +20,10 @@ from engine_support.vision_models import (
 )
 
 from blade_llm.engine.build import build_core
+from blade_llm.models.vision.memory import activation_bytes
 from blade_llm.runner.vision.memory import tower_of
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.images.limits import MAX_RUN_IMAGES
 
 COUNT = 8
 FAMILIES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl", "internvl"]
@@ -111,6 +113,10 @@ def test_the_engine_of_a_folder_takes_images_and_plans_memory_for_them(model: Vi
     assert memory is not None
     assert images.limits.cache_bytes == 1 << 20
     assert memory.encoder > 1 << 20
+    one, _ = grids_of(model)
+    run_of_small_ones = [one] * min(MAX_RUN_IMAGES, images.limits.max_tokens // model.spec.count(one))
+    assert len(run_of_small_ones) > 1
+    assert activation_bytes(model.spec, "float32", run_of_small_ones) <= memory.encoder - (1 << 20)
     prompt = several_images(model)
     answer = run(core, [prompt.request("0", 4)])["0"]
     assert len(answer.tokens) == 4

@@ -19,9 +19,10 @@ from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.vision.patches import PatchedImage
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.scheduling.budget.prefill import PrefillBudget
 from blade_llm.scheduling.images.encoding import ImageEncoding
 from blade_llm.scheduling.images.limits import EncoderLimits, check_images
-from blade_llm.scheduling.plan import StepPlan
+from blade_llm.scheduling.plan import StepPlan, StepResult
 from blade_llm.scheduling.request import Request, RequestRefusedError
 from blade_llm.scheduling.scheduler import Scheduler
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
@@ -90,6 +91,22 @@ def test_an_image_that_several_wait_for_is_encoded_once() -> None:
     assert scheduler.images.counts.images == 1
 
 
+def test_steps_with_image_tokens_are_charged_to_what_is_launched() -> None:
+    scheduler = scheduler_of(images=encoding(), budget=16)
+    scheduler.add(request_of("r", 64, [image_of("a", 20, 8)]))
+    charged: dict[tuple[int, int], bool] = {}
+    while sum(count for _, count in charged) < 64:
+        scheduler.budget = PrefillBudget(graph_sizes=(32,))
+        plan = plan_of(scheduler)
+        sampled = [[5] for chunk in plan.chunks if chunk.sample]
+        scheduler.update(plan, StepResult(sampled, [None] * len(sampled)), 0.5)
+        if plan.chunks:
+            launched, replayed = scheduler.budget.cost.per_token, scheduler.budget.graph_cost.per_token
+            assert (launched is None) != (replayed is None)
+            charged[chunks_of(plan)["r"]] = launched is not None
+    assert charged == {(0, 16): False, (16, 16): True, (32, 16): False, (48, 16): False}
+
+
 def big(name: str, count: int = 150) -> ImageSpan:
     """One that takes several pieces."""
     image = image_of(name, 4, count)
@@ -139,6 +156,19 @@ def test_an_abort_ends_what_nobody_else_waits_for() -> None:
     assert (scheduler.images.cache.used, scheduler.images.pixel_bytes) == (0, 0)
     add(scheduler, "text", 8)
     assert next_plan(scheduler).freed_images == [image.digest]
+
+
+def test_the_runner_hears_of_an_abort_also_where_nothing_else_is_to_do() -> None:
+    scheduler = scheduler_of(images=encoding())
+    image = big("a")
+    scheduler.add(request_of("0", 170, [image]))
+    while not next_plan(scheduler).encoder:
+        pass
+    scheduler.abort(["0"])
+    assert scheduler.has_work
+    plan = next_plan(scheduler)
+    assert (plan.freed_images, plan.chunks, plan.encoder) == ([image.digest], [], [])
+    assert not scheduler.has_work
 
 
 def test_embeddings_stay_for_others_until_their_room_is_needed() -> None:
@@ -288,6 +318,24 @@ def test_an_image_larger_than_the_encoder_cache_is_refused_by_name() -> None:
     scheduler = scheduler_of(images=encoding(cache_tokens=20))
     with pytest.raises(RequestRefusedError, match=r"raise --encoder_cache_bytes to 672"):
         scheduler.add(request_of("r", 60, [image_of("a", 4, 21)]))
+
+
+def test_an_image_larger_than_a_run_of_the_tower_is_refused_by_name() -> None:
+    scheduler = scheduler_of(images=encoding(max_tokens=20))
+    scheduler.add(request_of("r", 60, [image_of("a", 4, 20)]))
+    with pytest.raises(RequestRefusedError, match=r"image 2 of 2 has 21 tokens, but .* images of 20; send a smaller"):
+        scheduler.add(request_of("s", 60, [image_of("b", 4, 2), image_of("a", 6, 21)]))
+
+
+@pytest.mark.parametrize(("most", "runs"), [(8, [1, 1, 1, 1]), (20, [2, 2]), (24, [3, 1]), (32, [4])])
+def test_a_run_has_no_more_tokens_than_memory_is_planned_for(most: int, runs: list[int]) -> None:
+    """Though there is time for more."""
+    scheduler = scheduler_of(images=encoding(max_tokens=most))
+    scheduler.add(request_of("r", 60, [image_of(name, 8 * index, 8) for index, name in enumerate("abcd")]))
+    encoded: list[tuple[bytes, ...]] = []
+    while scheduler.has_work:
+        encoded += encoder_of(next_plan(scheduler))
+    assert [len(digests) for digests in dict.fromkeys(encoded)] == runs
 
 
 def test_a_model_of_text_refuses_images() -> None:

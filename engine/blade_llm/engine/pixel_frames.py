@@ -1,0 +1,45 @@
+"""The pixels of a request on their way to the engine process: further frames of its message, behind the one that names
+their digests, grids and shapes.
+
+They are up to hundreds of megabytes, and msgpack would copy them on the API server's event loop and again in the
+engine between two steps, sending and receiving once more each (38 MB held the event loop for 100 ms). As frames they
+are copied by the sockets' own threads alone: a sent frame is the worker's bytes, and a received one is the memory that
+towers read. Shared memory would save those copies as well, but needs names, rights and somebody who cleans up after a
+process that was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+import msgspec
+import zmq
+
+from blade_llm.engine.messages import GenerateRequest
+from blade_llm.spec.vision.images import ImagePixels
+
+MAX_BYTES_ON_WAY: Final = 1 << 30
+"""Pixels that one API server has sent and the engine process has not taken out of its socket yet, as between two steps;
+what it has taken has a bound there (:class:`~blade_llm.scheduling.images.limits.EncoderLimits`)."""
+
+
+def split(request: GenerateRequest) -> tuple[GenerateRequest, list[bytes]]:
+    """The request without its pixels, and these."""
+    if not request.pixels:
+        return request, []
+    headers = [msgspec.structs.replace(image, pixels=b"") for image in request.pixels]
+    return msgspec.structs.replace(request, pixels=headers), [image.pixels for image in request.pixels]
+
+
+def join(request: GenerateRequest, frames: Sequence[zmq.Frame]) -> GenerateRequest:
+    """Undo :func:`split` without a copy: the pixels are writable memory of ``frames``, which lasts as long as they do.
+
+    Raises ``ValueError`` for another number of frames than the request has images.
+    """
+    pixels = [_with_memory(image, frame) for image, frame in zip(request.pixels, frames, strict=True)]
+    return msgspec.structs.replace(request, pixels=pixels)
+
+
+def _with_memory(image: ImagePixels, frame: zmq.Frame) -> ImagePixels:
+    return msgspec.structs.replace(image, pixels=cast(bytes, frame.buffer))
