@@ -46,7 +46,8 @@ UNSUPPORTED: Final = (
     ),
     Reason(
         "input",
-        rf"input{_PLACE}\.content{_PLACE}: images belong to messages of the user and to outputs of calls, not to role \w+",
+        rf"input{_PLACE}\.content{_PLACE}: images belong to messages of the user and to outputs of calls, "
+        r"not to role (system|developer|assistant)",
     ),
     Reason("tools", rf"tools{_PLACE}(\.tools{_PLACE})?: defer_loading is not supported; leave it out"),
     Reason("tool_choice", rf"tool_choice: '\w+' cannot be called, as no tool runs on the server; {_ANY}"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.messages.images import image_of
-from blade_llm.api.translated_messages import PlacedImage, Part, TranslatedMessages
+from blade_llm.api.translated_messages import Part, PlacedImage, TranslatedMessages
 from blade_protocol.anthropic import BILLING_HEADER
 
 

@@ -13,7 +13,7 @@ from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.conversation import ROLES
 from blade_llm.api.responses.functions import qualified
 from blade_llm.api.responses.images import image_of
-from blade_llm.api.translated_messages import PlacedImage, Part, TranslatedMessages
+from blade_llm.api.translated_messages import Part, PlacedImage, TranslatedMessages
 
 _ROLES: Final = {role: known for role, known in ROLES.items() if role != "tool"}
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")

@@ -63,8 +63,8 @@ def test_no_result_of_a_call_begins_it() -> None:
 
 def test_no_images_of_a_result_begin_it() -> None:
     """They stand in a message of the user right behind it."""
-    turn = [{"role": "user", "content": "x"}, {"role": "assistant"}, {"role": "tool"}]
-    shown = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    turn: list[dict[str, Any]] = [{"role": "user", "content": "x"}, {"role": "assistant"}, {"role": "tool"}]
+    shown: dict[str, Any] = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     long = [*turn, shown, *[{"role": "assistant", "content": ""}] * 3]
     assert _fit([SYSTEM, *long, *turn], 20) == [SYSTEM, *turn]
     assert _fit([SYSTEM, *long], 20) == [SYSTEM, *long[4:]], "the last turn alone is too long"
