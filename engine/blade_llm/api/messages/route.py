@@ -41,6 +41,8 @@ async def create(context: ServerContext, request: Request) -> Response:
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw, MessagesRequest)
     chat, messages = await _as_chat(fields, raw)
+    del raw
+    fields = msgspec.structs.replace(fields, messages=[])  # the chat has a copy of its images' data
     chat = seeded(chat, request)
     model = context.resolve_model(chat.model)
     with messages.named():
