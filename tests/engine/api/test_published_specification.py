@@ -34,6 +34,7 @@ _HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
 _TOOL = {"type": "function", "function": {"name": "f"}}
 _OTHER = {"type": "function", "function": {"name": "g"}}
 _NO_REGEX = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "("}}
+_NO_IMAGE = {"type": "input_image", "detail": "auto"}
 RARE: list[tuple[str, dict[str, Any]]] = [
     ("/completions", {"prompt": "a", "suffix": "b", "echo": True}),
     ("/completions", {"prompt": "a", "n": 3, "best_of": 2}),
@@ -49,6 +50,8 @@ RARE: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("/chat/completions", {**_HELLO, "tools": [{"type": "custom", "custom": {"name": "f", "format": _NO_REGEX}}]}),
+    ("/responses", {"input": [{"role": "user", "content": [_NO_IMAGE]}]}),
+    ("/responses", {"input": [{"role": "system", "content": [{**_NO_IMAGE, "image_url": "data:,"}]}]}),
 ]
 """Requests that are refused for reasons that drawn ones seldom meet."""
 SECONDS = 120.0

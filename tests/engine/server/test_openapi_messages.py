@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.conversation import checked_message
 from blade_llm.api.messages.conversation import messages_of as messages_of_blocks
+from blade_llm.api.messages.images import MEDIA_TYPES
 from blade_llm.api.messages.schemas import MESSAGE as BLOCK_MESSAGE
 from blade_llm.api.responses.conversation import TEXT_PARTS, messages_of
 from blade_llm.api.responses.schemas import ITEM
@@ -42,9 +43,18 @@ messages = objects(
 )
 
 
+input_images = objects(
+    type=st.just("input_image"),
+    image_url=st.just("data:,"),
+    file_id=st.none(),
+    detail=st.sampled_from(["auto", "low", "high", "original"]),
+)
 said = st.one_of(
     st.just("c"),
-    st.lists(st.one_of(objects(type=st.sampled_from(TEXT_PARTS), text=st.just("t")), parts, leaves), max_size=2),
+    st.lists(
+        st.one_of(objects(type=st.sampled_from(TEXT_PARTS), text=st.just("t")), input_images, parts, leaves),
+        max_size=2,
+    ),
 )
 items = objects(
     type=st.sampled_from(["message", "reasoning", "function_call", "function_call_output", "item_reference"]),
@@ -58,8 +68,20 @@ items = objects(
 )
 
 
+sources = objects(
+    type=st.sampled_from(["base64", "url", "file"]),
+    media_type=st.sampled_from([*MEDIA_TYPES, "image/bmp"]),
+    data=st.just("aGk="),
+    url=st.just("https://a.b/c.png"),
+    file_id=st.just("file_1"),
+)
+images = st.fixed_dictionaries({"type": st.just("image"), "source": sources})
 texts = st.one_of(
-    st.just("c"), st.lists(objects(type=st.sampled_from(["text", "image"]), text=st.just("t")), max_size=2)
+    st.just("c"),
+    st.lists(
+        st.one_of(images, objects(type=st.sampled_from(["text", "image"]), text=st.just("t"), source=sources)),
+        max_size=2,
+    ),
 )
 blocks = objects(
     type=st.sampled_from(["text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image"]),
@@ -69,12 +91,13 @@ blocks = objects(
     name=st.just("f"),
     input=st.just({"a": 1}),
     tool_use_id=st.just("toolu_1"),
+    source=sources,
     content=texts,
     is_error=st.booleans(),
 )
 block_messages = objects(
     role=st.sampled_from(["user", "assistant", "system", "tool"]),
-    content=st.one_of(st.just("c"), st.lists(st.one_of(blocks, leaves), max_size=2)),
+    content=st.one_of(st.just("c"), st.lists(st.one_of(blocks, images, leaves), max_size=2)),
 )
 
 

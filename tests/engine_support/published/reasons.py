@@ -40,6 +40,15 @@ UNSUPPORTED: Final = (
         "input",
         rf"input{_PLACE}\.(content|output){_PLACE}: (input_image|input_file) is not supported by this model; send text",
     ),
+    Reason(
+        "input",
+        rf"input{_PLACE}\.(content|output){_PLACE}: file_id is not supported, as no files are kept here; {_ANY}",
+    ),
+    Reason(
+        "input",
+        rf"input{_PLACE}\.content{_PLACE}: images belong to messages of the user and to outputs of calls, "
+        r"not to role (system|developer|assistant)",
+    ),
     Reason("tools", rf"tools{_PLACE}(\.tools{_PLACE})?: defer_loading is not supported; leave it out"),
     Reason("tool_choice", rf"tool_choice: '\w+' cannot be called, as no tool runs on the server; {_ANY}"),
     Reason("stream", r"stream: a response that has ended is not streamed again; leave it out"),
@@ -62,6 +71,7 @@ FORBIDDEN: Final = (
 IMPOSSIBLE: Final = (
     Reason("prompt", r"prompt must not be empty|'prompt' is required"),
     Reason("input", r"input holds no text, and nothing else that a model could answer"),
+    Reason("input", rf"input{_PLACE}\.(content|output){_PLACE}\.image_url must be a string, {_ANY}"),
     Reason("suffix", r"suffix with echo is not possible: the answer stands between two texts"),
     Reason(
         "tools", rf"tools{_PLACE}(\.tools{_PLACE})?: there is another function of the name '[\w-]+'; names must differ"

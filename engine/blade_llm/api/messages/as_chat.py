@@ -11,6 +11,7 @@ from blade_llm.api.generation.field_names import FieldNames
 from blade_llm.api.messages.conversation import messages_of
 from blade_llm.api.messages.requests import AS_IN_CHAT, MessagesRequest, PromptFields, json_format, thinks
 from blade_llm.api.messages.tools import chat_tools, places
+from blade_llm.api.translated_messages import TranslatedMessages
 
 _NAMES: Final[Mapping[str, str]] = {
     "response_format.json_schema": "output_config.format",
@@ -26,14 +27,15 @@ _THINKING: Final = {"enable_thinking": True, "thinking": True}
 """What the templates of Qwen3 and GLM, and of DeepSeek-V3.1 and Granite, call it."""
 
 
-def as_chat(request: PromptFields, raw: Mapping[str, Any]) -> ChatRequest:
-    """The chat request, without a limit of its output. ``raw``: the body ``request`` was made of.
+def as_chat(request: PromptFields, raw: Mapping[str, Any]) -> tuple[ChatRequest, TranslatedMessages]:
+    """The chat request, without a limit of its output, and its messages. ``raw``: the body ``request`` was made of.
 
     Raises :class:`ApiError` 400.
     """
     same = AS_IN_CHAT.intersection(request.__struct_fields__)
     chat: dict[str, Any] = {name: value for name, value in raw.items() if name in same}
-    chat["messages"] = messages_of(request.messages, request.system)
+    translated = messages_of(request.messages, request.system)
+    chat["messages"] = translated.messages
     if chat["messages"][-1]["role"] == "assistant":
         chat["continue_final_message"] = True
     if isinstance(request, MessagesRequest) and request.stop_sequences:
@@ -43,7 +45,7 @@ def as_chat(request: PromptFields, raw: Mapping[str, Any]) -> ChatRequest:
         chat["response_format"] = {"type": "json_schema", "json_schema": json_schema}
     chat |= _thinking(request) | chat_tools(request)
     with FIELD_NAMES.named(places(request)):
-        return parse(chat, ChatRequest)
+        return parse(chat, ChatRequest), translated
 
 
 def _thinking(request: PromptFields) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Content blocks become the messages a chat template knows.
 
-One turn of the user may hold the results of several tools and a text, which are messages of their own there; turns of
-one role that follow each other are one.
+One turn of the user may hold the results of several tools, texts and images, which are messages of their own there;
+turns of one role that follow each other are one.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from blade_llm.api.common.errors import ApiError, bad_request
+from blade_llm.api.messages.images import image_of
+from blade_llm.api.translated_messages import Part, PlacedImage, TranslatedMessages
 from blade_protocol.anthropic import BILLING_HEADER
 
 
-def messages_of(messages: list[Any], system: str | list[Any] | None) -> list[dict[str, Any]]:
+def messages_of(messages: list[Any], system: str | list[Any] | None) -> TranslatedMessages:
     """Chat messages for a request's ``messages`` and ``system``. Raises :class:`ApiError` 400 (which block)."""
     conversation = _Conversation()
     if system is not None and any(texts := _system(system, "system")):
@@ -27,7 +29,7 @@ class _Conversation:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        """``content`` and ``reasoning_content`` are lists of texts."""
+        """``content`` is a list of texts and images, ``reasoning_content`` one of texts."""
 
     def add(self, message: Any, where: str) -> None:
         if not isinstance(message, dict):
@@ -43,7 +45,7 @@ class _Conversation:
             case _:
                 raise bad_request(f"{where}.role must be user or assistant", "messages")
 
-    def ended(self) -> list[dict[str, Any]]:
+    def ended(self) -> TranslatedMessages:
         """All messages. An assistant's at the end is one to go on with, unless it is empty."""
         last = self.messages[-1] if self.messages else {}
         if last.get("role") == "assistant":
@@ -55,28 +57,37 @@ class _Conversation:
                 self.messages.pop()
         if not self.messages:
             raise bad_request("messages hold no content", "messages")
+        found = TranslatedMessages("image")
         for message in self.messages:
-            message["content"] = _joined(message["content"])
+            found.set_content(message, message["content"], _joined)
             if "reasoning_content" in message:
                 message["reasoning_content"] = _joined(message["reasoning_content"])
-        return self.messages
+            found.messages.append(message)
+        return found
 
     def _user(self, blocks: list[tuple[dict[str, Any], str]]) -> None:
-        """Results of tools come first: templates want them right behind the calls."""
-        texts: list[str] = []
+        """Results of tools come first: templates want them right behind the calls. A chat's message of role tool has
+        no images, so those of results stand before what the user says, as with vLLM."""
+        said: list[Part] = []
+        shown: list[Part] = []
         for block, where in blocks:
             match block.get("type"):
                 case "text":
-                    texts.append(_string(block, "text", where))
+                    said.append(_string(block, "text", where))
+                case "image":
+                    said.append(image_of(block, where))
                 case "tool_result":
-                    self.messages.append(_result(block, where))
+                    result, images = _result(block, where)
+                    self.messages.append(result)
+                    shown += images
                 case kind:
-                    raise _unsupported(kind, where, "text and tool_result")
+                    raise _unsupported(kind, where, "text, image and tool_result")
+        parts = shown + said
         last = self.messages[-1] if self.messages else {}
         if last.get("role") == "user":
-            last["content"] += texts
-        elif any(texts) or last.get("role") != "tool":
-            self.messages.append({"role": "user", "content": texts})
+            last["content"] += parts
+        elif any(parts) or last.get("role") != "tool":
+            self.messages.append({"role": "user", "content": parts})
 
     def _assistant(self, blocks: list[tuple[dict[str, Any], str]]) -> None:
         last = self.messages[-1] if self.messages else {}
@@ -109,17 +120,22 @@ def _system(content: Any, where: str) -> list[str]:
     return texts
 
 
-def _result(block: dict[str, Any], where: str) -> dict[str, Any]:
-    """A message of role tool. Templates know of no failures, so the text says it."""
+def _result(block: dict[str, Any], where: str) -> tuple[dict[str, Any], list[PlacedImage]]:
+    """A message of role tool, and the images of the result. Templates know of no failures, so the text says it."""
     texts: list[str] = []
+    images: list[PlacedImage] = []
     content = block.get("content")
     for part, place in [] if content is None else _blocks(content, f"{where}.content"):
-        if part.get("type") != "text":
-            raise _unsupported(part.get("type"), place, "text")
-        texts.append(_string(part, "text", place))
+        match part.get("type"):
+            case "text":
+                texts.append(_string(part, "text", place))
+            case "image":
+                images.append(image_of(part, place))
+            case kind:
+                raise _unsupported(kind, place, "text and image")
     if block.get("is_error"):
         texts = [": ".join(filter(None, ("Error", _joined(texts))))]
-    return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", where), "content": texts}
+    return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", where), "content": texts}, images
 
 
 def _call(block: dict[str, Any], where: str) -> dict[str, Any]:

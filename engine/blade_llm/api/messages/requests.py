@@ -69,7 +69,7 @@ class MessagesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True)
     """``POST /v1/messages``"""
 
     messages: Messages
-    """Texts or blocks: text, thinking, redacted_thinking, tool_use, tool_result."""
+    """Texts or blocks: text, image, thinking, redacted_thinking, tool_use, tool_result."""
     max_tokens: Annotated[int, msgspec.Meta(ge=1)]
     """Thinking included; more than the context has room for is cut to that."""
     system: str | list[Any] | None = None

@@ -28,6 +28,7 @@ from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest,
 from blade_llm.api.messages.stream import MessageEvents
 from blade_llm.api.messages.tools import left_out, places
 from blade_llm.api.tools.serializer import CallIds
+from blade_llm.api.translated_messages import TranslatedMessages
 from blade_llm.text.output_parser import OutputParsing
 
 _MANY_BLOCKS: Final = 4_000
@@ -39,9 +40,13 @@ async def create(context: ServerContext, request: Request) -> Response:
     context.require_service()
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw, MessagesRequest)
-    chat = seeded(await _as_chat(fields, raw), request)
+    chat, messages = await _as_chat(fields, raw)
+    del raw
+    fields = msgspec.structs.replace(fields, messages=[])  # the chat has a copy of its images' data
+    chat = seeded(chat, request)
     model = context.resolve_model(chat.model)
-    prompt = await _prompt(context, fields, chat)
+    with messages.named():
+        prompt = await _prompt(context, fields, chat)
     room = prompt.sampling.max_tokens
     sampling = msgspec.structs.replace(prompt.sampling, max_tokens=min(fields.max_tokens, room))
     if problem := sampling.problem():
@@ -76,15 +81,15 @@ async def count_tokens(context: ServerContext, request: Request) -> Response:
     """Number of tokens that a message's prompt has, without generating anything."""
     raw = await read_json(request, context.max_body_bytes)
     fields = parse_request(raw, CountTokensRequest)
-    chat = await _as_chat(fields, raw)
+    chat, messages = await _as_chat(fields, raw)
     context.resolve_model(chat.model)
-    with FIELD_NAMES.named(places(fields)):
+    with FIELD_NAMES.named(places(fields)), messages.named():
         body = {"input_tokens": await count_prompt(context, chat, "messages")}
     return Response(encode(body), media_type="application/json")
 
 
-async def _as_chat(fields: PromptFields, raw: dict[str, Any]) -> ChatRequest:
-    """The chat request. Raises :class:`ApiError` 400."""
+async def _as_chat(fields: PromptFields, raw: dict[str, Any]) -> tuple[ChatRequest, TranslatedMessages]:
+    """The chat request, and its messages. Raises :class:`ApiError` 400."""
     note_left_out(left_out(fields))
     blocks = 0
     for message in fields.messages:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from blade_llm.api.messages.images import MEDIA_TYPES
+
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
 
 
@@ -21,8 +23,15 @@ def _content(*blocks: dict[str, Any]) -> dict[str, Any]:
 
 _TEXT_BLOCK: Final = _block("text", ["text"], text=_TEXT)
 _TEXTS: Final = _content(_TEXT_BLOCK)
-_TEXTS_OR_NOT: Final[dict[str, Any]] = {"anyOf": [*_TEXTS["anyOf"], {"type": "null"}]}
-_RESULT: Final = _block("tool_result", ["tool_use_id"], tool_use_id=_TEXT, content=_TEXTS_OR_NOT)
+_SOURCE: Final[dict[str, Any]] = {
+    "anyOf": [
+        _block("base64", ["media_type", "data"], media_type={"enum": [*MEDIA_TYPES]}, data=_TEXT),
+        _block("url", ["url"], url=_TEXT),
+    ]
+}
+_IMAGE: Final = _block("image", ["source"], source=_SOURCE)
+_SHOWN: Final[dict[str, Any]] = {"anyOf": [*_content(_TEXT_BLOCK, _IMAGE)["anyOf"], {"type": "null"}]}
+_RESULT: Final = _block("tool_result", ["tool_use_id"], tool_use_id=_TEXT, content=_SHOWN)
 _SAID: Final = (
     _TEXT_BLOCK,
     _block("thinking", ["thinking"], thinking=_TEXT),
@@ -41,7 +50,7 @@ def _message(role: str, content: dict[str, Any]) -> dict[str, Any]:
 
 MESSAGE: Final[dict[str, Any]] = {
     "anyOf": [
-        _message("user", _content(_TEXT_BLOCK, _RESULT)),
+        _message("user", _content(_TEXT_BLOCK, _IMAGE, _RESULT)),
         _message("assistant", _content(*_SAID)),
         _message("system", _TEXTS),
     ]

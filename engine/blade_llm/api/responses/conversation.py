@@ -1,6 +1,7 @@
 """Input items become the messages a chat template knows.
 
-What the model said in one turn (reasoning, text, calls) is one assistant message there, but several items here.
+What the model said in one turn (reasoning, text, calls) is one assistant message there, but several items here. A
+chat's message of role tool has no images: those of outputs follow in a message of the user.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from typing import Any, Final
 from blade_llm.api.common.errors import ApiError, bad_request
 from blade_llm.api.conversation import ROLES
 from blade_llm.api.responses.functions import qualified
+from blade_llm.api.responses.images import image_of
+from blade_llm.api.translated_messages import Part, PlacedImage, TranslatedMessages
 
 _ROLES: Final = {role: known for role, known in ROLES.items() if role != "tool"}
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 TEXT_PARTS: Final = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
 def messages_of(
     items: str | list[Any], instructions: str | None, earlier: Sequence[dict[str, Any]] = ()
-) -> list[dict[str, Any]]:
+) -> TranslatedMessages:
     """Chat messages for a request's ``input`` and ``instructions``, those of ``earlier`` items between both.
 
     Raises :class:`ApiError` 400 (which item).
@@ -36,12 +40,20 @@ def messages_of(
         conversation.add(item, f"input[{index}]")
     if not conversation.messages:
         raise bad_request("input holds no text, and nothing else that a model could answer", "input")
-    return conversation.messages
+    return conversation.ended()
 
 
 class _Conversation:
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self._translated = TranslatedMessages("input_image")
+        self.messages = self._translated.messages
+        self._shown: list[PlacedImage] = []
+        """Images of the outputs at the end: those of calls made at once stay together."""
+
+    def ended(self) -> TranslatedMessages:
+        """All messages."""
+        self._show()
+        return self._translated
 
     def add(self, item: Any, where: str) -> None:
         if not isinstance(item, dict):
@@ -49,6 +61,8 @@ class _Conversation:
         kind = item.get("type")
         if kind is None:
             kind = "message" if "role" in item else "item_reference" if "id" in item else None
+        if kind not in _OUTPUTS:
+            self._show()
         match kind:
             case "message":
                 self._message(item, where)
@@ -61,7 +75,9 @@ class _Conversation:
             case "custom_tool_call":
                 self._turn().setdefault("tool_calls", []).append(_custom_call(item, where))
             case "function_call_output" | "custom_tool_call_output":
-                content = _text(item.get("output"), f"{where}.output")
+                parts = _parts(item.get("output"), f"{where}.output")
+                content = _joined([part for part in parts if isinstance(part, str)])
+                self._shown += [part for part in parts if isinstance(part, PlacedImage)]
                 self.messages.append(
                     {"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": content}
                 )
@@ -76,11 +92,25 @@ class _Conversation:
         role = item.get("role")
         if not isinstance(role, str) or role not in _ROLES:
             raise bad_request(f"{where}.role must be user, assistant, system or developer", "input")
-        content = _text(item.get("content"), f"{where}.content")
+        content, place = item.get("content"), f"{where}.content"
+        if role == "user":
+            self._user(_parts(content, place))
+            return
+        text = _text(content, place, f"role {role}")
         if role == "assistant":
-            self._turn("content", "tool_calls")["content"] = content
+            self._turn("content", "tool_calls")["content"] = text
         else:
-            self.messages.append({"role": _ROLES[role], "content": content})
+            self.messages.append({"role": _ROLES[role], "content": text})
+
+    def _show(self) -> None:
+        if self._shown:
+            self._user(self._shown)
+            self._shown = []
+
+    def _user(self, parts: Sequence[Part]) -> None:
+        message: dict[str, Any] = {"role": "user"}
+        self._translated.set_content(message, parts, _joined)
+        self.messages.append(message)
 
     def _turn(self, *before: str) -> dict[str, Any]:
         """The assistant message at the end, a new one unless none of ``before`` has come in it yet."""
@@ -91,27 +121,45 @@ class _Conversation:
         return self.messages[-1]
 
 
-def _text(content: Any, where: str) -> str:
-    """Text, or text parts joined as in a chat. Raises :class:`ApiError` 400."""
+def _parts(content: Any, where: str) -> list[Part]:
+    """A text, or the texts and images of a list. Raises :class:`ApiError` 400."""
     if isinstance(content, str):
-        return content
+        return [content]
     if not isinstance(content, list):
         raise bad_request(f"{where} must be a string or a list of text parts", "input")
-    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
+    return [_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
+
+
+def _text(content: Any, where: str, owner: str) -> str:
+    """A text, or joined text parts, of an item to which images do not belong. Raises :class:`ApiError` 400."""
+    texts: list[str] = []
+    for part in _parts(content, where):
+        if not isinstance(part, str):
+            problem = f"images belong to messages of the user and to outputs of calls, not to {owner}"
+            raise bad_request(f"{part.place}: {problem}", "input", "unsupported")
+        texts.append(part)
+    return _joined(texts)
+
+
+def _joined(texts: list[str]) -> str:
+    """As a chat joins its parts."""
+    return "\n".join(texts)
 
 
 def _optional_text(item: dict[str, Any], name: str, where: str) -> str:
     content = item.get(name)
-    return "" if content is None else _text(content, f"{where}.{name}")
+    return "" if content is None else _text(content, f"{where}.{name}", "reasoning")
 
 
-def _part(part: Any, where: str) -> str:
+def _part(part: Any, where: str) -> Part:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in TEXT_PARTS and isinstance(part.get("text"), str):
         return str(part["text"])
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return str(part["refusal"])
-    if kind in ("input_image", "input_file", "input_audio"):
+    if kind == "input_image":
+        return image_of(part, where)
+    if kind in ("input_file", "input_audio"):
         raise bad_request(f"{where}: {kind} is not supported by this model; send text", "input", "unsupported")
     raise bad_request(f'{where} must be {{"type": "input_text", "text": …}}', "input")
 

@@ -24,7 +24,8 @@ Include = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
 ]
-"""Reasoning comes as plain text, so that it need not be encrypted; the others concern items that never occur."""
+"""Reasoning comes as plain text, so that it need not be encrypted; images of the input are listed with their URLs
+always; the others concern items that never occur."""
 
 
 _Key = Annotated[str, msgspec.Meta(max_length=64)]
@@ -55,14 +56,16 @@ class ResponsesRequest(SamplingFields, msgspec.Struct, frozen=True, kw_only=True
     """``POST /v1/responses``"""
 
     input: str | list[Any]
-    """A user's message, or items: messages, function calls, their outputs, reasoning."""
+    """A user's message, or items: messages, function calls, their outputs, reasoning. Messages of the user and outputs
+    may hold images."""
     instructions: str | None = None
     """A system message before ``input``."""
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """All that fits when left out."""
     include: list[Include] = []
-    """``message.output_text.logprobs`` shows log-probabilities; what else OpenAI knows never occurs here."""
+    """``message.output_text.logprobs`` shows log-probabilities; what else OpenAI knows is there anyway, or never occurs
+    here."""
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     """Has effect with ``include: ["message.output_text.logprobs"]``."""
     text: TextOptions = TextOptions()

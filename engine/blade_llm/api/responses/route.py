@@ -34,6 +34,7 @@ from blade_llm.api.responses.stream import ResponseEvents
 from blade_llm.api.responses.truncation import fitting
 from blade_llm.api.responses.types import InputTokens
 from blade_llm.api.tools.serializer import CallIds
+from blade_llm.api.translated_messages import TranslatedMessages
 from blade_llm.text.output_parser import OutputParsing
 from blade_protocol.resume import ResumeRequest
 
@@ -47,7 +48,7 @@ class _Asked:
 
     fields: ResponsesRequest
     tools: ResponseTools
-    messages: list[dict[str, Any]]
+    messages: TranslatedMessages
     chat: ChatRequest
     owner: str
 
@@ -64,7 +65,7 @@ async def _asked(context: ServerContext, request: Request, raw: dict[str, Any], 
         fields = msgspec.structs.replace(fields, input=items)
     read = functools.partial(messages_of, fields.input, fields.instructions, earlier)
     messages = await asyncio.to_thread(read) if len(fields.input) + len(earlier) > _LONG_INPUT else read()
-    return _Asked(fields, tools, messages, as_chat(fields, raw, tools, messages), owner)
+    return _Asked(fields, tools, messages, as_chat(fields, raw, tools, messages.messages), owner)
 
 
 async def count_input_tokens(context: ServerContext, request: Request) -> Response:
@@ -72,7 +73,7 @@ async def count_input_tokens(context: ServerContext, request: Request) -> Respon
     raw, fields = parse_count(await read_json(request, context.max_body_bytes))
     asked = await _asked(context, request, raw, fields)
     context.resolve_model(asked.chat.model)
-    with FIELD_NAMES.named(asked.tools.places):
+    with FIELD_NAMES.named(asked.tools.places), asked.messages.named():
         count = await count_prompt(context, asked.chat, "input")
     return Response(encode(InputTokens("response.input_tokens", count)), media_type="application/json")
 
@@ -88,13 +89,14 @@ async def create(context: ServerContext, request: Request) -> Response:
     model = context.resolve_model(chat.model)
 
     async def prompt_of(kept: list[dict[str, Any]]) -> Prompt:
-        return await chat_prompt(context, msgspec.structs.replace(chat, messages=kept), Search())
+        with messages.named(kept):
+            return await chat_prompt(context, msgspec.structs.replace(chat, messages=kept), Search())
 
     with FIELD_NAMES.named(tools.places):
         if fields.truncation == "auto":
-            prompt = await fitting(messages, prompt_of, context.max_model_len, chat.token_limit)
+            prompt = await fitting(messages.messages, prompt_of, context.max_model_len, chat.token_limit)
         else:
-            prompt = await prompt_of(messages)
+            prompt = await prompt_of(messages.messages)
     prompt = replace(prompt, field_names=FIELD_NAMES.of_parameters(prompt.field_names))
     stream = resumable(
         request,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from blade_llm.api.responses.conversation import TEXT_PARTS
+from blade_llm.multimodal.settings import DETAILS
 
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
 
@@ -13,29 +14,29 @@ def _item(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": required, "properties": properties}
 
 
-_SAID: Final[dict[str, Any]] = {
-    "anyOf": [
-        _TEXT,
-        {
-            "type": "array",
-            "items": {
-                "anyOf": [
-                    _item(["type", "text"], type={"enum": [*TEXT_PARTS]}, text=_TEXT),
-                    _item(["type", "refusal"], type={"const": "refusal"}, refusal=_TEXT),
-                ]
-            },
-        },
-    ]
-}
+_TEXT_PARTS: Final = (
+    _item(["type", "text"], type={"enum": [*TEXT_PARTS]}, text=_TEXT),
+    _item(["type", "refusal"], type={"const": "refusal"}, refusal=_TEXT),
+)
+_IMAGE: Final[dict[str, Any]] = _item(
+    ["type", "image_url"],
+    type={"const": "input_image"},
+    image_url=_TEXT,
+    file_id={"type": "null"},
+    detail={"enum": [*DETAILS, None]},
+)
+_SAID: Final[dict[str, Any]] = {"anyOf": [_TEXT, {"type": "array", "items": {"anyOf": [*_TEXT_PARTS]}}]}
+_SHOWN: Final[dict[str, Any]] = {"anyOf": [_TEXT, {"type": "array", "items": {"anyOf": [*_TEXT_PARTS, _IMAGE]}}]}
 _SAID_OR_NOT: Final[dict[str, Any]] = {"anyOf": [*_SAID["anyOf"], {"type": "null"}]}
 ITEM: Final[dict[str, Any]] = {
     "anyOf": [
         _item(
             ["role", "content"],
             type={"enum": ["message", None]},
-            role={"enum": ["user", "system", "developer", "assistant"]},
+            role={"enum": ["system", "developer", "assistant"]},
             content=_SAID,
         ),
+        _item(["role", "content"], type={"enum": ["message", None]}, role={"const": "user"}, content=_SHOWN),
         _item(["type"], type={"const": "reasoning"}, content=_SAID_OR_NOT, summary=_SAID_OR_NOT),
         _item(
             ["type", "call_id", "name", "arguments"],
@@ -55,7 +56,7 @@ ITEM: Final[dict[str, Any]] = {
             ["type", "call_id", "output"],
             type={"enum": ["function_call_output", "custom_tool_call_output"]},
             call_id=_TEXT,
-            output=_SAID,
+            output=_SHOWN,
         ),
     ]
 }

@@ -19,9 +19,9 @@ async def fitting(
 ) -> Prompt:
     """The prompt that ``make`` makes of all messages, or of as many of the last ones as fit.
 
-    System messages at the beginning stay, and no result of a call stays without the call. What is left begins with a
-    message of the user, as many templates want it, unless the last turn alone is too long. The number to leave out is
-    found by bisection, as a shorter conversation makes no longer prompt.
+    System messages at the beginning stay, and no result of a call stays without the call, nor its images. What is left
+    begins with a message of the user, as many templates want it, unless the last turn alone is too long. The number to
+    leave out is found by bisection, as a shorter conversation makes no longer prompt.
 
     Args:
         length: tokens that the output may have; None: as many as fit.
@@ -38,7 +38,11 @@ async def fitting(
     system = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
     roles = [message["role"] for message in messages]
     for beginnings in (("user",), ("assistant", "system")):
-        cuts = [index for index in range(system + 1, len(messages)) if roles[index] in beginnings]
+        cuts = [
+            index
+            for index in range(system + 1, len(messages))
+            if roles[index] in beginnings and not _may_be_of_result(messages, index)
+        ]
         if (found := await _longest(messages, system, cuts, make, most)) is not None:
             return found
     raise refusal
@@ -58,6 +62,11 @@ async def _longest(
         else:
             found, last = prompt, middle
     return found
+
+
+def _may_be_of_result(messages: Messages, index: int) -> bool:
+    """Whether it may be the message with a result's images, which follows the result."""
+    return messages[index - 1]["role"] == "tool" and isinstance(messages[index].get("content"), list)
 
 
 async def _within(messages: Messages, make: Callable[[Messages], Awaitable[Prompt]], most: int) -> Prompt | None:

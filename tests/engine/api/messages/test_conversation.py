@@ -36,7 +36,7 @@ def said(content: Any) -> dict[str, Any]:
 
 def chat_of(**fields: Any) -> Any:
     raw = {"max_tokens": 5, "messages": [user("x")], **fields}
-    return as_chat(parse_request(raw, MessagesRequest), raw)
+    return as_chat(parse_request(raw, MessagesRequest), raw)[0]
 
 
 def test_a_turn_of_a_coding_agent() -> None:
@@ -58,7 +58,7 @@ def test_a_turn_of_a_coding_agent() -> None:
         {"id": "toolu_1", "type": "function", "function": {"name": "read", "arguments": {"path": "a"}}},
         {"id": "toolu_2", "type": "function", "function": {"name": "read", "arguments": {"path": "b"}}},
     ]
-    assert messages_of(messages, system) == [
+    assert messages_of(messages, system).messages == [
         {"role": "system", "content": "You code.\nBe brief."},
         {"role": "user", "content": "<reminder>\nFix it."},
         {"role": "assistant", "content": "I read both.", "reasoning_content": "Two files.", "tool_calls": calls},
@@ -96,15 +96,15 @@ def test_a_turn_of_a_coding_agent() -> None:
     ids=["users", "assistants", "empty-answer", "empty", "system"],
 )
 def test_turns(messages: list[Any], chat: list[Any]) -> None:
-    assert messages_of(messages, None) == chat
+    assert messages_of(messages, None).messages == chat
 
 
 @pytest.mark.parametrize(
     ("messages", "complaint"),
     [
-        ([user([{"type": "image", "source": {}}])], r"messages\[0\].content\[0\]: blocks of type 'image'"),
-        ([user([result(1, [{"type": "image"}])])], r"messages\[0\].content\[0\].content\[0\]: .*'image'"),
+        ([said([{"type": "image", "source": {}}])], r"messages\[0\].content\[0\]: blocks of type 'image'"),
         ([user([{"type": "document"}])], "'document' are not supported"),
+        ([user([result(1, [{"type": "document"}])])], r"messages\[0\].content\[0\].content\[0\]: .*'document'"),
         ([said([{"type": "server_tool_use"}])], "'server_tool_use' are not supported"),
         ([user("a"), said([use(1)])], "end with a tool_use"),
         ([user([{"type": "tool_result"}])], r"content\[0\].tool_use_id must be a string"),
@@ -236,5 +236,5 @@ def test_fields_of_agents_and_of_samplers() -> None:
 def test_many_small_blocks_are_joined_once() -> None:
     """A hundred thousand of them beside a long one: joined one by one they would be copied for minutes."""
     blocks = [text("x" * 1_000_000), *(text("y") for _ in range(100_000))]
-    (message,) = messages_of([user("z"), *([user(blocks)] + [user("w")] * 1_000)], None)
+    (message,) = messages_of([user("z"), *([user(blocks)] + [user("w")] * 1_000)], None).messages
     assert message["content"] == "\n".join(["z", "x" * 1_000_000, *["y"] * 100_000, *["w"] * 1_000])

@@ -232,7 +232,12 @@ def _error(response: httpx.Response, status: int, kind: str) -> str:
         ({"max_tokens": None}, 400, "invalid_request_error", "'max_tokens' is required"),
         ({"temperature": "warm"}, 400, "invalid_request_error", "temperature"),
         ({"model": "claude-x"}, 404, "not_found_error", "claude-x"),
-        ({"messages": [user([{"type": "image", "source": {}}])]}, 400, "invalid_request_error", "'image'"),
+        (
+            {"messages": [user([{"type": "image", "source": {}}])]},
+            400,
+            "invalid_request_error",
+            "messages[0].content[0].source.type must be base64 or url",
+        ),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "invalid_request_error", "bash_20250124"),
         (
             {
@@ -271,6 +276,21 @@ def test_errors(
 ) -> None:
     response = post(server, **{"messages": [user("cold")], "stream": stream, **fields})
     assert message in _error(response, status, kind)
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize("source", [{"type": "base64", "media_type": "image/png", "data": "QQ=="}, "url"])
+def test_a_text_model_refuses_an_image_by_its_place(server: ServerProcess, path: str, source: Any) -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://a.example"} if source == "url" else source}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "a"}, image]}
+    places = {
+        "messages[1].content[1]": user([{"type": "text", "text": "a"}, image]),
+        "messages[1].content[0].content[1]": user([result]),
+    }
+    for place, given in places.items():
+        response = post(server, path, messages=[user("cold"), given])
+        complaint = _error(response, 400, "invalid_request_error")
+        assert complaint.startswith(f"{place}: image is not supported by this model"), complaint
 
 
 def test_errors_of_http(server: ServerProcess) -> None:

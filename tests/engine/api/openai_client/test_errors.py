@@ -130,6 +130,9 @@ ITEMS: dict[str, Any] = {
     "odd role": {"role": ["user"], "content": "x"},
     "odd kind": {"type": {"a": 1}},
     "image": {"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]},
+    "image of a file": {"role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]},
+    "no image": {"role": "user", "content": [{"type": "input_image", "detail": "auto"}]},
+    "image said": {"role": "assistant", "content": [{"type": "input_image", "image_url": "data:x"}]},
     "kind": {"type": "web_search_call", "id": "ws_1"},
     "reference": {"type": "item_reference", "id": "msg_1"},
     "call": {"type": "function_call", "call_id": "c", "name": "f"},
@@ -142,6 +145,24 @@ def test_a_bad_item_is_named(server: ServerProcess, item: Any) -> None:
     with pytest.raises(openai.BadRequestError, match=r"input\[1\]") as caught:
         response(server, Way(False, False), input=[{"role": "user", "content": "x"}, item])
     assert caught.value.param == "input"
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/input_tokens"])
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+def test_a_text_model_refuses_an_image_by_its_place(server: ServerProcess, path: str, truncation: str) -> None:
+    image = {"type": "input_image", "image_url": "https://a.example/b.png", "detail": "auto"}
+    parts = [{"type": "input_text", "text": "x"}, image]
+    places: dict[str, Any] = {
+        "input[1].content[1]": {"role": "user", "content": parts},
+        "input[1].output[1]": {"type": "function_call_output", "call_id": "c", "output": parts},
+    }
+    for place, item in places.items():
+        items = [{"role": "user", "content": "x"}, item]
+        refused = server.post(path, model="tiny-chat", input=items, instructions="be brief", truncation=truncation)
+        error = refused.json()["error"]
+        assert error["message"].startswith(f"{place}: input_image is not supported by this model"), error
+        assert (refused.status_code, error["param"], error["code"]) == (400, "input", "unsupported")
+        assert error["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,17 @@ def test_no_result_of_a_call_begins_it() -> None:
         assert kept[1:] == messages[len(messages) - len(kept) + 1 :]
 
 
+def test_no_images_of_a_result_begin_it() -> None:
+    """They stand in a message of the user right behind it."""
+    turn: list[dict[str, Any]] = [{"role": "user", "content": "x"}, {"role": "assistant"}, {"role": "tool"}]
+    shown: dict[str, Any] = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
+    long = [*turn, shown, *[{"role": "assistant", "content": ""}] * 3]
+    assert _fit([SYSTEM, *long, *turn], 20) == [SYSTEM, *turn]
+    assert _fit([SYSTEM, *long], 20) == [SYSTEM, *long[4:]], "the last turn alone is too long"
+    other = {"role": "user", "content": "y"}
+    assert _fit([SYSTEM, *turn, other, *long[4:]], 20) == [SYSTEM, other, *long[4:]]
+
+
 def test_room_for_the_output() -> None:
     messages = _conversation(5)
     assert [len(_fit(messages, length)) for length in (10, 40, 50)] == [4, 4, 3]
