@@ -73,6 +73,8 @@ class ServerContext:
         self.metrics = ServerMetrics(
             lambda: self.state, counters[self.process_index], counters, self.model.names[0], self.metric_aliases
         )
+        if isinstance(self.images, ImageReader):
+            self.images.observe = self.metrics.observe_images
         self.response_writer = ResponseWriter(self.responses, self.metrics.count_unkept)
 
     @property

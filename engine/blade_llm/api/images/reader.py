@@ -42,25 +42,18 @@ class ImageReader:
     """Use within one running event loop. Making one imports the HTTP client, which takes 0.8 s; no process is started
     before the first image.
 
-    Args:
-        observe: called with the number of images of a request, their bytes, and the seconds that they took.
-
     Raises ``ValueError`` for options that contradict each other, and where the tokenizer has no image token.
     """
 
-    def __init__(
-        self,
-        serving: ImageServing,
-        tokenizer: Tokenizer,
-        observe: Callable[[int, int, float], None] = lambda images, size, seconds: None,
-    ) -> None:
+    def __init__(self, serving: ImageServing, tokenizer: Tokenizer) -> None:
         from blade_llm.multimodal.fetching import Fetcher, FetchOptions, MediaError
 
         options = serving.options
         self.tokens = ImageTokens.of(serving, tokenizer)
         self.most = options.max_images_per_request
         self.processor = serving.processor
-        self.observe = observe
+        self.observe: Callable[[int, int, float], None] = lambda images, size, seconds: None
+        """Called with the number of a request's images, the bytes of their files, and the seconds that they took."""
         self._fetcher = Fetcher(
             FetchOptions(
                 allowed_local_media_path=serving.allowed_local_media_path,
