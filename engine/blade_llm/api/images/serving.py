@@ -13,7 +13,7 @@ UNSUPPORTED: Final = "is not supported by this model; send text"
 """What is said of a part that a text model cannot read, after its name."""
 
 
-class ImageServing(msgspec.Struct, frozen=True, kw_only=True):
+class ImageServing(msgspec.Struct, frozen=True, kw_only=True, tag="images"):
     """What each API-server process needs to take images. Crosses process boundaries as msgpack."""
 
     processor: ImageProcessor
@@ -33,7 +33,7 @@ class ImageServing(msgspec.Struct, frozen=True, kw_only=True):
         return max(64 * MIB, self.options.max_image_bytes)
 
 
-class NoImages(msgspec.Struct, frozen=True, kw_only=True):
+class NoImages(msgspec.Struct, frozen=True, kw_only=True, tag="none"):
     """Why a server takes none."""
 
     reason: str = UNSUPPORTED

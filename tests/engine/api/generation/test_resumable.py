@@ -20,8 +20,8 @@ CONTENT = "ab" * 32
 
 
 def stream(adapter: str, digest: str | None = None, picture: bytes = b"") -> Resumable:
-    """The stream of a request for ``adapter``; ``digest``: it began elsewhere with that one. ``picture``: of its image's
-    content."""
+    """The stream of a request for ``adapter``; ``digest``: it began elsewhere with that one. ``picture``: the
+    digest of its image, if it has one."""
     scope = {
         "type": "http",
         "headers": [(headers.STREAM_IDS.encode(), b"1")],
