@@ -157,6 +157,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Requests may have a priority below 0, ahead of all that have none; else it counts as 0."""
     kv_cache_bytes: int | None = None
     """When None: on CPU a quarter of the memory limit, on a GPU what its share leaves."""
+    with_visual: bool = True
+    """Load a vision tower, where the model has one; False: it serves text alone."""
     encoder_cache_bytes: int = 512 << 20
     """Embeddings of images that are kept on the device; of a model without images none are."""
     max_gpu_memory_utilization: float = 0.9

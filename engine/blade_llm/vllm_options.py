@@ -51,7 +51,7 @@ class VllmOption:
 
 
 _INVERTED: Final = {"true": "false", "false": "true"}
-_MULTIMODAL: Final = "models are text only"
+_MEDIA_CACHE: Final = "embeddings are kept by content (--encoder_cache_bytes), what was decoded is not"
 _TLS: Final = "the engine speaks plain HTTP: end TLS in the router (blade_router --tls_cert, --tls_key)"
 _REPLICAS: Final = "run several engines behind the router (replicas of an LLMService)"
 _CONFIG: Final = "edit the model's config.json"
@@ -260,10 +260,15 @@ _OPTIONS: Final = (
               "h11_max_header_count"),
     *_ignored("metrics are never hidden", "show_hidden_metrics_for_version"),
     # Images and sound
-    *_ignored(_MULTIMODAL, "limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb",
-              "media_io_kwargs"),
-    *_ignored(_MULTIMODAL, "disable_mm_preprocessor_cache", "skip_mm_profiling", "language_model_only", switch=True),
-    *_refused(_MULTIMODAL, "allowed_local_media_path", off=("",)),
+    _same("allowed_local_media_path", "a folder, or several"),
+    _same("allowed_media_domains", "`*.example`, too"),
+    _renamed("language_model_only", "with_visual", values=_INVERTED, switch=True),
+    *_ignored("give --max_images_per_request; there are no videos and no sound", "limit_mm_per_prompt"),
+    *_ignored("give --min_image_pixels and --max_image_pixels", "mm_processor_kwargs"),
+    *_ignored(_MEDIA_CACHE, "mm_processor_cache_gb"),
+    *_ignored(_MEDIA_CACHE, "disable_mm_preprocessor_cache", switch=True),
+    *_ignored("limits are --max_image_bytes, --max_source_pixels and --image_timeout", "media_io_kwargs"),
+    *_ignored("memory for images is planned without running them", "skip_mm_profiling", switch=True),
 )  # fmt: skip
 VLLM_OPTIONS: Final[Mapping[str, VllmOption]] = {option.name: option for option in _OPTIONS}
 """vLLM's options by name."""
@@ -284,6 +289,8 @@ _REQUESTS_NOTHING: Final[Mapping[str, tuple[str, ...]]] = {
     "drain_timeout": ("30.0",),
     "enable_tokenizer_info_endpoint": ("false",),
     "disable_frontend_multiprocessing": ("false",),
+    "allowed_local_media_path": ("",),
+    "allowed_media_domains": ("[]",),
 }
 """What flags that ``LLM(...)`` has no field for may be given: what the server has when they are left out."""
 

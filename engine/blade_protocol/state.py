@@ -47,6 +47,15 @@ class SpeculationCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The draft model or head computed what are no numbers; decoding goes on without drafts."""
 
 
+class ImageCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Images since the engine started."""
+
+    encoded: int
+    """Computed by the vision tower."""
+    hits: int
+    """Found in the encoder cache, or on their way into it; what the prefix cache has is not counted."""
+
+
 class GpuMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of one GPU, in bytes."""
 
@@ -98,6 +107,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     """None: the engine serves no adapters."""
     speculation: SpeculationCounts | None = None
     """None: decoding is not speculative."""
+    images: ImageCounts | None = None
+    """None: the engine takes no images."""
     gpus: tuple[GpuMemory, ...] = ()
     """Those of the process that schedules; none on CPU."""
 

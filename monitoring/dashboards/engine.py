@@ -192,6 +192,28 @@ _SPECULATION: Final = (
         text="Share of drafts whose first, second, … token was accepted.",
     ),
 )
+_IMAGES: Final = (
+    Panel(
+        title="Images",
+        unit="cps",
+        queries={
+            "received": "sum(rate(blade_llm_images_total{SELECTED}[RATE]))",
+            "encoded": "sum(rate(blade_llm_images_encoded_total{SELECTED}[RATE]))",
+            "found in the encoder cache": "sum(rate(blade_llm_encoder_cache_hits_total{SELECTED}[RATE]))",
+        },
+        text="Images of requests, and what became of them; the others were found in the prefix cache.",
+    ),
+    Panel(
+        title="Bytes of images",
+        unit="Bps",
+        queries={"{{pod}}": "sum by (pod) (rate(blade_llm_image_bytes_total{SELECTED}[RATE]))"},
+    ),
+    Panel(
+        title="Time to fetch and decode a request's images",
+        unit="s",
+        queries=percentiles("blade_llm_request_image_time_seconds"),
+    ),
+)
 _API: Final = (
     Panel(
         title="Fields of requests that were left out",
@@ -238,6 +260,7 @@ PAGE: Final = Page(
         Row("Lengths", _LENGTHS),
         Row("LoRA adapters", _ADAPTERS),
         Row("Speculative decoding", _SPECULATION),
+        Row("Images", _IMAGES),
         Row("API server", _API),
     ),
 )

@@ -14,7 +14,7 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import parse
 from blade_llm.api.common.response_notes import note_left_out
-from blade_llm.api.conversation import content_of, render
+from blade_llm.api.conversation import Rendered, content_of, render
 from blade_llm.api.generation.generate import ResponseSerializer, encode, event, respond, response_head
 from blade_llm.api.generation.logprobs import TokenNames, chat_logprobs, prompt_logprobs
 from blade_llm.api.generation.prompt import Prompt
@@ -24,6 +24,7 @@ from blade_llm.api.generation.resumable import resumable, seeded
 from blade_llm.api.generation.sampling import bad_word_sequences, check_length, sampling_params
 from blade_llm.api.generation.search import Search, search_of
 from blade_llm.api.generation.structured_outputs import validated_structure
+from blade_llm.api.prompt_images import with_images
 from blade_llm.api.tools.grammar import tag_writer
 from blade_llm.api.tools.offered import ignored_tools
 from blade_llm.api.tools.parsing import guided, offered_tools, output_parsing
@@ -78,7 +79,7 @@ async def chat_completions(context: ServerContext, request: Request) -> Response
     return await respond(context, request, chat, [prompt], serializer, search, "messages", stream)
 
 
-async def rendered(context: ServerContext, chat: ChatRequest) -> tuple[ToolUse | None, str]:
+async def rendered(context: ServerContext, chat: ChatRequest) -> tuple[ToolUse | None, Rendered]:
     """The tools that a chat offers, and its conversation as the template writes it. Raises :class:`ApiError` 400."""
     tools = offered_tools(
         context.model,
@@ -91,8 +92,12 @@ async def rendered(context: ServerContext, chat: ChatRequest) -> tuple[ToolUse |
 
 
 async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search) -> Prompt:
-    """The conversation as tokens, with sampling parameters and parsing. Raises :class:`ApiError` 400."""
-    tools, text = await rendered(context, chat)
+    """The conversation as tokens, with its images, sampling parameters and parsing. Raises :class:`ApiError`, see
+    :func:`~blade_llm.api.prompt_images.with_images`."""
+    tools, (text, parts) = await rendered(context, chat)
+    if parts and chat.truncate_prompt_tokens is not None:
+        message = "truncate_prompt_tokens could cut an image in two; leave it out with images"
+        raise bad_request(message, "truncate_prompt_tokens", "unsupported")
     token_ids = await encode_text(
         context.model.tokenizer,
         text,
@@ -103,7 +108,8 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
     if not token_ids:
         raise bad_request("the chat template made an empty prompt of these messages", "messages")
     room = context.max_model_len - (chat.token_limit or 1)
-    token_ids = truncated(token_ids, chat.truncate_prompt_tokens, room, chat.truncation_side)
+    tokens = await with_images(context, token_ids, parts, context.max_model_len)
+    token_ids = truncated(tokens.token_ids, chat.truncate_prompt_tokens, room, chat.truncation_side)
     structure, structure_field = await validated_structure(
         chat, context.structures, tag_writer(context.model.tokenizer)
     )
@@ -121,15 +127,24 @@ async def chat_prompt(context: ServerContext, chat: ChatRequest, search: Search)
     parsing = output_parsing(context.model, tools, text, _generated_text(chat))
     sampling = await guided(sampling, parsing, tools, context.model.tokenizer, context.structures)
     field_names = {"structure": structure_field or "tools", **search.field_names}
-    return Prompt(token_ids, sampling, parsing=parsing, text=text, field_names=field_names)
+    return Prompt(
+        token_ids,
+        sampling,
+        parsing=parsing,
+        text=text,
+        field_names=field_names,
+        images=tokens.images,
+        pixels=tokens.pixels,
+    )
 
 
 async def count_prompt(context: ServerContext, chat: ChatRequest, param: str) -> int:
-    """Tokens of the prompt. Raises :class:`ApiError` 400, also for one that is far longer than the context, which names
-    ``param``."""
-    _, text = await rendered(context, chat)
+    """Tokens of the prompt, those of its images included. Raises :class:`ApiError` as :func:`chat_prompt`, also for one
+    that is far longer than the context, which names ``param``."""
+    _, (text, parts) = await rendered(context, chat)
     limit = _COUNTED * context.max_model_len
-    return len(await encode_text(context.model.tokenizer, text, add_special_tokens=False, limit=limit, param=param))
+    token_ids = await encode_text(context.model.tokenizer, text, add_special_tokens=False, limit=limit, param=param)
+    return len((await with_images(context, token_ids, parts)).token_ids)
 
 
 class ChatSerializer:

@@ -7,11 +7,15 @@ import functools
 import re
 import secrets
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request, context_exceeded
 from blade_llm.api.common.response_notes import check_keys, note_unknown
+from blade_llm.api.image_parts import ImageParts, is_image
+from blade_llm.api.images.reader import ImagePart
+from blade_llm.api.images.serving import UNSUPPORTED, NoImages
+from blade_llm.api.images.tokens import ImageTokens
 from blade_llm.api.tools.messages import with_calls
 from blade_llm.api.tools.use import ToolUse, template_arguments
 from blade_llm.text.chat_template import RESERVED
@@ -65,9 +69,19 @@ class Conversation(Protocol):
     def reasoning_effort(self) -> str | None: ...
     @property
     def documents(self) -> list[dict[str, str]]: ...
+    @property
+    def mm_processor_kwargs(self) -> dict[str, Any]: ...
 
 
-async def render(context: ServerContext, chat: Conversation, tools: ToolUse | None = None) -> str:
+class Rendered(NamedTuple):
+    """A conversation as the chat template writes it."""
+
+    text: str
+    images: list[ImagePart]
+    """In order; ``text`` has an image token for each, if the template has a place for it."""
+
+
+async def render(context: ServerContext, chat: Conversation, tools: ToolUse | None = None) -> Rendered:
     """The prompt's text. Raises :class:`ApiError` 400, and 503 when a template of the request cannot be run now.
 
     Args:
@@ -83,26 +97,61 @@ async def render(context: ServerContext, chat: Conversation, tools: ToolUse | No
     large = _is_large(chat.messages)
     template = context.model.chat_template if chat.chat_template is None else None
     source = chat.chat_template if template is None else template.source
-    check = functools.partial(_checked, chat.messages, source or "")
+    images = _image_parts(context, chat)
+    check = functools.partial(_checked, chat.messages, source or "", images)
     messages = await asyncio.to_thread(check) if large else check()
     mark = ""
     if chat.continue_final_message:
         _check_continued(chat)
         mark = f"|{secrets.token_hex(16)}|"
-        messages[-1]["content"] += mark
+        _mark_end(messages[-1], mark)
     begin = not chat.continue_final_message if chat.add_generation_prompt is None else chat.add_generation_prompt
     defaults = context.model.default_chat_template_kwargs
     effort = _effort(chat.reasoning_effort, None if template is None else template.variables)
     arguments = {**defaults, **effort, **chat.chat_template_kwargs, **template_arguments(tools)}
     if chat.documents:
         arguments["documents"] = chat.documents
+    if not isinstance(context.images, NoImages):
+        refuse = functools.partial(_refuse_images_in_text, context.images.tokens, messages, arguments, chat)
+        await asyncio.to_thread(refuse) if large else refuse()
     text = await _render(context, chat.chat_template, messages, begin, arguments, large=large)
     if mark:
         before, found, _ = text.rpartition(mark)
         if not found:
             raise bad_request("the chat template leaves out the last message's text", "continue_final_message")
         text = before
-    return text + chat.resume_response
+    return Rendered(text + chat.resume_response, images.found)
+
+
+def _image_parts(context: ServerContext, chat: Conversation) -> ImageParts:
+    """What takes the images of ``chat``, or refuses them."""
+    if isinstance(context.images, NoImages):
+        return ImageParts(context.images.reason)
+    return ImageParts("", context.images.most, chat.mm_processor_kwargs)
+
+
+def _refuse_images_in_text(
+    tokens: ImageTokens, messages: list[dict[str, Any]], arguments: Mapping[str, Any], chat: Conversation
+) -> None:
+    """Text that stands for an image would put the images of the conversation into other places; templates write the
+    parts of a message without anything between them."""
+    several = (message["content"] for message in messages if isinstance(message["content"], list))
+    joined = ["".join(part.get("text", "") for part in parts) for parts in several]
+    if (found := tokens.found_in([*messages, *joined, arguments, chat.resume_response])) is not None:
+        message = f"messages or tools have {found!r} in their text, which stands for an image or a video; leave it out"
+        raise bad_request(message, "messages", "invalid_prompt")
+
+
+def _mark_end(message: dict[str, Any], mark: str) -> None:
+    """Put ``mark`` after the last text of a message."""
+    content = message["content"]
+    if not isinstance(content, list):
+        message["content"] += mark
+    elif "text" in content[-1]:
+        content[-1]["text"] += mark
+    else:
+        problem = "continue_final_message goes on with a text, but the last message ends with an image"
+        raise bad_request(problem, "continue_final_message")
 
 
 async def _render(
@@ -168,7 +217,7 @@ def _is_large(messages: list[dict[str, Any]]) -> bool:
     return False
 
 
-def _checked(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+def _checked(messages: list[dict[str, Any]], template: str, images: ImageParts) -> list[dict[str, Any]]:
     words: set[str] | None = None
     for message in messages:
         for name in message:
@@ -182,7 +231,7 @@ def _checked(messages: list[dict[str, Any]], template: str) -> list[dict[str, An
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict):
                 check_keys(part, _PART_KEYS, "messages[].content[]")
-    return [checked_message(message, index) for index, message in enumerate(messages)]
+    return [checked_message(message, index, images) for index, message in enumerate(messages)]
 
 
 def _check_continued(chat: Conversation) -> None:
@@ -194,8 +243,9 @@ def _check_continued(chat: Conversation) -> None:
         raise bad_request("continue_final_message and resume_response both go on; send one", "resume_response")
 
 
-def checked_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """Checked, with a role that templates know, and with content parts joined to one string."""
+def checked_message(message: Mapping[str, Any], index: int, images: ImageParts | None = None) -> dict[str, Any]:
+    """Checked, with a role that templates know, and with content parts joined to one string; where one of them is an
+    image they stay apart. ``images``: takes these; None: they are refused."""
     where = f"messages[{index}]"
     role = message.get("role")
     if role == "function":
@@ -204,14 +254,27 @@ def checked_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
         )
     if not isinstance(role, str) or role not in ROLES:
         raise bad_request(f"{where}.role must be {', '.join([*ROLES][:-1])} or {[*ROLES][-1]}", "messages")
-    return with_calls({**message, "role": ROLES[role], "content": content_of(message, where)}, where)
+    content: str | list[dict[str, str]]
+    if any(map(is_image, parts := _parts_of(message))):
+        images = images or ImageParts()
+        content = [
+            images.take(part, place, role) if is_image(part) else {"type": "text", "text": _part(part, place, False)}
+            for part, place in zip(parts, _places(parts, where), strict=True)
+        ]
+    else:
+        content = content_of(message, where)
+    return with_calls({**message, "role": ROLES[role], "content": content}, where)
 
 
 def content_of(message: Mapping[str, Any], where: str = "messages[-1]") -> str:
-    """The text of a message, that of its parts joined. Raises :class:`ApiError` 400."""
+    """The text of a message, that of its parts joined; images are left out. Raises :class:`ApiError` 400."""
     content, by_model = message.get("content"), message.get("role") == "assistant"
     if isinstance(content, list):
-        return "\n".join(_part(part, f"{where}.content[{i}]", by_model) for i, part in enumerate(content))
+        return "\n".join(
+            _part(part, place, by_model)
+            for part, place in zip(content, _places(content, where), strict=True)
+            if not is_image(part)
+        )
     if content is None and by_model:
         return ""
     if not isinstance(content, str):
@@ -219,11 +282,20 @@ def content_of(message: Mapping[str, Any], where: str = "messages[-1]") -> str:
     return content
 
 
+def _parts_of(message: Mapping[str, Any]) -> list[Any]:
+    content = message.get("content")
+    return content if isinstance(content, list) else []
+
+
+def _places(parts: list[Any], where: str) -> list[str]:
+    return [f"{where}.content[{index}]" for index in range(len(parts))]
+
+
 def _part(part: Any, where: str, by_model: bool) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     for name in ("text", "refusal") if by_model else ("text",):
         if kind == name and isinstance(part.get(name), str):
             return str(part[name])
-    if kind in ("image_url", "input_audio", "file", "video_url", "audio_url"):
-        raise bad_request(f"{where}: {kind} is not supported by this model; send text", "messages", "unsupported")
+    if kind in ("input_audio", "file", "video_url", "audio_url"):
+        raise bad_request(f"{where}: {kind} {UNSUPPORTED}", "messages", "unsupported")
     raise bad_request(f'{where} must be {{"type": "text", "text": …}}', "messages")

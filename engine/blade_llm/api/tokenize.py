@@ -13,9 +13,10 @@ from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request
 from blade_llm.api.common.fields import parse
-from blade_llm.api.conversation import render
+from blade_llm.api.conversation import Rendered, render
 from blade_llm.api.generation.prompt_tokens import LONG_IDS, encode_text, in_tokenizer_thread, long_ids
 from blade_llm.api.generation.requests import ReasoningEffort
+from blade_llm.api.prompt_images import with_images
 from blade_llm.api.tools.parsing import offered_tools
 from blade_llm.api.tools.requests import Tool, ToolChoice
 from blade_llm.text.tokenizer import Tokenizer
@@ -44,6 +45,8 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] = {}
     reasoning_effort: ReasoningEffort | None = None
     documents: list[dict[str, str]] = []
+    mm_processor_kwargs: dict[str, Any] = {}
+    """As in a chat request."""
     tools: list[Tool] = []
     tool_choice: ToolChoice | None = None
     """``none`` leaves the tools out."""
@@ -65,9 +68,11 @@ async def tokenize(context: ServerContext, request: Request) -> Response:
         raise bad_request("send either prompt or messages", "prompt")
     tokenizer = context.model.tokenizer
     special = fields.messages is None if fields.add_special_tokens is None else fields.add_special_tokens
-    text = fields.prompt if fields.prompt is not None else await _conversation(context, fields)
+    text, images = (fields.prompt, []) if fields.prompt is not None else await _conversation(context, fields)
     _check_size(len(text), context.max_model_len, "messages" if fields.prompt is None else "prompt")
     token_ids = await encode_text(tokenizer, text, add_special_tokens=special)
+    if fields.messages is not None:
+        token_ids = (await with_images(context, token_ids, images)).token_ids
     body = {
         "count": len(token_ids),
         "max_model_len": context.max_model_len,
@@ -90,7 +95,7 @@ async def _spelled(tokenizer: Tokenizer, token_ids: list[int]) -> list[str | Non
     return spell() if len(token_ids) < LONG_IDS else await asyncio.to_thread(spell)
 
 
-async def _conversation(context: ServerContext, fields: TokenizeRequest) -> str:
+async def _conversation(context: ServerContext, fields: TokenizeRequest) -> Rendered:
     own_template = fields.chat_template is not None
     tools = offered_tools(context.model, fields.tools, fields.tool_choice, own_template=own_template)
     return await render(context, fields, tools)

@@ -91,6 +91,7 @@ def run_items(
             config().tensor_parallel_size,
             config().pipeline_parallel_size,
             enable_expert_parallel=config().enable_expert_parallel,
+            with_visual=config().with_visual,
         ),
     }
     if ranks is not None:

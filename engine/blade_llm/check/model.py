@@ -67,11 +67,13 @@ def check_model(
     pipeline_parallel_size: int = 1,
     *,
     enable_expert_parallel: bool = False,
+    with_visual: bool = True,
 ) -> CheckItem:
     """PASS when configuration, weights, tokenizer and chat template are in order, and do what is ``wanted``.
 
     ``speculative``: with a draft model its files and tokenizer are checked, too. ``tensor_parallel_size`` ranks and
-    ``pipeline_parallel_size`` stages have to be able to divide it, its experts too with ``enable_expert_parallel``. A
+    ``pipeline_parallel_size`` stages have to be able to divide it, its experts too with ``enable_expert_parallel``.
+    ``with_visual``: its vision tower, where it has one, has to be complete. A
     base model has no chat template: that is PASS, and
     the detail says that chat is refused. WARNING for wishes that template or tokenizer cannot fulfil; FAILED otherwise,
     with every problem found.
@@ -95,7 +97,7 @@ def check_model(
     try:
         weights = open_checkpoint(model_dir, tensor_parallel_size, expert_parallel=enable_expert_parallel)
         expected = expected_tensors(config, weights.tensors)
-        found = [*check_weights(weights, config), *check_tower(weights, config.vision)]
+        found = [*check_weights(weights, config), *check_tower(weights, config.vision if with_visual else None)]
         problems += [f"{model_dir}: {problem}" for problem in found]
     except ModelFilesError as error:
         problems.append(str(error))

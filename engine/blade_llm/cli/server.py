@@ -51,6 +51,12 @@ if TYPE_CHECKING:  # what reads models, tokenizer and HTTP stack are imported wh
 PROGRAM: Final = "blade_llm_server"
 _log: Final = logging.getLogger(__name__)
 _LOOPBACK: Final = "127.0.0.1"
+_ENGINE_FIELDS: Final = (
+    *("max_waiting_requests", "preempt_strategy", "num_threads", "deterministic", "enable_triton_mla"),
+    *("enable_custom_allreduce", "load_format", "packed_cache_dir", "packed_cache_bytes", "tokenizer_dir"),
+    *("enable_json_warmup", "nnodes", "node_rank", "dist_timeout"),
+)
+"""Flags that are fields of ``EngineConfig``, beside those of :func:`memory_fields`."""
 
 
 class StartError(Exception):
@@ -102,8 +108,11 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
 
         source = _model_source(flags, folder, model_config)
         model = load_served_model(source)
+        from blade_llm.cli.images.serving import image_serving
+
         try:
             config = _engine_config(flags, folder, model)
+            images = image_serving(flags, folder, model_config, model.tokenizer)
         except ValueError as error:  # what does not go together
             raise StartError(str(error)) from None
         engine.start(config)
@@ -122,6 +131,7 @@ def _run(flags: Mapping[str, Any], build: str, started: float) -> int:
             metric_aliases=flags["metric_aliases"],
             responses=_response_store(flags),
             payloads=_payload_log(flags),
+            images=images,
         )
 
         def on_ready(ready: EngineReady) -> None:
@@ -414,29 +424,16 @@ def _engine_config(flags: Mapping[str, Any], folder: Path, model: ServedModel) -
         model=str(folder),
         served_names=model.names,
         **memory_fields(flags),
-        max_waiting_requests=flags["max_waiting_requests"],
+        **{name: flags[name] for name in _ENGINE_FIELDS},
         share_slots=True,
         allow_client_priority=flags["allow_client_priority"] or environment.ALLOW_CLIENT_PRIORITY in os.environ,
         enable_prompt_cache=not flags["disable_prompt_cache"],
-        preempt_strategy=flags["preempt_strategy"],
-        num_threads=flags["num_threads"],
-        deterministic=flags["deterministic"],
-        enable_triton_mla=flags["enable_triton_mla"],
-        enable_custom_allreduce=flags["enable_custom_allreduce"],
-        load_format=flags["load_format"],
-        packed_cache_dir=flags["packed_cache_dir"],
-        packed_cache_bytes=flags["packed_cache_bytes"],
-        tokenizer_dir=flags["tokenizer_dir"],
-        enable_json_warmup=flags["enable_json_warmup"],
         revision=os.environ.get(environment.REVISION, ""),
         extra_eos_token_ids=() if eos is None else (eos,),
         lora_modules=tuple(flags["lora_modules"] or ()),
         lora_allowed_roots=tuple(flags["lora_allowed_roots"] or ()),
         speculative=_speculative(flags, model),
-        nnodes=flags["nnodes"],
-        node_rank=flags["node_rank"],
         dist_init_addr=flags["dist_init_addr"] or "",
-        dist_timeout=flags["dist_timeout"],
     )
     if config.nnodes > 1 and not config.dist_init_addr:
         raise ValueError(

@@ -26,6 +26,7 @@ from blade_llm.cli.flags import (
     share,
     tokens,
 )
+from blade_llm.cli.images.flags import IMAGE_FLAGS
 from blade_llm.cli.presets import PRESETS
 from blade_llm.config import PACKED_CACHE_BYTES, ModelImpl, Task
 from blade_llm.kv_quant import KVCacheQuant
@@ -143,7 +144,6 @@ _MODEL = (
         kind=boolean,
         default=False,
     ),
-    _off("with_visual", "load the vision tower"),
 )
 _SERVICE = (
     Flag(name="host", help="address to listen on; 0.0.0.0: all (default: $BLADE_HOST, else 127.0.0.1)"),
@@ -205,8 +205,6 @@ _MEMORY = (
     Flag(name="ragged_flash_max_batch_tokens", help="most tokens in one step", kind=tokens, default=2048),
     Flag(name="kv_cache_bytes", help="KV cache size, e.g. 1GiB (default on CPU: a quarter of the memory)",
          kind=byte_size),
-    Flag(name="encoder_cache_bytes", help="embeddings of images that are kept, of models that see any", kind=byte_size,
-         default=512 << 20),
     Flag(name="max_kv_blocks", help="upper bound on KV blocks of 16 tokens", kind=positive),
     Flag(name="num_threads", help="CPU threads (default: OMP_NUM_THREADS, else the usable cores; 1 for a tiny model)",
          kind=positive),
@@ -370,6 +368,7 @@ GROUPS: Final[Mapping[str, tuple[Flag, ...]]] = {
     "model": _MODEL,
     "service": _SERVICE,
     "memory and scheduling": _MEMORY,
+    "images": IMAGE_FLAGS,
     "prefix cache": _PREFIX_CACHE,
     "parallelism": _PARALLEL,
     "decoding": _DECODING,
@@ -386,6 +385,7 @@ MEMORY_FIELDS: Final[Mapping[str, str]] = {
     "max_num_seqs": "max_num_seqs",
     "ragged_flash_max_batch_tokens": "max_batch_tokens",
     "kv_cache_bytes": "kv_cache_bytes",
+    "with_visual": "with_visual",
     "encoder_cache_bytes": "encoder_cache_bytes",
     "max_kv_blocks": "max_kv_blocks",
     "quant": "quant",

@@ -358,6 +358,7 @@ class EngineCore:
             max_adapters=0 if self.adapters is None else self.adapters.capacity,
             adapter_counts=None if self.adapters is None else self.adapters.counts,
             speculation=None if self._speculator is None else self._speculator.counts,
+            images=None if self.scheduler.images is None else self.scheduler.images.counts.published,
             gpus=info.gpus(),
             **stats._asdict(),
         )

@@ -22,6 +22,7 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.served_model import load_served_model
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.images.reader import open_reader
 from blade_llm.api.metrics.requests import NUM_COUNTERS
 from blade_llm.api.telemetry.payload_log import PayloadLog
 from blade_llm.api.telemetry.tracing import open_tracer
@@ -38,6 +39,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
     heartbeat = stats.heartbeats[start.index]
     with contextlib.closing(EngineClient(start.engine, client_index=start.index, heartbeat=heartbeat)) as client:
         model = load_served_model(start.model)
+        images = open_reader(start.images, model.tokenizer)
         reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control))
         ready = asyncio.ensure_future(client.ready())
         command = await _next_command(reader, ready)
@@ -58,6 +60,7 @@ async def _run(start: ApiServerStart, control: int) -> int:
                 responses=ResponseStore(start.responses, index=start.index, count=start.count),
                 tracer=open_tracer(),
                 payloads=None if start.payloads is None else PayloadLog(start.payloads, start.index),
+                images=images,
             )
             writer.write(READY)
             command = await _next_command(reader)

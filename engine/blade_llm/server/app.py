@@ -14,6 +14,7 @@ from blade_llm.api import adapters
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import install_error_handlers
 from blade_llm.api.common.request_id import RequestIdMiddleware
+from blade_llm.api.common.request_scope import request_scope
 from blade_llm.api.common.response_notes import noting
 from blade_llm.api.common.tasks import is_served, refuse
 from blade_llm.api.generation.kv_blocks import with_blocks_header
@@ -67,7 +68,7 @@ def make_app(context: ServerContext, rules: AccessRules) -> FastAPI:
 
 def _endpoint(context: ServerContext, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        with noting(strict=context.strict_fields) as notes:
+        with noting(strict=context.strict_fields) as notes, request_scope(request.receive):
             response = await handler(context, request)
         notes.write(response.headers)
         context.metrics.count_ignored(notes.unknown.count)

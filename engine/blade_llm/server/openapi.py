@@ -16,12 +16,14 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.embeddings import MAX_INPUTS, EmbeddingRequest
 from blade_llm.api.generation.prompt_tokens import MAX_CHOICES
 from blade_llm.api.generation.requests import SamplingFields
+from blade_llm.api.images.serving import NoImages
 from blade_llm.api.messages.requests import CountTokensRequest, MessagesRequest
 from blade_llm.api.messages.schemas import FIELDS as MESSAGE_FIELDS
 from blade_llm.api.responses.requests import ResponsesRequest
 from blade_llm.api.responses.schemas import FIELDS as RESPONSE_FIELDS
 from blade_llm.api.tools.schemas import TOOL_CHOICE, TOOLS
 from blade_llm.engine.version import package_version
+from blade_llm.multimodal.settings import DETAILS
 from blade_llm.server.field_support import ignored_by, refused_by
 from blade_llm.server.routes import Route
 from blade_protocol import anthropic
@@ -141,7 +143,8 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
 
     found: dict[str, Any] = {"model": {"enum": ["", *context.model.names, *sorted(context.model.aliases)]}}
     if "messages" in body.__struct_fields__:
-        found["messages"] = {"type": "array", "minItems": 1, "items": MESSAGE}
+        message = MESSAGE if isinstance(context.images, NoImages) else MESSAGE_WITH_IMAGES
+        found["messages"] = {"type": "array", "minItems": 1, "items": message}
     if issubclass(body, SamplingFields):
         found["stop_token_ids"] = {"type": "array", "items": token_id, "maxItems": 128, "default": []}
         found["prompt"] = prompts(MAX_CHOICES)
@@ -167,11 +170,35 @@ def _part(kind: str) -> dict[str, Any]:
     }
 
 
-_CONTENT: Final[list[dict[str, Any]]] = [{"type": "string"}, {"type": "array", "items": _part("text")}]
-_SAID: Final[list[dict[str, Any]]] = [
-    {"type": "string"},
-    {"type": "array", "items": {"anyOf": [_part("text"), _part("refusal")]}},
-]
+_PIXELS: Final[dict[str, Any]] = {"anyOf": [{"type": "integer", "minimum": 1}, _NULL]}
+_IMAGE: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["type", "image_url"],
+    "properties": {
+        "type": {"const": "image_url"},
+        "image_url": {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "required": ["url"],
+                    "properties": {
+                        "url": {"type": "string"},
+                        "detail": {"enum": [None, *DETAILS]},
+                        "min_pixels": _PIXELS,
+                        "max_pixels": _PIXELS,
+                    },
+                },
+            ]
+        },
+    },
+}
+
+
+def _content(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"type": "string"}, {"type": "array", "items": {"anyOf": [*parts]}}]
+
+
 _CALL: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["id", "function"],
@@ -186,38 +213,45 @@ _CALL: Final[dict[str, Any]] = {
     },
 }
 _NO_CALLS: Final[dict[str, Any]] = {"anyOf": [{"type": "array", "maxItems": 0}, _NULL]}
-MESSAGE: Final[dict[str, Any]] = {
-    "anyOf": [
-        {
-            "type": "object",
-            "required": ["role", "content"],
-            "properties": {
-                "role": {"enum": ["system", "developer", "user"]},
-                "content": {"anyOf": _CONTENT},
-                "tool_calls": _NO_CALLS,
-                "function_call": _NULL,
+
+
+def _message(*seen: dict[str, Any]) -> dict[str, Any]:
+    """A message. ``seen``: the kinds of parts that users and tools may send beside texts."""
+    text = _part("text")
+    return {
+        "anyOf": [
+            *(
+                _of_client(roles, _content(text, *parts))
+                for roles, parts in ((["system", "developer"], ()), (["user"], seen))
+            ),
+            {
+                "type": "object",
+                "required": ["role"],
+                "properties": {
+                    "role": {"const": "assistant"},
+                    "content": {"anyOf": [*_content(text, _part("refusal")), _NULL]},
+                    "tool_calls": {"anyOf": [{"type": "array", "items": _CALL}, _NULL]},
+                    "function_call": _NULL,
+                },
             },
+            _of_client(["tool"], _content(text, *seen), tool_call_id={"type": "string"}),
+        ]
+    }
+
+
+def _of_client(roles: list[str], content: list[dict[str, Any]], **more: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["role", "content", *more],
+        "properties": {
+            "role": {"enum": roles},
+            "content": {"anyOf": content},
+            **more,
+            "tool_calls": _NO_CALLS,
+            "function_call": _NULL,
         },
-        {
-            "type": "object",
-            "required": ["role"],
-            "properties": {
-                "role": {"const": "assistant"},
-                "content": {"anyOf": [*_SAID, _NULL]},
-                "tool_calls": {"anyOf": [{"type": "array", "items": _CALL}, _NULL]},
-                "function_call": _NULL,
-            },
-        },
-        {
-            "type": "object",
-            "required": ["role", "content", "tool_call_id"],
-            "properties": {
-                "role": {"const": "tool"},
-                "content": {"anyOf": _CONTENT},
-                "tool_call_id": {"type": "string"},
-                "tool_calls": _NO_CALLS,
-                "function_call": _NULL,
-            },
-        },
-    ]
-}
+    }
+
+
+MESSAGE: Final[dict[str, Any]] = _message()
+MESSAGE_WITH_IMAGES: Final[dict[str, Any]] = _message(_IMAGE)

@@ -16,6 +16,7 @@ import msgspec
 from blade_llm.api.common.response_store import ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.images.serving import ImageServing, NoImages
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.telemetry.payload_log import PayloadOptions
 from blade_llm.engine.child_process import describe_exit
@@ -52,6 +53,7 @@ class ApiServerStart(msgspec.Struct, frozen=True, kw_only=True):
     limits: HttpLimits
     responses: ResponseStoreOptions
     payloads: PayloadOptions | None = None
+    images: ImageServing | NoImages = NoImages()
 
 
 class Serve(msgspec.Struct, frozen=True, tag="serve"):
@@ -145,6 +147,7 @@ def start_api_servers(
     limits: HttpLimits,
     responses: ResponseStoreOptions,
     payloads: PayloadOptions | None = None,
+    images: ImageServing | NoImages = NoImages(),  # noqa: B008 (it is frozen)
 ) -> list[ApiServerProcess]:
     """Start a process for each socket but the first, which is the caller's."""
     return [
@@ -165,6 +168,7 @@ def start_api_servers(
                 limits=limits,
                 responses=responses,
                 payloads=payloads,
+                images=images,
             )
         )
         for index, sock in enumerate(sockets)

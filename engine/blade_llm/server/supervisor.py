@@ -23,6 +23,8 @@ from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.response_store import ResponseStore, ResponseStoreOptions
 from blade_llm.api.common.served_model import ModelSource, ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.images.reader import open_reader
+from blade_llm.api.images.serving import ImageServing, NoImages
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.metrics.requests import NUM_COUNTERS
 from blade_llm.api.telemetry.payload_log import PayloadLog, PayloadOptions
@@ -95,6 +97,8 @@ class ServerOptions:
     responses: ResponseStoreOptions = field(default_factory=ResponseStoreOptions)
     payloads: PayloadOptions | None = None
     """The payload log; None: nothing of prompts and outputs is kept."""
+    images: ImageServing | NoImages = field(default_factory=NoImages)
+    """How requests may bring images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +173,10 @@ async def run_server(
         listen.limits,
         options.responses,
         options.payloads,
+        options.images,
     )
     monitor = _FailureMonitor(engine, client, api_servers)
+    images = open_reader(options.images, model.tokenizer)  # takes a while, and the engine loads its model meanwhile
     stop = asyncio.Event()
 
     def kill() -> None:
@@ -199,6 +205,7 @@ async def run_server(
                 responses=ResponseStore(options.responses, count=len(listen.public)),
                 tracer=open_tracer(),
                 payloads=None if options.payloads is None else PayloadLog(options.payloads),
+                images=images,
             )
             await _serve(context, listen, api_servers, options, monitor, stop, lambda: on_ready(ready))
         return monitor.failure

@@ -13,6 +13,7 @@ from blade_llm.api.chat_request import ChatRequest
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.response_notes import noting
 from blade_llm.api.conversation import render
+from blade_llm.api.images.serving import NoImages
 from blade_llm.text.chat_template import ChatTemplate
 from blade_llm.text.errors import TemplatesBusyError
 
@@ -42,7 +43,7 @@ def _context(template: _Template | ChatTemplate | None = None, **defaults: Any) 
         tokenizer=SimpleNamespace(special_tokens={}),
         default_chat_template_kwargs=defaults,
     )
-    return SimpleNamespace(model=model, templates=_Busy(), max_model_len=2048)
+    return SimpleNamespace(model=model, templates=_Busy(), max_model_len=2048, images=NoImages())
 
 
 def _chat(*contents: Any, **fields: Any) -> ChatRequest:
@@ -56,7 +57,7 @@ async def test_large_conversations_are_rendered_in_a_thread() -> None:
         await render(_context(template), _chat(*contents))
         assert threading.main_thread() not in template.threads
     template = _Template()
-    assert await render(_context(template), _chat("hello", " you")) == "hello you"
+    assert (await render(_context(template), _chat("hello", " you"))).text == "hello you"
     assert template.threads == [threading.main_thread()]
 
 
@@ -90,14 +91,14 @@ async def test_a_template_that_has_to_wait_too_long_is_a_503() -> None:
     ],
 )
 async def test_reasoning_effort_reaches_templates_that_read_it(source: str, fields: dict[str, Any], text: str) -> None:
-    assert await render(_context(ChatTemplate(source, {})), _chat("hello", **fields)) == text
+    assert (await render(_context(ChatTemplate(source, {})), _chat("hello", **fields))).text == text
 
 
 async def test_defaults_of_the_server_for_the_templates_arguments() -> None:
     context = _context(ChatTemplate("{{ enable_thinking }}", {}), enable_thinking=True)
-    assert await render(context, _chat("hello")) == "True"
-    assert await render(context, _chat("hello", reasoning_effort="none")) == "False"
-    assert await render(context, _chat("hello", chat_template_kwargs={"enable_thinking": 5})) == "5"
+    assert (await render(context, _chat("hello"))).text == "True"
+    assert (await render(context, _chat("hello", reasoning_effort="none"))).text == "False"
+    assert (await render(context, _chat("hello", chat_template_kwargs={"enable_thinking": 5}))).text == "5"
 
 
 async def test_keys_of_messages_are_known_where_they_are_words_of_the_template() -> None:

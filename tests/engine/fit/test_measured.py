@@ -78,3 +78,15 @@ def test_the_estimate_counts_the_vision_tower_and_its_cache(row: str, tmp_path: 
     assert found.weights + tower == pytest.approx(measured.weights, rel=0.05)
     assert found.vision > measured.encoder > 100_000
     assert "vision tower and images" in found.verdict
+
+
+def test_without_its_tower_a_model_is_counted_as_text(tmp_path: Path) -> None:
+    folder = save_vision_model(tmp_path, "qwen2-vl").folder
+    config = engine_config(folder, kv_cache_bytes=3_000_000, max_model_len=128, with_visual=False)
+    found = estimate(config, Device(None, 8 << 30))
+    runner = build_runner(config)
+    assert runner.memory_plan is not None
+    assert runner.images is None
+    assert found.vision == runner.memory_plan.encoder == 0
+    assert found.weights == pytest.approx(runner.memory_plan.weights, rel=0.05)
+    assert "vision tower" not in found.verdict

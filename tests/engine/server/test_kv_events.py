@@ -18,6 +18,7 @@ from engine_support.server_process import ServerProcess, running_server, wait_un
 
 from blade_llm.api.generation.kv_blocks import MAX_DIGESTS, blocks_header
 from blade_llm.cache.prefix_cache import HashChain, root_digest
+from blade_llm.spec.vision.images import ImageSpan
 from blade_protocol import headers, paths
 from blade_protocol.state import KV_DIGEST_BYTES, EngineEvent, KVSnapshot
 
@@ -174,6 +175,17 @@ def test_a_follower_has_exactly_what_the_cache_has(server: ServerProcess) -> Non
 def test_a_snapshot_is_of_the_internal_port_only(server: ServerProcess) -> None:
     assert httpx.get(server.url + paths.INTERNAL_KV).status_code == 404
     assert snapshot(server).epoch == server.state()["epoch"]
+
+
+def test_a_header_has_the_images_of_a_prompt() -> None:
+    ids, image = list(range(160)), ImageSpan(70, 40, b"a" * 32, (1, 20, 8))
+    _, _, encoded = blocks_header(ids, images=[image]).partition(":")
+    chain = HashChain(root_digest(), 16, [image])
+    chain.extend(ids, 8)
+    assert digests(base64.b64decode(encoded)) == [digest[:KV_DIGEST_BYTES] for digest in chain.digests[3::4]]
+    _, _, without = blocks_header(ids).partition(":")
+    assert digests(base64.b64decode(without))[0] == digests(base64.b64decode(encoded))[0]
+    assert without != encoded
 
 
 def test_a_header_stays_short_however_long_the_prompt() -> None:

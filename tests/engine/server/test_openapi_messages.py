@@ -12,14 +12,17 @@ from jsonschema import Draft202012Validator
 
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.conversation import checked_message
+from blade_llm.api.image_parts import ImageParts
 from blade_llm.api.messages.conversation import messages_of as messages_of_blocks
 from blade_llm.api.messages.images import MEDIA_TYPES
 from blade_llm.api.messages.schemas import MESSAGE as BLOCK_MESSAGE
 from blade_llm.api.responses.conversation import TEXT_PARTS, messages_of
 from blade_llm.api.responses.schemas import ITEM
-from blade_llm.server.openapi import MESSAGE
+from blade_llm.multimodal.settings import DETAILS
+from blade_llm.server.openapi import MESSAGE, MESSAGE_WITH_IMAGES
 
 IS_MESSAGE = Draft202012Validator(MESSAGE).is_valid
+IS_MESSAGE_WITH_IMAGES = Draft202012Validator(MESSAGE_WITH_IMAGES).is_valid
 IS_BLOCK_MESSAGE = Draft202012Validator(BLOCK_MESSAGE).is_valid
 IS_ITEM = Draft202012Validator(ITEM).is_valid
 LEAVES: list[Any] = [None, "", "x", "text", 0, 1.5, True, [], {}, ["x"]]
@@ -31,7 +34,13 @@ def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
     return st.fixed_dictionaries({}, optional={name: st.one_of(value, leaves) for name, value in fields.items()})
 
 
-parts = objects(type=st.sampled_from(["text", "refusal", "image_url"]), text=st.just("t"), refusal=st.just("r"))
+images = objects(url=st.just("data:,x"), detail=st.sampled_from(DETAILS), max_pixels=st.just(1), min_pixels=st.just(9))
+parts = objects(
+    type=st.sampled_from(["text", "refusal", "image_url"]),
+    text=st.just("t"),
+    refusal=st.just("r"),
+    image_url=st.one_of(st.just("data:,x"), images),
+)
 functions = objects(name=st.just("f"), arguments=st.sampled_from(["{}", "{", {"a": 1}]))
 calls = objects(id=st.just("call_1"), type=st.just("function"), function=functions)
 messages = objects(
@@ -112,6 +121,12 @@ def test_the_document_and_the_code_take_the_same_blocks(message: dict[str, Any])
 @given(messages)
 def test_the_document_and_the_code_take_the_same_messages(message: dict[str, Any]) -> None:
     assert is_taken(lambda: checked_message(message, 0)) == IS_MESSAGE(message)
+
+
+@settings(max_examples=1_000)
+@given(messages)
+def test_the_document_and_the_code_take_the_same_images(message: dict[str, Any]) -> None:
+    assert is_taken(lambda: checked_message(message, 0, ImageParts("", 9))) == IS_MESSAGE_WITH_IMAGES(message)
 
 
 @settings(max_examples=600)

@@ -13,6 +13,8 @@ from blade_llm.api.common.response_store import ResponseStore
 from blade_llm.api.common.response_writer import ResponseWriter
 from blade_llm.api.common.served_model import ServedModel
 from blade_llm.api.common.shared_stats import SharedStats
+from blade_llm.api.images.reader import ImageReader
+from blade_llm.api.images.serving import NoImages
 from blade_llm.api.metrics.names import Aliases
 from blade_llm.api.metrics.requests import ServerMetrics
 from blade_llm.api.telemetry.payload_log import PayloadLog
@@ -60,6 +62,8 @@ class ServerContext:
     """Logs prompts and outputs; None: nothing of them is kept."""
     tracer: RequestTracer | None = None
     """Traces requests; None: tracing is off."""
+    images: ImageReader | NoImages = field(default_factory=NoImages)
+    """Reads the images of requests, or says why there may be none."""
     created: int = field(default_factory=lambda: int(time.time()))
     metrics: ServerMetrics = field(init=False)
 
@@ -69,6 +73,8 @@ class ServerContext:
         self.metrics = ServerMetrics(
             lambda: self.state, counters[self.process_index], counters, self.model.names[0], self.metric_aliases
         )
+        if isinstance(self.images, ImageReader):
+            self.images.observe = self.metrics.observe_images
         self.response_writer = ResponseWriter(self.responses, self.metrics.count_unkept)
 
     @property
@@ -92,8 +98,10 @@ class ServerContext:
         return self.shared_stats.stalled(self.live_timeout)
 
     async def close(self) -> None:
-        """End the processes and threads that render requests' templates, validate their structures and keep
-        responses."""
+        """End the processes and threads that render requests' templates, validate their structures, read their images
+        and keep responses."""
+        if isinstance(self.images, ImageReader):
+            await self.images.close()
         self.structures.close()
         self.response_writer.close()
         await self.templates.close()

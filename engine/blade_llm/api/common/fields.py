@@ -21,7 +21,8 @@ from blade_llm.api.common.nested_fields import check_nested
 from blade_llm.api.common.response_notes import note_unknown
 from blade_llm.api.common.unknown_fields import MAX_FIELDS
 
-_NO_IMAGES: Final = "prompts hold no images, audio or video"
+_OF_IMAGES: Final = "images have min_pixels and max_pixels beside their URL"
+_OF_MEDIA: Final = "how media are read is up to the server"
 _RENDERED: Final = "for vLLM's render endpoints, as there"
 _OTHER_ENGINES: Final = "between a router and engines of SGLang's"
 NEVER_MATTERS: Final[Mapping[str, str]] = {
@@ -31,9 +32,9 @@ NEVER_MATTERS: Final[Mapping[str, str]] = {
     "prompt_cache_retention": "blocks stay until others need the room",
     "spaces_between_special_tokens": "changes nothing with the tokenizers library",
     "session_id": "nothing is kept about sessions; the prefix cache finds equal prefixes by itself",
-    "mm_processor_kwargs": _NO_IMAGES,
-    "media_io_kwargs": _NO_IMAGES,
-    "images_config": _NO_IMAGES,
+    "mm_processor_kwargs": _OF_IMAGES,
+    "media_io_kwargs": _OF_MEDIA,
+    "images_config": _OF_MEDIA,
     "return_mm_kwargs": _RENDERED,
     "return_token_offsets": _RENDERED,
     "stream_interval": "tokens are sent as they come",

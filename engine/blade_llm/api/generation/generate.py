@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError
+from blade_llm.api.common.request_scope import forget_parts
 from blade_llm.api.generation.kv_blocks import remember_prompt
 from blade_llm.api.generation.logged import log_payload
 from blade_llm.api.generation.prompt import Prompt
@@ -114,7 +115,8 @@ def submit(
     context.require_service()
     client, name, samples = context.client, request.state.request_id, search.samples
     if len(prompts) == 1:
-        remember_prompt(request, prompts[0].token_ids, fields.cache_salt, context.adapter_digest(fields.model))
+        (prompt,), adapter = prompts, context.adapter_digest(fields.model)
+        remember_prompt(request, prompt.token_ids, fields.cache_salt, adapter, prompt.images)
     generation = client.submit(
         [
             GenerateRequest(
@@ -127,10 +129,15 @@ def submit(
                 priority=fields.priority,
                 adapter=context.adapter_of(fields.model),
                 adapter_digest="" if resumable is None else resumable.adapter_digest,
+                images=prompt.images,
+                pixels=[*prompt.pixels],
             )
             for prompt in prompts
         ]
     )
+    for prompt in prompts:
+        prompt.pixels.clear()  # a response of minutes would hold them
+    forget_parts()
     result = GenerationResult(
         generation,
         [

@@ -36,6 +36,8 @@ def log_payload(
             "prompt_tokens": result.prompt_tokens,
             "completion_tokens": result.completion_tokens,
         }
+        if images := sum(len(prompt.images) for prompt in prompts):
+            record["images"] = images
         payloads.put(record, _prompts(fields, prompts), ["".join(pieces) for pieces in texts])
 
     result.at_end = end

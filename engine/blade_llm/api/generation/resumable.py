@@ -238,8 +238,9 @@ def _why_not(prompts: Sequence[Prompt], search: Search, *, stream: bool) -> str:
 
 def _digest(prompt: Prompt, model: str, cache_salt: str) -> str:
     """Sampling parameters belong to it: a replica that has other defaults would go on differently. The length does not:
-    without ``max_tokens`` it is what the replica's memory has room for."""
+    without ``max_tokens`` it is what the replica's memory has room for. What a URL shows may have changed."""
     sampling = msgspec.structs.replace(prompt.sampling, max_tokens=1)
     digest = hashlib.sha256(array("q", prompt.token_ids).tobytes())
     digest.update(_encode((model, cache_salt, sampling)))
+    digest.update(b"".join(image.digest for image in prompt.images))
     return digest.hexdigest()

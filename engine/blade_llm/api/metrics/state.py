@@ -31,6 +31,9 @@ class StateCollector(Collector):
             yield from _adapters(state.adapters, state.adapter_counts)
         if state.speculation is not None:
             yield from _speculation(state.speculation)
+        if state.images is not None:
+            yield counter(names.ENGINE_IMAGES_ENCODED, state.images.encoded)
+            yield counter(names.ENGINE_ENCODER_CACHE_HITS, state.images.hits)
         used = state.kv_blocks_total - state.kv_blocks_free
         yield gauge(names.ENGINE_RUNNING, state.running)
         yield gauge(names.ENGINE_WAITING, state.waiting)
@@ -56,6 +59,7 @@ class StateCollector(Collector):
             "graphs": plan.graphs,
             "adapters": plan.lora,
             "draft": plan.draft,
+            "images": plan.encoder,
             "free": plan.free if plan.free is not None else self._memory_left(),
         }
         for purpose, size in purposes.items():

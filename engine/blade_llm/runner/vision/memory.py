@@ -15,9 +15,9 @@ from blade_llm.spec.vision.tower import Grid, VisionSpec
 
 
 def tower_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
-    """The tower that the engine runs; None: it serves text alone, for want of one, or as several ranks compute the
-    model."""
-    return model.vision if RankLayout.of(config).size == 1 else None
+    """The tower that the engine runs; None: it serves text alone, for want of one, by ``with_visual``, or as several
+    ranks compute the model."""
+    return model.vision if config.with_visual and RankLayout.of(config).size == 1 else None
 
 
 def encoder_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, max_model_len: int) -> int:

@@ -22,7 +22,7 @@ def load_images(
     :class:`~blade_llm.models.errors.ModelFilesError`."""
     spec = tower_of(config, model)
     if spec is None:
-        if model.vision is not None:
+        if model.vision is not None and config.with_visual:
             logger.warning("images are refused: several ranks compute the model, and its vision tower runs on one")
         return None
     tower = load_tower(

@@ -25,6 +25,7 @@ from blade_llm.scheduling.queue import RequestQueue
 from blade_llm.scheduling.request import NO_BARRIER, Request, RequestRefusedError
 from blade_llm.scheduling.step import Step
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
+from blade_protocol.state import ImageCounts
 
 
 @dataclass(slots=True)
@@ -53,12 +54,17 @@ class _Stored:
 
 @dataclass(slots=True)
 class EncoderCounts:
-    """What the encoder has done since the start; tests tell by it what was shared."""
+    """What the encoder has done since the start."""
 
     images: int = 0
     """Encoded."""
     hits: int = 0
     """Images that an admitted request found encoded, or on their way."""
+
+    @property
+    def published(self) -> ImageCounts:
+        """For the engine's state."""
+        return ImageCounts(encoded=self.images, hits=self.hits)
 
 
 class ImageEncoding:

@@ -12,14 +12,16 @@ from blade_llm.api.generation.result import Choice
 from blade_llm.api.generation.resumable import RESUMED, Resumable, resumable
 from blade_llm.api.generation.search import Search
 from blade_llm.sampling.parameters import SamplingParams
+from blade_llm.spec.vision.images import ImageSpan
 from blade_protocol import headers
 from blade_protocol.resume import ResumeRequest
 
 CONTENT = "ab" * 32
 
 
-def stream(adapter: str, digest: str | None = None) -> Resumable:
-    """The stream of a request for ``adapter``; ``digest``: it began elsewhere with that one."""
+def stream(adapter: str, digest: str | None = None, picture: bytes = b"") -> Resumable:
+    """The stream of a request for ``adapter``; ``digest``: it began elsewhere with that one. ``picture``: the
+    digest of its image, if it has one."""
     scope = {
         "type": "http",
         "headers": [(headers.STREAM_IDS.encode(), b"1")],
@@ -29,7 +31,8 @@ def stream(adapter: str, digest: str | None = None) -> Resumable:
         scope[RESUMED] = ResumeRequest(
             path="", request=b"{}", request_id="r", created=1, seed=7, prompt_digest=digest, token_ids=[[3]]
         )
-    prompt = Prompt([1, 2], SamplingParams(seed=7, max_tokens=8))
+    images = [ImageSpan(1, 1, picture, (1, 2, 2))] if picture else []
+    prompt = Prompt([1, 2], SamplingParams(seed=7, max_tokens=8), images=images)
     found = resumable(
         Request(scope),
         GenerationFields(stream=True),
@@ -66,6 +69,15 @@ def test_an_adapter_here_and_none_there_differ(adapter: str, content: str) -> No
     with pytest.raises(ApiError) as refused:
         stream(adapter, digest)
     assert (refused.value.status, refused.value.detail.code) == (409, "prompt_differs")
+
+
+def test_another_image_at_the_same_url_is_another_prompt() -> None:
+    digest = stream("", picture=b"a" * 32).headers("")[headers.PROMPT_DIGEST]
+    assert stream("", digest, picture=b"a" * 32).sent_token_ids == [[3]]
+    for other in (b"b" * 32, b""):
+        with pytest.raises(ApiError) as refused:
+            stream("", digest, picture=other)
+        assert (refused.value.status, refused.value.detail.code) == (409, "prompt_differs")
 
 
 def test_the_time_between_replayed_tokens_is_not_measured() -> None:

@@ -13,7 +13,7 @@ from blade_protocol.state import EngineState, MemoryPlan
 
 PLAN = MemoryPlan(
     weights=100, activation_peak=20, kv_cache=300, kv_block_bytes=3, kv_blocks=100, kv_tokens=1600, max_model_len=128,
-    concurrent_at_max_len=12.5, graphs=7, lora=8, draft=9, device="cuda", free=55,
+    concurrent_at_max_len=12.5, graphs=7, lora=8, draft=9, encoder=6, device="cuda", free=55,
 )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def memory(plan: MemoryPlan | None, left: int = 0) -> dict[tuple[str, str], floa
 def test_memory_of_a_gpu_is_the_plan() -> None:
     assert memory(PLAN, 1) == {
         ("cuda", "weights"): 100, ("cuda", "kv_cache"): 300, ("cuda", "activations"): 20, ("cuda", "graphs"): 7,
-        ("cuda", "adapters"): 8, ("cuda", "draft"): 9, ("cuda", "free"): 55,
+        ("cuda", "adapters"): 8, ("cuda", "draft"): 9, ("cuda", "images"): 6, ("cuda", "free"): 55,
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Images on the server's command line: their flags, and what these come to."""
