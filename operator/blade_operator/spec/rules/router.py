@@ -36,13 +36,15 @@ def _names_are_clear(name: str, spec: LLMServiceSpec) -> bool:
 def _time(part: str, field: str, value: Callable[[LLMServiceSpec], str | None], *, least: int = 1) -> Rule:
     """A duration that may be unset; ``part`` is the object it is in, empty for the router's own. ``least``: seconds."""
     place = f"self.{field}"
-    absent = f"!has({place})"
+    # Durations are never negative, so a bound of 0 says nothing.
+    lower = f"duration({place}) >= duration('{least}s') && " if least else ""
+    within = f"{lower}duration({place}) <= duration('{LONGEST}s')"
     return Rule(
         at=("spec", "router", *((part,) if part else ())),
         field=".".join(["spec", "router", *((part,) if part else ()), field]),
-        cel=f"{absent} || (duration({place}) >= duration('{least}s') && duration({place}) <= duration('{LONGEST}s'))",
+        cel=f"!has({place}) || " + (f"({within})" if lower else within),
         holds=lambda name, spec: (text := value(spec)) is None or least <= parse_duration(text) <= LONGEST,
-        message=f"must be at least {least}s and at most 1h",
+        message=f"must be at least {least}s and at most 1h" if least else "must be at most 1h",
     )
 
 
