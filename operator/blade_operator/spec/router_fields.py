@@ -248,6 +248,17 @@ class Router(Record):
         default=None,
         description="Memory of a router process for engines' prompts (`--prefix_index_bytes`).",
     )
+    max_images: int | None = Field(
+        default=None,
+        ge=0,
+        le=4096,
+        description="Most images and videos of a request (`--max_images`; 64 when unset). `0`: any number.",
+    )
+    max_part_bytes: Bytes | None = Field(
+        default=None,
+        description="Largest picture, file or text in a body (`--max_part_bytes`), `1Mi` or more. Base64 counts, which "
+        "is 4/3 of a file. As large as the body may be when unset.",
+    )
     cors: Cors | None = Field(default=None, description="Which web pages may ask; none when unset.")
     access_log: bool = Field(
         default=False, description="One line of JSON for each request in the routers' output; never any prompt."

@@ -192,6 +192,23 @@ def test_the_check_plans_with_the_quantisation_of_the_engine(
         assert [each for pair in given for each in pair] == flags
 
 
+@pytest.mark.parametrize(
+    ("vision", "flags"),
+    [
+        (None, []),
+        ({}, []),
+        ({"encoderCacheBytes": 1 << 20}, ["--encoder_cache_bytes", "1048576"]),
+        ({"encoderCacheBytes": "1Gi"}, ["--encoder_cache_bytes", "1073741824"]),
+    ],
+)
+def test_the_check_plans_with_the_images_of_the_engine(vision: dict[str, Any] | None, flags: list[str]) -> None:
+    objects = render({"engine": {"vision": vision} if vision is not None else {}})
+    for name in ("check", "engine"):
+        words = args(objects, name)
+        given = [words[at : at + 2] for at, word in enumerate(words) if word in ("--encoder_cache_bytes",)]
+        assert [each for pair in given for each in pair] == flags
+
+
 def test_moving_from_the_older_field_restarts_nothing() -> None:
     older = parse_service(service({"model": {"uri": "file:///m"}, "engine": {"quant": "int8"}}))
     newer = parse_service(service({"model": {"uri": "file:///m", "quantization": {"method": "int8"}}}))

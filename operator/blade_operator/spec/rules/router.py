@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Final
 
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.quantity import parse_duration
+from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_operator.spec.rules.rule import Rule
 
 LONGEST: Final = 3600
 """Most seconds of any of the router's times: clients have given up by then."""
+
+
+LEAST_PART: Final = "1Mi"
+"""Routers measure no part that is smaller."""
 
 
 def _first_byte(spec: LLMServiceSpec) -> str | None:
@@ -85,6 +89,13 @@ ROUTER_RULES: Final[tuple[Rule, ...]] = (
             spec.scaling is None or spec.scaling.idle_to_zero is None or spec.router.hold.max_requests > 0
         ),
         message="must not be 0 with scaling.idleToZero: a held request wakes the service",
+    ),
+    Rule(
+        at=("spec", "router"),
+        field="spec.router.maxPartBytes",
+        cel=f"!has(self.maxPartBytes) || quantity(string(self.maxPartBytes)).compareTo(quantity('{LEAST_PART}')) >= 0",
+        holds=lambda name, spec: parse_bytes(spec.router.max_part_bytes or LEAST_PART) >= parse_bytes(LEAST_PART),
+        message=f"must be at least {LEAST_PART}",
     ),
     _time("queue", "maxAge", lambda spec: spec.router.queue.max_age if spec.router.queue else None),
     _time("hold", "maxAge", lambda spec: spec.router.hold.max_age),
