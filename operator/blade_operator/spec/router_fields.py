@@ -132,8 +132,8 @@ class Retry(Record):
     )
     first_byte_timeout: Duration | None = Field(
         default=None,
-        description="Time until the first byte of an answer, which is all of one that does not stream "
-        "(`--first_byte_timeout`; 10m when unset). `0s`: no limit.",
+        description="Time until the first byte of an answer (`--first_byte_timeout`; 10m when unset). That is all of "
+        "one that does not stream. `0s`: no limit.",
     )
     stall_timeout: Duration | None = Field(
         default=None,
@@ -210,7 +210,7 @@ class Router(Record):
         default=1,
         ge=1,
         le=64,
-        description="Processes in each router pod (`--workers`), which share limits and what they know of engines.",
+        description="Processes in each router pod (`--workers`). They share limits, and what they know of engines.",
     )
     policy: Policy = Field(
         default="auto",
