@@ -146,7 +146,7 @@ SPECS: Spec = _object(
         maxWaitingRequests=_integer,
         kvCacheBytes=_bytes,
         memoryFraction=st.sampled_from(["0.9", "1", "1.0", ".5", "0", "0.0", "1.1", "", "x", 0.9]),
-        vision=_object(encoderCacheBytes=_bytes),
+        vision=_object(enabled=_mostly(st.booleans(), _junk), maxImagesPerRequest=_integer, encoderCacheBytes=_bytes),
         cudaGraphs=_object(
             enabled=_mostly(st.booleans(), _junk),
             batchSizes=st.lists(st.sampled_from([1, 2, 4, 8, 0, 4097]), max_size=4),

@@ -117,7 +117,7 @@ CASES: dict[str, dict[str, Any]] = {
             "maxNumSeqs": 16,
             "maxWaitingRequests": 500,
             "kvCacheBytes": "1Gi",
-            "vision": {"encoderCacheBytes": "256Mi"},
+            "vision": {"maxImagesPerRequest": 8, "encoderCacheBytes": "256Mi"},
             "chatTemplate": {"inline": "{% for message in messages %}\n{{ message.content }}\n{% endfor %}\n"},
             "toolCallParser": "hermes",
             "reasoningParser": "none",
@@ -288,6 +288,10 @@ CASES: dict[str, dict[str, Any]] = {
             "pooling": "mean",
             "chatTemplate": {"configMapKeyRef": {"name": "templates", "key": "acme.jinja"}},
         },
+    },
+    "no_vision": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"vision": {"enabled": False, "maxImagesPerRequest": 8, "encoderCacheBytes": "1Gi"}},
     },
     "no_graphs": {
         "model": {"uri": "file:///models/qwen"},

@@ -387,7 +387,10 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--log_level=DEBUG", "--max-model-len=9"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--tool-call-parser", "hermes"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--task=embed"]})),
-    Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--encoder-cache-bytes=1GiB"]})),
+    *(
+        Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": [argument]}))
+        for argument in ("--encoder-cache-bytes=1GiB", "--no-with-visual", "--max_images_per_request=2")
+    ),
     Example("", "qwen", _spec(engine={"extraArgs": ["-t", "-tps", "--pp"]})),
     *(
         Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": [*arguments]}))

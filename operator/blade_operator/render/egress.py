@@ -96,7 +96,8 @@ def _collector(service: LLMService) -> list[Object]:
 
 def _images(service: LLMService) -> list[Object]:
     """The rule for images at URLs, where the spec speaks of images at all."""
-    if service.spec.engine.vision is None:
+    vision = service.spec.engine.vision
+    if vision is None or not vision.enabled:
         return []
     return [{"to": _PUBLIC, "ports": [tcp(80), tcp(443)]}]
 

@@ -165,6 +165,8 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args += ["--deterministic=true"] if engine.deterministic else []
     args += _text_flags(service)
     args += _flag("max_waiting_requests", engine.max_waiting_requests)
+    vision = engine.vision or Vision()
+    args += _flag("max_images_per_request", vision.max_images_per_request if vision.enabled else None)
     args += _flag("api_server_count", None if engine.api_servers == 1 else engine.api_servers)
     args += pod_flags(service)
     args += engine.extra_args
@@ -314,6 +316,8 @@ def _memory_flags(service: LLMService) -> list[str]:
 
 
 def _vision_flags(vision: Vision) -> list[str]:
+    if not vision.enabled:
+        return ["--with_visual=false"]
     return _flag("encoder_cache_bytes", _bytes(vision.encoder_cache_bytes))
 
 

@@ -66,7 +66,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
     "DraftModel": {"revision": None},
     "Ngram": {"minMatch": 2},
     "Lookahead": {"windowSize": 7, "gramSize": 3, "guessSetSize": 5},
-    "Vision": {"encoderCacheBytes": None},
+    "Vision": {"enabled": True, "maxImagesPerRequest": None, "encoderCacheBytes": None},
     "CudaGraphs": {
         "enabled": True,
         "batchSizes": [],

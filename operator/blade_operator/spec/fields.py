@@ -65,6 +65,17 @@ class CudaGraphs(Record):
 class Vision(Record):
     """Images in requests."""
 
+    enabled: bool = Field(
+        default=True,
+        description="`false`: text alone (`--with_visual=false`); the vision tower's memory is free for the KV cache.",
+    )
+    max_images_per_request: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Most images of a request (`--max_images_per_request`; 64 when unset). `router.maxImages` counts, "
+        "too.",
+    )
     encoder_cache_bytes: Bytes | None = Field(
         default=None,
         description="Memory for embeddings of images; 512Mi when unset (`--encoder_cache_bytes`). Larger images are "
@@ -115,8 +126,8 @@ class Engine(Record):
     )
     vision: Vision | None = Field(
         default=None,
-        description="Images in requests. Where it is set, be it `{}`, the NetworkPolicy lets engines fetch them from "
-        "public addresses, ports 80 and 443.",
+        description="Images in requests. Where it is set and enabled, be it `{}`, the NetworkPolicy lets engines fetch "
+        "them from public addresses, ports 80 and 443.",
     )
     cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs.")
     model_impl: Literal["auto", "blade", "transformers"] = Field(

@@ -64,6 +64,7 @@ def test_an_engine_that_reads_images_reaches_public_addresses(uri: str) -> None:
     assert ports(images) == [80, 443]
     assert all(set(peer) == {"ipBlock"} for peer in images["to"])
     assert all(reached(images, text) for text in ("8.8.8.8", "1.1.1.1", "2606:4700::1111"))
+    assert egress(spec | {"engine": {"vision": {"enabled": False}}}) == others
     inside = ("10.1.2.3", "172.31.0.9", "192.168.1.1", "100.64.0.1", "127.0.0.1", "169.254.169.254")
     assert not any(reached(images, text) for text in (*inside, "::1", "fd00:ec2::254", "fe80::1", "fc00::1"))
 

@@ -40,7 +40,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "engine.maxWaitingRequests": ({}, 8),
     "engine.kvCacheBytes": ({}, "2Gi"),
     "engine.memoryFraction": (GPU, "0.8"),
-    "engine.vision": ({}, {"encoderCacheBytes": "1Gi"}),
+    "engine.vision": ({}, {"maxImagesPerRequest": 8}),
     "engine.cudaGraphs": (GPU, {"enabled": False}),
     "engine.modelImpl": ({}, "blade"),
     "engine.quant": ({}, "int8"),

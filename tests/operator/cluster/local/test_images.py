@@ -56,12 +56,11 @@ def _names(loop: Loop, part: str) -> set[str]:
 
 
 def _vision_bytes(loop: Loop) -> int:
-    """What images and their tower take, by the check of the newest engine."""
+    """What images and their tower take, by the check of the newest engine; 0 where it says nothing of them."""
     [pod] = [each for each in loop.service("qwen")["status"]["preflight"] if each["pod"] in _names(loop, "engine")]
     [detail] = [item["detail"] for item in pod["items"] if item["name"] == "check_memory_fit"]
     found = re.search(r"vision tower and images (\d+) bytes", detail)
-    assert found, detail
-    return int(found[1])
+    return int(found[1]) if found else 0
 
 
 def _ask(url: str, *parts: dict[str, Any]) -> httpx.Response:
@@ -78,14 +77,20 @@ def _image(text: str) -> dict[str, Any]:
 def test_limits_of_images_reach_engine_check_and_router(running: Loop, tmp_path: Path) -> None:
     model = _save_model(tmp_path / "model")
     spec: dict[str, Any] = {
-        "engine": {"dtype": "float32", "kvCacheBytes": "16Mi", "vision": {"encoderCacheBytes": "8Mi"}},
+        "engine": {
+            "dtype": "float32",
+            "kvCacheBytes": "16Mi",
+            "vision": {"maxImagesPerRequest": 5, "encoderCacheBytes": "8Mi"},
+        },
         "router": {"maxImages": 2, "maxPartBytes": "1Mi"},
     }
     running.start("-f", str(manifest(tmp_path, model=model, **spec)))
     running.until(lambda: running.ready("qwen"), 120)
     [engine] = _pods(running, "engine").items()
-    assert _flags(engine[1])["encoder_cache_bytes"] == str(8 * MIB)
+    flags = _flags(engine[1])
+    assert (flags["max_images_per_request"], flags["encoder_cache_bytes"]) == ("5", str(8 * MIB))
     small = _vision_bytes(running)
+    assert small > 8 * MIB
 
     # The router refuses what is over its limits before an engine has it.
     url = running.service("qwen")["status"]["url"]
@@ -109,4 +114,18 @@ def test_limits_of_images_reach_engine_check_and_router(running: Loop, tmp_path:
     running.command("apply", "-f", str(manifest(tmp_path, model=model, **spec)))
     running.until(lambda: engine[0] not in _names(running, "engine") and running.ready("qwen"), 120)
     assert _vision_bytes(running) == small + MIB
+    assert running.interrupt() == 0
+
+
+@pytest.mark.timeout(300)
+def test_an_engine_without_its_tower_takes_no_image(running: Loop, tmp_path: Path) -> None:
+    engine = {"dtype": "float32", "kvCacheBytes": "16Mi", "vision": {"enabled": False}}
+    running.start("-f", str(manifest(tmp_path, model=_save_model(tmp_path / "model"), engine=engine)))
+    running.until(lambda: running.ready("qwen"), 120)
+    assert _vision_bytes(running) == 0
+    url = running.service("qwen")["status"]["url"]
+    assert _ask(url).status_code == 200
+    refused = _ask(url, _image(PIXEL))
+    assert refused.status_code == 400
+    assert "--with_visual false" in refused.json()["error"]["message"]
     assert running.interrupt() == 0
