@@ -146,6 +146,7 @@ SPECS: Spec = _object(
         maxWaitingRequests=_integer,
         kvCacheBytes=_bytes,
         memoryFraction=st.sampled_from(["0.9", "1", "1.0", ".5", "0", "0.0", "1.1", "", "x", 0.9]),
+        vision=_object(enabled=_mostly(st.booleans(), _junk), maxImagesPerRequest=_integer, encoderCacheBytes=_bytes),
         cudaGraphs=_object(
             enabled=_mostly(st.booleans(), _junk),
             batchSizes=st.lists(st.sampled_from([1, 2, 4, 8, 0, 4097]), max_size=4),
@@ -232,6 +233,8 @@ SPECS: Spec = _object(
         streamCommentInterval=_duration,
         allowClientPriority=_mostly(st.booleans(), _junk),
         prefixIndexBytes=_bytes,
+        maxImages=_integer,
+        maxPartBytes=_bytes,
         cors=_object(
             allowOrigins=st.lists(
                 _mostly(st.sampled_from(["*", "https://a.b:8"]), st.sampled_from(["a.b", ""])), max_size=2

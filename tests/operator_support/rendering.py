@@ -117,6 +117,7 @@ CASES: dict[str, dict[str, Any]] = {
             "maxNumSeqs": 16,
             "maxWaitingRequests": 500,
             "kvCacheBytes": "1Gi",
+            "vision": {"maxImagesPerRequest": 8, "encoderCacheBytes": "256Mi"},
             "chatTemplate": {"inline": "{% for message in messages %}\n{{ message.content }}\n{% endfor %}\n"},
             "toolCallParser": "hermes",
             "reasoningParser": "none",
@@ -170,6 +171,8 @@ CASES: dict[str, dict[str, Any]] = {
             "streamCommentInterval": "5s",
             "allowClientPriority": True,
             "prefixIndexBytes": "64Mi",
+            "maxImages": 16,
+            "maxPartBytes": "4Mi",
             "cors": {"allowOrigins": ["https://chat.example.com"]},
             "accessLog": True,
             "ui": {"enabled": False},
@@ -285,6 +288,10 @@ CASES: dict[str, dict[str, Any]] = {
             "pooling": "mean",
             "chatTemplate": {"configMapKeyRef": {"name": "templates", "key": "acme.jinja"}},
         },
+    },
+    "no_vision": {
+        "model": {"uri": "file:///models/qwen"},
+        "engine": {"vision": {"enabled": False, "maxImagesPerRequest": 8, "encoderCacheBytes": "1Gi"}},
     },
     "no_graphs": {
         "model": {"uri": "file:///models/qwen"},

@@ -387,6 +387,10 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--log_level=DEBUG", "--max-model-len=9"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--tool-call-parser", "hermes"]})),
     Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": ["--task=embed"]})),
+    *(
+        Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": [argument]}))
+        for argument in ("--encoder-cache-bytes=1GiB", "--no-with-visual", "--max_images_per_request=2")
+    ),
     Example("", "qwen", _spec(engine={"extraArgs": ["-t", "-tps", "--pp"]})),
     *(
         Example("spec.engine.extraArgs", "qwen", _spec(engine={"extraArgs": [*arguments]}))
@@ -451,6 +455,11 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.router.slowStart", "qwen", _spec(router={"slowStart": "61m"})),
     Example("", "qwen", _spec(router={"streamCommentInterval": "0s"})),
     Example("spec.router.streamCommentInterval", "qwen", _spec(router={"streamCommentInterval": "61m"})),
+    *(Example("", "qwen", _spec(router={"maxPartBytes": size})) for size in ("1Mi", 1 << 20, "1100k", "8Gi")),
+    *(
+        Example("spec.router.maxPartBytes", "qwen", _spec(router={"maxPartBytes": size}))
+        for size in ("1023Ki", "1M", (1 << 20) - 1, 1)
+    ),
     Example("", "qwen", _spec(rollout={"maxSurge": 0, "maxUnavailable": 1})),
     Example("spec.rollout", "qwen", _spec(rollout={"maxSurge": 0})),
     Example("", "qwen", _spec(rollout={"drainTimeout": "24h"})),

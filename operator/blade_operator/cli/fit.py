@@ -34,6 +34,7 @@ _ENGINE: Final = {
     "max_model_len": ("N", "as spec.engine.contextLength"),
     "max_num_seqs": ("N", "as spec.engine.maxNumSeqs"),
     "kv_cache_bytes": ("BYTES", "as spec.engine.kvCacheBytes"),
+    "encoder_cache_bytes": ("BYTES", "as spec.engine.vision.encoderCacheBytes"),
     "max_gpu_memory_utilization": ("SHARE", "as spec.engine.memoryFraction"),
     "dtype": ("TYPE", "as spec.engine.dtype"),
     "quant": ("METHOD", "as spec.model.quantization: int8, int4 or w8a8"),

@@ -56,7 +56,7 @@ from blade_operator.render.workloads import (
     pod_ports,
     role_of_pods,
 )
-from blade_operator.spec.fields import CheckItemName, CudaGraphs
+from blade_operator.spec.fields import CheckItemName, CudaGraphs, Vision
 from blade_operator.spec.parse import LLMService
 from blade_operator.spec.pod_fields import Gpus, ResourceList
 from blade_operator.spec.quantity import parse_bytes, parse_duration
@@ -165,6 +165,8 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args += ["--deterministic=true"] if engine.deterministic else []
     args += _text_flags(service)
     args += _flag("max_waiting_requests", engine.max_waiting_requests)
+    vision = engine.vision or Vision()
+    args += _flag("max_images_per_request", vision.max_images_per_request if vision.enabled else None)
     args += _flag("api_server_count", None if engine.api_servers == 1 else engine.api_servers)
     args += pod_flags(service)
     args += engine.extra_args
@@ -296,13 +298,13 @@ def _text_flags(service: LLMService) -> list[str]:
 def _memory_flags(service: LLMService) -> list[str]:
     """Flags that decide the memory plan; the check gets the same."""
     model, engine = service.spec.model, service.spec.engine
-    kv_cache = None if engine.kv_cache_bytes is None else parse_bytes(engine.kv_cache_bytes)
     return (
         _flag("preset", engine.preset)
         + _flag("max_model_len", engine.context_length)
         + _flag("max_num_seqs", engine.max_num_seqs)
-        + _flag("kv_cache_bytes", kv_cache)
+        + _flag("kv_cache_bytes", _bytes(engine.kv_cache_bytes))
         + _flag("max_gpu_memory_utilization", engine.memory_fraction)
+        + _vision_flags(engine.vision or Vision())
         + _rank_flags(engine.gpus)
         + _flag("model_impl", None if engine.model_impl == "auto" else engine.model_impl)
         + _flag("quant", None if service.spec.quant == "none" else service.spec.quant)
@@ -311,6 +313,12 @@ def _memory_flags(service: LLMService) -> list[str]:
         + _speculative_flags(service)
         + _graph_flags(engine.cuda_graphs or CudaGraphs())
     )
+
+
+def _vision_flags(vision: Vision) -> list[str]:
+    if not vision.enabled:
+        return ["--with_visual=false"]
+    return _flag("encoder_cache_bytes", _bytes(vision.encoder_cache_bytes))
 
 
 def _rank_flags(gpus: Gpus) -> list[str]:
@@ -367,6 +375,10 @@ def _graph_flags(graphs: CudaGraphs) -> list[str]:
         *tokens,
         *_flag("cuda_graph_max_tokens", graphs.max_tokens),
     ]
+
+
+def _bytes(quantity: int | str | None) -> int | None:
+    return None if quantity is None else parse_bytes(quantity)
 
 
 def _flag(name: str, value: object) -> list[str]:

@@ -226,6 +226,10 @@ def _flags(service: LLMService) -> list[str]:
         flags += ["--stream_comment_interval", str(parse_duration(router.stream_comment_interval))]
     if router.prefix_index_bytes is not None:
         flags += ["--prefix_index_bytes", str(parse_bytes(router.prefix_index_bytes))]
+    if router.max_images is not None:
+        flags += ["--max_images", str(router.max_images)]
+    if router.max_part_bytes is not None:
+        flags += ["--max_part_bytes", str(parse_bytes(router.max_part_bytes))]
     if (budget := body_budget(router)) is not None:
         flags += ["--body_budget_bytes", str(budget)]
     if router.access_log:

@@ -39,6 +39,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
         "maxWaitingRequests": None,
         "kvCacheBytes": None,
         "memoryFraction": None,
+        "vision": None,
         "cudaGraphs": None,
         "modelImpl": "auto",
         "quant": "none",
@@ -65,6 +66,7 @@ BORN_WITH: Final[dict[str, dict[str, Any]]] = {
     "DraftModel": {"revision": None},
     "Ngram": {"minMatch": 2},
     "Lookahead": {"windowSize": 7, "gramSize": 3, "guessSetSize": 5},
+    "Vision": {"enabled": True, "maxImagesPerRequest": None, "encoderCacheBytes": None},
     "CudaGraphs": {
         "enabled": True,
         "batchSizes": [],

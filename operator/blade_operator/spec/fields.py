@@ -62,6 +62,27 @@ class CudaGraphs(Record):
     )
 
 
+class Vision(Record):
+    """Images in requests."""
+
+    enabled: bool = Field(
+        default=True,
+        description="`false`: text alone (`--with_visual=false`); the vision tower's memory is free for the KV cache.",
+    )
+    max_images_per_request: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="Most images of a request (`--max_images_per_request`; 64 when unset). `router.maxImages` counts, "
+        "too.",
+    )
+    encoder_cache_bytes: Bytes | None = Field(
+        default=None,
+        description="Memory for embeddings of images; 512Mi when unset (`--encoder_cache_bytes`). Larger images are "
+        "refused. Engines of models without a vision tower take none.",
+    )
+
+
 class Engine(Record):
     """How each engine replica runs."""
 
@@ -102,6 +123,11 @@ class Engine(Record):
         default=None,
         description="Share of the GPU's memory for everything (`--max_gpu_memory_utilization`), a string like `0.85`. "
         "The KV cache gets what weights, activations and graphs leave. The engine's default, 0.9, when unset.",
+    )
+    vision: Vision | None = Field(
+        default=None,
+        description="Images in requests. Where it is set and enabled, be it `{}`, the NetworkPolicy lets engines fetch "
+        "them from public addresses, ports 80 and 443.",
     )
     cuda_graphs: CudaGraphs | None = Field(default=None, description="CUDA graphs.")
     model_impl: Literal["auto", "blade", "transformers"] = Field(

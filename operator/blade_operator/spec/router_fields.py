@@ -132,8 +132,8 @@ class Retry(Record):
     )
     first_byte_timeout: Duration | None = Field(
         default=None,
-        description="Time until the first byte of an answer, which is all of one that does not stream "
-        "(`--first_byte_timeout`; 10m when unset). `0s`: no limit.",
+        description="Time until the first byte of an answer (`--first_byte_timeout`; 10m when unset). That is all of "
+        "one that does not stream. `0s`: no limit.",
     )
     stall_timeout: Duration | None = Field(
         default=None,
@@ -210,7 +210,7 @@ class Router(Record):
         default=1,
         ge=1,
         le=64,
-        description="Processes in each router pod (`--workers`), which share limits and what they know of engines.",
+        description="Processes in each router pod (`--workers`). They share limits, and what they know of engines.",
     )
     policy: Policy = Field(
         default="auto",
@@ -247,6 +247,17 @@ class Router(Record):
     prefix_index_bytes: Bytes | None = Field(
         default=None,
         description="Memory of a router process for engines' prompts (`--prefix_index_bytes`).",
+    )
+    max_images: int | None = Field(
+        default=None,
+        ge=0,
+        le=4096,
+        description="Most images and videos of a request (`--max_images`; 64 when unset). `0`: any number.",
+    )
+    max_part_bytes: Bytes | None = Field(
+        default=None,
+        description="Largest picture, file or text in a body (`--max_part_bytes`), `1Mi` or more. Base64 counts, which "
+        "is 4/3 of a file. As large as the body may be when unset.",
     )
     cors: Cors | None = Field(default=None, description="Which web pages may ask; none when unset.")
     access_log: bool = Field(

@@ -27,6 +27,16 @@ def egress(spec: dict[str, Any], role: str = "engine", defaults: Defaults = DEFA
     return found
 
 
+def reached(rule: Object, text: str) -> bool:
+    """Whether the blocks of a rule let an address out."""
+    address = ipaddress.ip_address(text)
+    return any(
+        address in ipaddress.ip_network(block["cidr"])
+        and not any(address in ipaddress.ip_network(other) for other in block.get("except", ()))
+        for block in (peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer)
+    )
+
+
 def ports(rule: Object) -> list[int]:
     return [each["port"] for each in rule["ports"]]
 
@@ -41,19 +51,22 @@ def test_an_engine_whose_model_is_there_may_ask_for_names_only(uri: str) -> None
 def test_an_engine_that_downloads_reaches_hubs_anywhere_but_no_metadata_service() -> None:
     [_, hub] = egress(HUB) or []
     assert ports(hub) == [443]
-    blocks = [peer["ipBlock"] for peer in hub["to"] if "ipBlock" in peer]
-
-    def reached(text: str) -> bool:
-        address = ipaddress.ip_address(text)
-        return any(
-            address in ipaddress.ip_network(block["cidr"])
-            and not any(address in ipaddress.ip_network(other) for other in block["except"])
-            for block in blocks
-        )
-
-    assert all(map(reached, ("192.0.2.7", "10.1.2.3", "2001:db8::1")))
-    assert not any(map(reached, ("169.254.169.254", "fe80::1", "fd00:ec2::254")))
+    assert all(reached(hub, text) for text in ("192.0.2.7", "10.1.2.3", "2001:db8::1"))
+    assert not any(reached(hub, text) for text in ("169.254.169.254", "fe80::1", "fd00:ec2::254"))
     assert {"namespaceSelector": {}} in hub["to"]
+
+
+@pytest.mark.parametrize("uri", ["file:///models/qwen", "hf://a/b"])
+def test_an_engine_that_reads_images_reaches_public_addresses(uri: str) -> None:
+    spec = {"model": {"uri": uri}}
+    *others, images = egress(spec | {"engine": {"vision": {}}}) or []
+    assert others == egress(spec)
+    assert ports(images) == [80, 443]
+    assert all(set(peer) == {"ipBlock"} for peer in images["to"])
+    assert all(reached(images, text) for text in ("8.8.8.8", "1.1.1.1", "2606:4700::1111"))
+    assert egress(spec | {"engine": {"vision": {"enabled": False}}}) == others
+    inside = ("10.1.2.3", "172.31.0.9", "192.168.1.1", "100.64.0.1", "127.0.0.1", "169.254.169.254")
+    assert not any(reached(images, text) for text in (*inside, "::1", "fd00:ec2::254", "fe80::1", "fc00::1"))
 
 
 def test_registries_of_a_draft_model_and_of_adapters_are_let_out() -> None:

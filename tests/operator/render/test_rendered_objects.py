@@ -192,6 +192,26 @@ def test_the_check_plans_with_the_quantisation_of_the_engine(
         assert [each for pair in given for each in pair] == flags
 
 
+@pytest.mark.parametrize(
+    ("vision", "flags"),
+    [
+        (None, []),
+        ({}, []),
+        ({"encoderCacheBytes": 1 << 20}, ["--encoder_cache_bytes", "1048576"]),
+        ({"encoderCacheBytes": "1Gi"}, ["--encoder_cache_bytes", "1073741824"]),
+        ({"enabled": True, "maxImagesPerRequest": 8}, []),
+        ({"enabled": False, "encoderCacheBytes": "1Gi"}, ["--with_visual=false"]),
+    ],
+)
+def test_the_check_plans_with_the_images_of_the_engine(vision: dict[str, Any] | None, flags: list[str]) -> None:
+    objects = render({"engine": {"vision": vision} if vision is not None else {}})
+    for name in ("check", "engine"):
+        words = args(objects, name)
+        given = [words[at : at + 2] for at, word in enumerate(words) if word == "--encoder_cache_bytes"]
+        given += [[word] for word in words if word.startswith("--with_visual")]
+        assert [each for group in given for each in group] == flags
+
+
 def test_moving_from_the_older_field_restarts_nothing() -> None:
     older = parse_service(service({"model": {"uri": "file:///m"}, "engine": {"quant": "int8"}}))
     newer = parse_service(service({"model": {"uri": "file:///m", "quantization": {"method": "int8"}}}))
@@ -211,7 +231,7 @@ def test_engine_flags_are_flags_the_server_has() -> None:
     known = {flag.name for flags in GROUPS.values() for flag in flags}
     cases = (
         *("every_field", "gpu_memory", "preset", "quantization", "tensor_parallel", "embeddings", "no_graphs"),
-        *("speculative", "lookahead", "eagle3", "mtp", "nodes", "expert_parallel"),
+        *("no_vision", "speculative", "lookahead", "eagle3", "mtp", "nodes", "expert_parallel"),
     )
     words = [arg for case in cases for arg in args(render(CASES[case]), "engine")]
     used = {word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from operator_support.change_examples import CHANGES, Change
 from operator_support.rule_examples import EXAMPLES, Example
 
 from blade_operator.spec import SpecError, apply_defaults, check_change, parse_service
 from blade_operator.spec.rules.change import CHANGE_RULES
-from blade_operator.spec.rules.service import RULES
+from blade_operator.spec.rules.service import OTHER_SPELLINGS, OWNED_FLAGS, RULES
 from blade_protocol.labels import API_VERSION, KIND
 
 
@@ -27,6 +29,23 @@ def test_a_rule_judges_its_examples(example: Example) -> None:
 
 def test_every_rule_has_an_example_that_breaks_it() -> None:
     assert [rule for rule in RULES if not any(example.is_of(rule) for example in EXAMPLES)] == []
+
+
+@pytest.mark.parametrize("flag", [*OWNED_FLAGS, *OTHER_SPELLINGS])
+def test_a_flag_with_a_field_of_its_own_is_refused_however_it_is_spelled(flag: str) -> None:
+    words = flag.replace(".", "_").split("_")
+    for spelled in (flag, flag.replace("_", "-"), f"no_{flag}", f"no-{flag}"):
+        for argument in (f"--{spelled}", f"--{spelled}=1"):
+            with pytest.raises(SpecError, match="have a field of their own"):
+                parse_service(_with_arguments(argument))
+    # Only whole flags are.
+    parts = {"_".join(words[:count]) for count in range(1, len(words))} - {*OWNED_FLAGS, *OTHER_SPELLINGS}
+    parse_service(_with_arguments(f"--{flag}_x", f"--x_{flag}", *(f"--{part}" for part in parts)))
+
+
+def _with_arguments(*arguments: str) -> dict[str, Any]:
+    spec = {"model": {"uri": "file:///m"}, "engine": {"extraArgs": [*arguments]}}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "qwen"}, "spec": spec}
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.breaks or "allowed")

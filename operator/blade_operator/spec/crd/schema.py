@@ -30,8 +30,7 @@ def service_schema() -> Schema:
     """The ``openAPIV3Schema`` of an LLMService."""
     root: Schema = {
         "type": "object",
-        "description": "A language model served over the OpenAI API: engine replicas, a router in front, and the "
-        "checks and replacements they need.",
+        "description": "A language model served over the OpenAI API: engine replicas and a router in front.",
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": "Version of this API."},

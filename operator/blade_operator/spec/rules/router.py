@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Final
 
 from blade_operator.spec.fields import LLMServiceSpec
-from blade_operator.spec.quantity import parse_duration
+from blade_operator.spec.quantity import parse_bytes, parse_duration
 from blade_operator.spec.rules.rule import Rule
 
 LONGEST: Final = 3600
 """Most seconds of any of the router's times: clients have given up by then."""
+
+
+LEAST_PART: Final = "1Mi"
+"""Routers measure no part that is smaller."""
 
 
 def _first_byte(spec: LLMServiceSpec) -> str | None:
@@ -36,13 +40,15 @@ def _names_are_clear(name: str, spec: LLMServiceSpec) -> bool:
 def _time(part: str, field: str, value: Callable[[LLMServiceSpec], str | None], *, least: int = 1) -> Rule:
     """A duration that may be unset; ``part`` is the object it is in, empty for the router's own. ``least``: seconds."""
     place = f"self.{field}"
-    absent = f"!has({place})"
+    # Durations are never negative, so a bound of 0 says nothing.
+    lower = f"duration({place}) >= duration('{least}s') && " if least else ""
+    within = f"{lower}duration({place}) <= duration('{LONGEST}s')"
     return Rule(
         at=("spec", "router", *((part,) if part else ())),
         field=".".join(["spec", "router", *((part,) if part else ()), field]),
-        cel=f"{absent} || (duration({place}) >= duration('{least}s') && duration({place}) <= duration('{LONGEST}s'))",
+        cel=f"!has({place}) || " + (f"({within})" if lower else within),
         holds=lambda name, spec: (text := value(spec)) is None or least <= parse_duration(text) <= LONGEST,
-        message=f"must be at least {least}s and at most 1h",
+        message=f"must be at least {least}s and at most 1h" if least else "must be at most 1h",
     )
 
 
@@ -83,6 +89,13 @@ ROUTER_RULES: Final[tuple[Rule, ...]] = (
             spec.scaling is None or spec.scaling.idle_to_zero is None or spec.router.hold.max_requests > 0
         ),
         message="must not be 0 with scaling.idleToZero: a held request wakes the service",
+    ),
+    Rule(
+        at=("spec", "router"),
+        field="spec.router.maxPartBytes",
+        cel=f"!has(self.maxPartBytes) || quantity(string(self.maxPartBytes)).compareTo(quantity('{LEAST_PART}')) >= 0",
+        holds=lambda name, spec: parse_bytes(spec.router.max_part_bytes or LEAST_PART) >= parse_bytes(LEAST_PART),
+        message=f"must be at least {LEAST_PART}",
     ),
     _time("queue", "maxAge", lambda spec: spec.router.queue.max_age if spec.router.queue else None),
     _time("hold", "maxAge", lambda spec: spec.router.hold.max_age),

@@ -41,6 +41,9 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "max_waiting_requests": "spec.engine.maxWaitingRequests",
     "kv_cache_bytes": "spec.engine.kvCacheBytes",
     "max_gpu_memory_utilization": "spec.engine.memoryFraction",
+    "with_visual": "spec.engine.vision.enabled",
+    "max_images_per_request": "spec.engine.vision.maxImagesPerRequest",
+    "encoder_cache_bytes": "spec.engine.vision.encoderCacheBytes",
     "tensor_parallel_size": "spec.engine.gpus.tensorParallel",
     "enable_expert_parallel": "spec.engine.gpus.expertParallel",
     "pipeline_parallel_size": "spec.engine.gpus.pipelineParallel",
@@ -88,6 +91,7 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
     "kv_cache_memory_bytes": "spec.engine.kvCacheBytes",
     "kv_cache_dtype": "spec.model.quantization.kvCache",
     "quantization": "spec.model.quantization.method",
+    "language_model_only": "spec.engine.vision.enabled",
     "enforce_eager": "spec.engine.cudaGraphs",
     "cuda_graph_sizes": "spec.engine.cudaGraphs",
     "cudagraph_capture_sizes": "spec.engine.cudaGraphs",
@@ -108,7 +112,26 @@ OTHER_SPELLINGS: Final[dict[str, str]] = {
 """Further flags that set the same, and their owners: vLLM's names of them, mostly (docs/vllm-flags.md)."""
 PRESETS_OF_TEXT: Final = ("latency", "longContext", "chat")
 _OWNERS: Final = OWNED_FLAGS | OTHER_SPELLINGS
-_OWNED: Final = f"(--(no_)?({'|'.join(_OWNERS)})|-[tp]p)(=.*)?".replace("_", ".")
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """A pattern of these flags, which says once what several of them begin with."""
+    rests: dict[str, list[str]] = {}
+    for name in names:
+        word, _, rest = name.replace("_", ".").partition(".")
+        rests.setdefault(word, []).append(rest)
+    patterns = [_beginning_with(word, further) for word, further in rests.items()]
+    return patterns[0] if len(patterns) == 1 else f"({'|'.join(patterns)})"
+
+
+def _beginning_with(word: str, rests: Iterable[str]) -> str:
+    further = [rest for rest in rests if rest]
+    if not further:
+        return word
+    return f"{word}(.{_any_of(further)})?" if "" in rests else f"{word}.{_any_of(further)}"
+
+
+_OWNED: Final = f"(--(no.)?{_any_of(_OWNERS)}|-[tp]p)(=.*)?"
 """``-tp`` and ``-pp`` are short for the sizes of tensor and pipeline parallelism. Dots are for ``_`` and ``-``, which
 flags have there and nothing else, and ``--no-`` may stand before each: the pattern counts towards the size of the
 CRD."""
@@ -172,7 +195,7 @@ def _not_ours(part: str, template: Callable[[LLMServiceSpec], PodTemplate | None
     )
 
 
-_NOT_OF_EMBEDDINGS: Final = "is of generated text, which a service with task embed or score has none of: remove it"
+_NOT_OF_EMBEDDINGS: Final = "is of generated text, which tasks embed and score have none of: remove it"
 
 
 def _of_text(field: str, unset: Callable[[Engine], bool]) -> Rule:
@@ -230,8 +253,8 @@ RULES: Final[tuple[Rule, ...]] = (
         field="spec.engine.preset",
         cel="!has(self.preset) || self.task == 'generate' || !(self.preset in ['latency', 'longContext', 'chat'])",
         holds=lambda name, spec: spec.engine.task == "generate" or spec.engine.preset not in PRESETS_OF_TEXT,
-        message="latency, longContext and chat are for generated text, which a service with task embed or score has "
-        "none of: take another, or remove it",
+        message="latency, longContext and chat are for generated text, which tasks embed and score have none of: take "
+        "another, or remove it",
     ),
     _of_text("toolCallParser", lambda engine: engine.tool_call_parser is None),
     _of_text("reasoningParser", lambda engine: engine.reasoning_parser is None),

@@ -98,6 +98,6 @@ SPECULATIVE_RULES: Final[tuple[Rule, ...]] = (
         field=_FIELD,
         cel="self.task == 'generate' || !has(self.speculative)",
         holds=lambda name, spec: spec.engine.task == "generate" or spec.engine.speculative is None,
-        message="speeds up generated text, which a service with task embed or score has none of: remove it",
+        message="speeds up generated text, which tasks embed and score have none of: remove it",
     ),
 )

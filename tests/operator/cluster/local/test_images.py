@@ -1,0 +1,131 @@
+"""Fields about images, with the real programs on this machine."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from engine_support.families import ROWS, save_row
+from engine_support.tiny_text import write_tokenizer
+from operator_support.local import pid_of
+from operator_support.loop import Loop, loop, manifest
+
+TOKENS = {"image_token_id": 380, "video_token_id": 381, "vision_start_token_id": 382, "vision_end_token_id": 383}
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+"""A PNG."""
+MIB = 1 << 20
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Loop]:
+    with loop(tmp_path, real=True) as each:
+        each.environment["OMP_NUM_THREADS"] = "1"
+        yield each
+
+
+def _save_model(folder: Path) -> Path:
+    """A small Qwen2-VL with a tokenizer."""
+    row = ROWS["qwen2-vl"]
+    text = {**row.fields["text_config"], "vocab_size": 384, "eos_token_id": 2}
+    save_row(folder, dataclasses.replace(row, fields={**row.fields, **TOKENS, "text_config": text}))
+    return write_tokenizer(folder)
+
+
+def _pods(loop: Loop, part: str) -> dict[str, int]:
+    """The process ids of pods by name."""
+    pods = [pod for pod in loop.objects("Pod") if f"-{part}-" in pod["metadata"]["name"]]
+    return {pod["metadata"]["name"]: pid_of(pod, part) for pod in pods}
+
+
+def _flags(pid: int) -> dict[str, str]:
+    """The flags with values in a process's command line."""
+    words = psutil.Process(pid).cmdline()
+    return {word.removeprefix("--"): value for word, value in itertools.pairwise(words) if word.startswith("--")}
+
+
+def _names(loop: Loop, part: str) -> set[str]:
+    return {name for pod in loop.objects("Pod") if f"-{part}-" in (name := pod["metadata"]["name"])}
+
+
+def _vision_bytes(loop: Loop) -> int:
+    """What images and their tower take, by the check of the newest engine; 0 where it says nothing of them."""
+    [pod] = [each for each in loop.service("qwen")["status"]["preflight"] if each["pod"] in _names(loop, "engine")]
+    [detail] = [item["detail"] for item in pod["items"] if item["name"] == "check_memory_fit"]
+    found = re.search(r"vision tower and images (\d+) bytes", detail)
+    return int(found[1]) if found else 0
+
+
+def _ask(url: str, *parts: dict[str, Any]) -> httpx.Response:
+    body = {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}], "max_tokens": 4}
+    return httpx.post(f"{url}/chat/completions", json=body, timeout=60, trust_env=False)
+
+
+def _image(text: str) -> dict[str, Any]:
+    """A content part with a PNG in base64."""
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
+
+
+@pytest.mark.timeout(300)
+def test_limits_of_images_reach_engine_check_and_router(running: Loop, tmp_path: Path) -> None:
+    model = _save_model(tmp_path / "model")
+    spec: dict[str, Any] = {
+        "engine": {
+            "dtype": "float32",
+            "kvCacheBytes": "16Mi",
+            "vision": {"maxImagesPerRequest": 5, "encoderCacheBytes": "8Mi"},
+        },
+        "router": {"maxImages": 2, "maxPartBytes": "1Mi"},
+    }
+    running.start("-f", str(manifest(tmp_path, model=model, **spec)))
+    running.until(lambda: running.ready("qwen"), 120)
+    [engine] = _pods(running, "engine").items()
+    flags = _flags(engine[1])
+    assert (flags["max_images_per_request"], flags["encoder_cache_bytes"]) == ("5", str(8 * MIB))
+    small = _vision_bytes(running)
+    assert small > 8 * MIB
+
+    # The router refuses what is over its limits before an engine has it.
+    url = running.service("qwen")["status"]["url"]
+    refused = _ask(url, *[_image(PIXEL)] * 3)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "too_many_images")
+    refused = _ask(url, _image(base64.b64encode(bytes(MIB)).decode()))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "part_too_large")
+    assert _ask(url).status_code == 200
+
+    # Other limits are other routers; the engine goes on.
+    spec["router"] = {"maxImages": 3}
+    before = _names(running, "router")
+    running.command("apply", "-f", str(manifest(tmp_path, model=model, **spec)))
+    running.until(lambda: not before & _names(running, "router") and running.ready("qwen"), 60)
+    refused = _ask(url, *[_image(PIXEL)] * 4)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "too_many_images")
+    assert [*_pods(running, "engine").items()] == [engine]
+
+    # Another cache is another engine, for which the check has planned.
+    spec["engine"]["vision"]["encoderCacheBytes"] = "9Mi"
+    running.command("apply", "-f", str(manifest(tmp_path, model=model, **spec)))
+    running.until(lambda: engine[0] not in _names(running, "engine") and running.ready("qwen"), 120)
+    assert _vision_bytes(running) == small + MIB
+    assert running.interrupt() == 0
+
+
+@pytest.mark.timeout(300)
+def test_an_engine_without_its_tower_takes_no_image(running: Loop, tmp_path: Path) -> None:
+    engine = {"dtype": "float32", "kvCacheBytes": "16Mi", "vision": {"enabled": False}}
+    running.start("-f", str(manifest(tmp_path, model=_save_model(tmp_path / "model"), engine=engine)))
+    running.until(lambda: running.ready("qwen"), 120)
+    assert _vision_bytes(running) == 0
+    url = running.service("qwen")["status"]["url"]
+    assert _ask(url).status_code == 200
+    refused = _ask(url, _image(PIXEL))
+    assert refused.status_code == 400
+    assert "--with_visual false" in refused.json()["error"]["message"]
+    assert running.interrupt() == 0
