@@ -63,3 +63,8 @@ export function lostConnection(begun: boolean, requestId: string | null): Failur
     requestId,
   };
 }
+
+/** What was to be sent and could not be made. */
+export function unsendable(message: string): Failure {
+  return { title: "The request was not sent", message, code: null, param: null, status: null, requestId: null };
+}
