@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -185,9 +186,13 @@ def test_an_image_is_pasted(chat: Chat, completions: Completions) -> None:
     expect(thumbnails(page)).to_have_count(0)
 
 
-def test_what_is_not_taken_is_told(chat: Chat) -> None:
+def test_what_is_not_taken_is_told(chat: Chat, tmp_path: Path) -> None:
     page = chat.page
-    attach(page, file("notes.png", b"words"), file("large.png", png() + bytes(21 << 20)), file("dot.gif", GIF))
+    paths = [tmp_path / name for name in ("notes.png", "large.png", "dot.gif")]
+    for path, content in zip(paths, (b"words", png(), GIF), strict=True):
+        path.write_bytes(content)
+    os.truncate(paths[1], 21 << 20)  # to which it grows
+    page.get_by_label("Image files").set_input_files(paths)
     problem = page.locator(".composer").get_by_role("alert")
     expect(problem).to_contain_text("notes.png is not an image that can be sent: choose PNG, JPEG, WebP or GIF.")
     expect(problem).to_contain_text("large.png has 21\u00a0MiB, and an image may have 20\u00a0MiB: make it smaller.")
