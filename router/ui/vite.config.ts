@@ -9,7 +9,7 @@ export default defineConfig({
     outDir: process.env.UI_OUTPUT ?? "../blade_router/ui/static",
     emptyOutDir: true,
     target: "es2022",
-    assetsInlineLimit: 0, // the content security policy allows no data: but images
+    assetsInlineLimit: 0, // the content security policy allows no data:
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
     rollupOptions: {
@@ -24,7 +24,7 @@ export default defineConfig({
   preview: {
     headers: {
       "content-security-policy":
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; " +
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; " +
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     },
   },

@@ -1,4 +1,4 @@
-"""A router of which only the web UI is there: static files, ``/ui/stream`` and ``/v1/models``, with simulated states.
+"""A router of which only the web UI and what it asks are there, with simulated states and responses.
 
 ``python -m ui_support.simulated --scenario big --port 18090 --static router/blade_router/ui/static``
 """
@@ -15,19 +15,29 @@ from typing import Any
 
 from aiohttp import web
 
+from ui_support.completions import Completions
 from ui_support.scenarios import SCENARIOS
 
 CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """As the router sends it."""
 STATIC = Path(__file__).parents[2] / "router/blade_router/ui/static"
 """The committed build."""
+_BODY_BYTES = 16 << 20
+"""As large as a request's body may be, as of the router."""
 _HEADERS = {"content-security-policy": CSP, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
-def application(scenario: str, static: Path = STATIC, *, key: str = "", interval: float = 1.0) -> web.Application:
+def application(
+    scenario: str,
+    static: Path = STATIC,
+    *,
+    key: str = "",
+    interval: float = 1.0,
+    completions: Completions | None = None,
+) -> web.Application:
     """The server's routes.
 
     Args:
@@ -35,6 +45,7 @@ def application(scenario: str, static: Path = STATIC, *, key: str = "", interval
         static: folder with ``index.html``.
         key: the only API key; empty for none.
         interval: seconds between two updates, each of which is one simulated second.
+        completions: responds to chat completions, without a key (default: a fresh one).
     """
     held = SCENARIOS[scenario](time.time())
     viewers: set[asyncio.Queue[bytes]] = set()
@@ -83,12 +94,13 @@ def application(scenario: str, static: Path = STATIC, *, key: str = "", interval
     async def root(_: web.Request) -> web.StreamResponse:
         raise web.HTTPFound("/ui/")
 
-    routes = web.Application()
+    routes = web.Application(client_max_size=_BODY_BYTES)
     routes.cleanup_ctx.append(follow)
     routes.router.add_get("/", root)
     routes.router.add_get("/ui/stream", stream)
     routes.router.add_get("/ui/{path:.*}", file)
     routes.router.add_get("/v1/models", models)
+    routes.router.add_post("/v1/chat/completions", (completions or Completions()).respond)
     return routes
 
 

@@ -21,7 +21,7 @@ MOST_BYTES = 8 << 20
 LEAST_COMPRESSED = 512
 """Bytes from which on compression is worth its header."""
 CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 GUARDS: Headers = [

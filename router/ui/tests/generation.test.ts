@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { shownTurns, siblings } from "../src/chat/model/tree";
-import type { Conversation } from "../src/chat/model/types";
+import type { AttachedImage, Conversation } from "../src/chat/model/types";
+import { FileReader, PNG } from "./support";
 
 const encoder = new TextEncoder();
 const chunk = (content: string, finish: string | null = null) =>
@@ -30,6 +31,7 @@ beforeEach(() => {
   vi.useFakeTimers();
   bodies = [];
   vi.stubGlobal("addEventListener", () => {});
+  vi.stubGlobal("FileReader", FileReader);
   vi.stubGlobal("fetch", async (_: string, { body, signal }: { body: string; signal: AbortSignal }) => {
     bodies.push(JSON.parse(body));
     return respond(bodies.at(-1), signal);
@@ -46,12 +48,13 @@ async function begin(...names: string[]) {
   vi.resetModules();
   const stored = await import("../src/chat/model/conversations");
   const generation = await import("../src/chat/model/generation");
+  const { attached } = await import("../src/chat/model/images");
   const { announced } = await import("../src/components/announce");
   const id = stored.currentId.get();
   stored.change(id, (one) => ({ ...one, panes: names.map((model) => ({ model, turns: {}, leaf: null })) }));
   const now = (): Conversation => stored.find(id)!;
   const last = (pane: number) => shownTurns(now().panes[pane]!).at(-1)!;
-  return { ...stored, ...generation, announced, id, now, last, settle: () => vi.advanceTimersByTimeAsync(100) };
+  return { ...stored, ...generation, announced, attached, id, now, last, settle: () => vi.advanceTimersByTimeAsync(100) };
 }
 
 test("of two models one fails, and the other one's response is whole", async () => {
@@ -118,6 +121,35 @@ test("what is regenerated or edited is a branch, and what was there stays", asyn
   await settle();
   expect(bodies.at(-1).messages).toEqual([{ role: "user", content: "Hello" }]);
   expect(Object.keys(now().panes[0]!.turns)).toHaveLength(5);
+});
+
+test("images are sent with each message after theirs, until an edit leaves them out", async () => {
+  const { say, sayInstead, attached, now, last, settle } = await begin("m");
+  const image = (await attached(new File([PNG], "a.png"))) as AttachedImage;
+  respond = () => reply("A cat.");
+  say(now(), " ", [image]);
+  await settle();
+  expect(now().title).toBe("a.png");
+  const part = { type: "image_url", image_url: { url: "data:image/png;base64,iVBORw0KGgo=" } };
+  expect(bodies.at(-1).messages).toEqual([{ role: "user", content: [part] }]);
+  say(now(), "Sure?");
+  await settle();
+  expect(bodies.at(-1).messages.map((one: any) => one.content)).toEqual([[part], "A cat.", "Sure?"]);
+  sayInstead(now(), 0, shownTurns(now().panes[0]!)[0]!, "Hello", []);
+  await settle();
+  expect(bodies.at(-1).messages).toEqual([{ role: "user", content: "Hello" }]);
+  expect(last(0).content).toBe("A cat.");
+});
+
+test("an image that cannot be read any more is a failure that says so, and nothing is sent", async () => {
+  const { say, attached, now, last, settle, isRunning, id } = await begin("m");
+  const file = new File([PNG], "gone", { type: "image/png" });
+  say(now(), "What is it?", [(await attached(file)) as AttachedImage]);
+  await settle();
+  expect(bodies).toEqual([]);
+  expect(last(0).failure?.title).toBe("The request was not sent");
+  expect(last(0).failure?.message).toMatch(/^gone cannot be read any more/);
+  expect(isRunning(id, 1)).toBe(false);
 });
 
 test("a setting that cannot be sent leaves the conversation as it is", async () => {

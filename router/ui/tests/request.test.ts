@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { FieldError, GROUPS, parseField } from "../src/chat/model/fields";
-import { bodyOf, formatFields, messages, parseTools, requestFields } from "../src/chat/model/request";
+import { bodyOf, formatFields, hasImages, messages, parseTools, requestFields } from "../src/chat/model/request";
 import type { Settings } from "../src/chat/model/types";
 import { pane, turn } from "./support";
 
@@ -110,7 +110,7 @@ test("messages: system, calls and their results; a turn that failed with nothing
     turn("t", "a", "tool", { content: "42", toolCallId: "c1" }),
     turn("b", "t", "assistant", { content: "", failure }),
   ];
-  expect(messages("Be brief.", turns)).toEqual([
+  expect(messages("Be brief.", turns, () => null)).toEqual([
     { role: "system", content: "Be brief." },
     { role: "user", content: "text of u" },
     {
@@ -120,6 +120,28 @@ test("messages: system, calls and their results; a turn that failed with nothing
     },
     { role: "tool", tool_call_id: "c1", content: "42" },
   ]);
+});
+
+test("images are parts before the text; those without a file are left out", () => {
+  const image = (name: string) => ({ name, type: "image/png", bytes: 8 });
+  const images = [image("a.png"), image("b.png")];
+  const url = ({ name }: { name: string }) => (name === "a.png" ? "data:image/png;base64,AAAA" : null);
+  const content = (more: object, urlOf = url) => messages("", [turn("u", null, "user", more)], urlOf)[0]!.content;
+  const part = { type: "image_url", image_url: { url: "data:image/png;base64,AAAA" } };
+  expect(content({ images })).toEqual([part, { type: "text", text: "text of u" }]);
+  expect(content({ images, content: " " })).toEqual([part]);
+  expect(content({ images }, () => null)).toBe("text of u");
+  expect(content({ images: [] })).toBe("text of u");
+});
+
+test("code has names in the place of bytes", () => {
+  const sent = { system: "", fields: { model: "m" } };
+  const images = [{ name: "it's.png", type: "image/png", bytes: 8 }];
+  const of = pane(turn("u", null, "user", { images }), turn("a", "u", "assistant", { sent }));
+  const body = bodyOf(of, of.turns.a!)!;
+  expect(hasImages(body)).toBe(true);
+  expect(JSON.stringify(body)).toContain("data:image/png;base64,<it's.png>");
+  expect(hasImages({ messages: [{ role: "user", content: "text" }] })).toBe(false);
 });
 
 test("what a turn was asked with is what stood before it then", () => {

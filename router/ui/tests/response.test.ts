@@ -62,4 +62,9 @@ test("errors in words, with code and request id", async () => {
     requestId: "req-1",
   });
   expect((await failureOf(new Response("<html>", { status: 599 }))).title).toContain("599");
+  const large = JSON.stringify({ error: { message: "larger than the limit" } });
+  expect((await failureOf(new Response(large, { status: 413 }))).message).toMatch(
+    /^larger than the limit\. Send fewer or smaller images/,
+  );
+  expect((await failureOf(new Response("no.", { status: 400 }))).message).toBe("no.");
 });

@@ -7,10 +7,11 @@ import {
   readConversation,
   save,
 } from "../src/chat/model/storage";
+import { attached, fileOf } from "../src/chat/model/images";
 import type { BrowserStorage } from "../src/state/browser_storage";
 import { newConversation } from "../src/chat/model/tree";
 import type { Conversation } from "../src/chat/model/types";
-import { pane, turn } from "./support";
+import { PNG, pane, turn } from "./support";
 
 class Memory implements BrowserStorage {
   readonly entries = new Map<string, string>();
@@ -84,6 +85,19 @@ test("an export is imported as it was", () => {
   expect(() => imported("{}")).toThrow("no conversations");
 });
 
+test("of images the names are stored, and no bytes", async () => {
+  const storage = new Memory();
+  const image = await attached(new File([PNG, "x".repeat(100_000)], "a.png"));
+  if (typeof image === "string") throw new Error(image);
+  const one: Conversation = { ...conversation("a", 1), panes: [pane(turn("u", null, "user", { images: [image] }))] };
+  expect(save(storage, one, [one])).toEqual([]);
+  expect(storage.getItem("blade.chat.a")!.length).toBeLessThan(1000);
+  const stored = load(storage)[0]!.panes[0]!.turns.u!.images!;
+  expect(stored).toEqual([{ name: "a.png", type: "image/png", bytes: 100_008 }]);
+  expect(fileOf(image)?.size).toBe(100_008);
+  expect(fileOf(stored[0]!)).toBeNull();
+});
+
 test("a file that would break the page is refused", () => {
   const good = conversation("a", 1);
   const of = (change: (one: any) => void) => {
@@ -97,6 +111,11 @@ test("a file that would break the page is refused", () => {
   expect(of((one) => (one.panes[0].turns.u.parent = "a"))).toBeNull(); // a circle
   expect(of((one) => (one.panes[0].turns.a.parent = "gone"))).toBeNull();
   expect(of((one) => (one.panes[0].turns.a.content = 1))).toBeNull();
+  const image = { name: "n".repeat(500), type: "image/png", bytes: 8, evil: 1 };
+  const images = (list: unknown) => of((one) => (one.panes[0].turns.u.images = list))?.panes[0]?.turns.u?.images;
+  expect(images([image])).toEqual([{ name: "n".repeat(100), type: "image/png", bytes: 8 }]);
+  for (const wrong of [{}, [1], [{ ...image, type: "image/svg+xml" }], Array(17).fill(image)])
+    expect(of((one) => (one.panes[0].turns.u.images = wrong))).toBeNull();
   expect(of((one) => (one.settings.values = { temperature: "1", evil: "2", n: 3 }))?.settings.values).toEqual({
     temperature: "1",
   });

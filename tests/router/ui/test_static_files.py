@@ -40,6 +40,7 @@ async def test_the_page_is_served_with_its_guards(router: Running, path: str) ->
     assert response.headers["content-security-policy"] == CONTENT_POLICY
     assert "unsafe" not in CONTENT_POLICY
     assert "default-src 'none'" in CONTENT_POLICY
+    assert "img-src 'self' blob:;" in CONTENT_POLICY  # thumbnails of files that a user has chosen
     assert response.headers["x-content-type-options"] == "nosniff"
     assert response.headers["referrer-policy"] == "no-referrer"
     assert response.headers["cache-control"] == "no-cache"

@@ -6,6 +6,7 @@ import { apiKey } from "../state/auth";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
 import { models } from "./model/models";
+import { hasImages } from "./model/request";
 import { asCurl, asManifest, asPython, KEY_VARIABLE } from "./model/snippets";
 import type { Fields } from "./model/types";
 
@@ -21,6 +22,7 @@ export function CodeDialog({ body, model, onClose }: { body: Fields; model: stri
   const keyed = useStore(apiKey) !== "";
   const object = useStore(liveState, (state) => state?.service?.object ?? null);
   const parent = useStore(models).find((one) => one.id === model)?.parent ?? null;
+  const sent = hasImages(body) ? "What was sent, with names in place of images' base64." : "Exactly what was sent.";
   const url = `${location.origin}/v1`;
   const text = {
     curl: () => asCurl(url, body, keyed),
@@ -43,8 +45,8 @@ export function CodeDialog({ body, model, onClose }: { body: Fields; model: stri
           {shown === "manifest"
             ? "The service that answers it, for kubectl apply. Sampling fields are of the request, not of the service."
             : keyed
-              ? `Exactly what was sent. The key stands in the environment as ${KEY_VARIABLE}.`
-              : "Exactly what was sent. No API key was used."}
+              ? `${sent} The key stands in the environment as ${KEY_VARIABLE}.`
+              : `${sent} No API key was used.`}
         </p>
       </Tabs>
     </Dialog>

@@ -1,5 +1,10 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Button } from "../components/button";
+import { useStore } from "../state/store";
+import { AttachButton } from "./attach";
+import { Images } from "./images";
+import { attachments, attachmentsOf, clear, detach } from "./model/attachments";
+import type { AttachedImage } from "./model/types";
 
 interface Props {
   /** Another conversation has another draft. */
@@ -7,7 +12,7 @@ interface Props {
   models: string[];
   busy: boolean;
   problem: string;
-  onSend: (text: string) => boolean;
+  onSend: (text: string, images: AttachedImage[]) => boolean;
   onStop: () => void;
 }
 
@@ -32,9 +37,12 @@ export function Composer({ id, models, busy, problem, onSend, onStop }: Props) {
     element.style.height = "auto";
     element.style.height = `${Math.min(TALLEST, element.scrollHeight + 2)}px`;
   }, [text]);
-  const ready = !!text.trim() && !busy && models.every(Boolean);
+  const { images, reading, problem: notTaken } = useStore(attachments, () => attachmentsOf(id));
+  const ready = (!!text.trim() || images.length > 0) && !reading && !busy && models.every(Boolean);
   const send = () => {
-    if (ready && onSend(text)) set("");
+    if (!ready || !onSend(text, images)) return;
+    set("");
+    clear(id);
   };
   return (
     <form
@@ -44,12 +52,14 @@ export function Composer({ id, models, busy, problem, onSend, onStop }: Props) {
         send();
       }}
     >
-      {problem && (
-        <p class="composer-problem" role="alert">
-          {problem}
+      {[problem, notTaken].filter(Boolean).map((why) => (
+        <p key={why} class="composer-problem" role="alert">
+          {why}
         </p>
-      )}
+      ))}
       <div class="composer-box">
+        <Images images={images} onRemove={(image) => detach(id, image)} after={area} />
+        <AttachButton id={id} />
         <textarea
           ref={area}
           rows={1}
@@ -75,7 +85,7 @@ export function Composer({ id, models, busy, problem, onSend, onStop }: Props) {
         )}
       </div>
       <p class="composer-hint">
-        <kbd>Enter</kbd> sends · <kbd>Shift</kbd>+<kbd>Enter</kbd> breaks the line · <kbd>Esc</kbd> stops
+        <kbd>Enter</kbd> sends · <kbd>Shift</kbd>+<kbd>Enter</kbd> breaks the line · <kbd>Esc</kbd> stops · images can be dropped and pasted
       </p>
     </form>
   );

@@ -2,6 +2,7 @@ import { useEffect, useState } from "preact/hooks";
 import { Button, IconButton } from "../components/button";
 import { useStore } from "../state/store";
 import { liveState } from "../state/stream";
+import { useDroppedImages } from "./attach";
 import { CodeDialog } from "./code_dialog";
 import { Composer } from "./composer";
 import "./model/address";
@@ -11,7 +12,7 @@ import { isRunning, running, say, stop } from "./model/generation";
 import { chooseFirst, loadModels, models, modelsProblem } from "./model/models";
 import { bodyOf } from "./model/request";
 import { shownTurns } from "./model/tree";
-import type { Conversation, Fields, Turn } from "./model/types";
+import type { AttachedImage, Conversation, Fields, Turn } from "./model/types";
 import { ModelPicker } from "./model_picker";
 import { PaneView } from "./pane";
 import { SettingsPanel } from "./settings";
@@ -58,6 +59,7 @@ export function Chat() {
     });
     return () => stops.forEach((stop) => stop());
   }, []);
+  const dragging = useDroppedImages(id);
   const busy = useStore(running, () => isRunning(id, conversation?.panes.length ?? 0));
   if (!conversation) return <p class="page-title">The conversation is gone.</p>;
 
@@ -79,9 +81,9 @@ export function Chat() {
     const turn = shownTurns(pane).findLast((one) => one.sent);
     return turn ? [{ turn, index }] : [];
   })[0];
-  const send = (text: string): boolean => {
+  const send = (text: string, images: AttachedImage[]): boolean => {
     try {
-      say(conversation, text);
+      say(conversation, text, images);
       setProblem("");
       return true;
     } catch (error) {
@@ -95,7 +97,7 @@ export function Chat() {
   return (
     <div class={`chat${sidebar ? " with-sidebar" : ""}${settings ? " with-settings" : ""}`}>
       {sidebar && <Sidebar onClose={() => innerWidth < MIDDLE && setSidebar(false)} />}
-      <div class="chat-main">
+      <div class={`chat-main${dragging ? " dragging" : ""}`}>
         <h2 class="offscreen">{conversation.title || "New chat"}</h2>
         <Toolbar
           conversation={conversation}

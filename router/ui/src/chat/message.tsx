@@ -5,15 +5,16 @@ import { CopyButton } from "../components/copy";
 import { Icon } from "../components/icons";
 import { useStore } from "../state/store";
 import { FailureBox } from "./failure";
+import { Images } from "./images";
 import { Markdown } from "./markdown";
 import { liveTurn } from "./model/generation";
-import type { Turn } from "./model/types";
+import type { AttachedImage, Turn } from "./model/types";
 import { StatsLine } from "./stats";
 import { Tokens } from "./tokens";
 import { ToolCalls } from "./tool_calls";
 
 export interface Actions {
-  onEdit: (turn: Turn, text: string) => void;
+  onEdit: (turn: Turn, text: string, images: AttachedImage[]) => void;
   onRegenerate: (turn: Turn) => void;
   onCode: (turn: Turn) => void;
   onBranch: (id: string) => void;
@@ -43,19 +44,23 @@ function UserTurn({ turn, siblings, busy, onEdit, onBranch }: Props) {
       {editing ? (
         <Edit
           text={turn.content}
+          images={turn.images ?? []}
           busy={busy}
           onCancel={() => setEditing(false)}
-          onSend={(text) => {
+          onSend={(text, images) => {
             setEditing(false);
-            onEdit(turn, text);
+            onEdit(turn, text, images);
           }}
         />
       ) : (
-        <div class="bubble">{turn.content}</div>
+        <>
+          {turn.images && <Images images={turn.images} />}
+          {turn.content && <div class="bubble">{turn.content}</div>}
+        </>
       )}
       <div class="turn-actions">
         <Branches turn={turn} siblings={siblings} onBranch={onBranch} />
-        <CopyButton text={turn.content} label="Copy the message" />
+        {turn.content && <CopyButton text={turn.content} label="Copy the message" />}
         <IconButton label="Edit and resend" icon="edit" disabled={busy || editing} onClick={() => setEditing(true)} />
       </div>
     </article>
@@ -64,21 +69,30 @@ function UserTurn({ turn, siblings, busy, onEdit, onBranch }: Props) {
 
 function Edit({
   text,
+  images,
   busy,
   onCancel,
   onSend,
 }: {
   text: string;
+  images: AttachedImage[];
   busy: boolean;
   onCancel: () => void;
-  onSend: (text: string) => void;
+  onSend: (text: string, images: AttachedImage[]) => void;
 }) {
   const [value, setValue] = useState(text);
+  const [left, setLeft] = useState(images);
   const area = useRef<HTMLTextAreaElement>(null);
   useEffect(() => area.current?.focus(), []);
-  const send = () => value.trim() && !busy && onSend(value);
+  const ready = (!!value.trim() || left.length > 0) && !busy;
+  const send = () => ready && onSend(value, left);
   return (
     <div class="edit">
+      <Images
+        images={left}
+        onRemove={(image) => setLeft((before) => before.filter((one) => one !== image))}
+        after={area}
+      />
       <textarea
         ref={area}
         aria-label="Edit the message"
@@ -97,7 +111,7 @@ function Edit({
       />
       <div class="turn-actions">
         <Button onClick={onCancel}>Cancel</Button>
-        <Button kind="primary" disabled={!value.trim() || busy} onClick={send}>
+        <Button kind="primary" disabled={!ready} onClick={send}>
           Resend
         </Button>
       </div>

@@ -6,7 +6,7 @@ import { changePane, find } from "./model/conversations";
 import { FieldError } from "./model/fields";
 import { regenerate, returnResults, running, sayInstead } from "./model/generation";
 import { shownTurns, showBranch, siblings } from "./model/tree";
-import type { Conversation, Turn } from "./model/types";
+import type { AttachedImage, Conversation, Turn } from "./model/types";
 import { ModelPicker } from "./model_picker";
 
 interface Props {
@@ -44,7 +44,8 @@ export function PaneView({ conversation, index, onCode, onProblem, onRemove }: P
   );
   const actions = useMemo(
     () => ({
-      onEdit: (turn: Turn, text: string) => trying((now) => sayInstead(now, index, turn, text)),
+      onEdit: (turn: Turn, text: string, images: AttachedImage[]) =>
+        trying((now) => sayInstead(now, index, turn, text, images)),
       onRegenerate: (turn: Turn) => trying((now) => regenerate(now, index, turn)),
       onReturn: (turn: Turn, results: string[]) => trying((now) => returnResults(now, index, turn, results)),
       onBranch: (turn: string) => changePane(id, index, (one) => showBranch(one, turn), false),

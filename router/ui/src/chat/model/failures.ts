@@ -18,6 +18,9 @@ const TITLES: Record<number, string> = {
   504: "No engine responded in time",
 };
 
+/** Images of a conversation are sent again with each of its messages. */
+const TOO_LARGE = "Send fewer or smaller images, or less text: edit a message, or begin another chat.";
+
 /** A response other than 200, whose body is OpenAI's error where an engine or the router wrote it. */
 export async function failureOf(response: Response): Promise<Failure> {
   const text = await response.text().catch(() => "");
@@ -28,10 +31,12 @@ export async function failureOf(response: Response): Promise<Failure> {
     // a proxy's page
   }
   const retry = Number(response.headers.get("retry-after"));
-  const advice = retry > 0 ? ` Try again in ${retry} s.` : "";
+  const message = error?.message ?? (text.slice(0, 300) || response.statusText);
+  const advice = response.status === 413 ? TOO_LARGE : retry > 0 ? `Try again in ${retry} s.` : "";
+  const end = advice && message && !/[.!?]$/.test(message) ? "." : "";
   return {
     title: TITLES[response.status] ?? `The service answered with ${response.status}`,
-    message: (error?.message ?? (text.slice(0, 300) || response.statusText)) + advice,
+    message: `${message}${end} ${advice}`.trim(),
     code: error?.code ?? error?.type ?? null,
     param: error?.param ?? null,
     status: response.status,
@@ -62,4 +67,9 @@ export function lostConnection(begun: boolean, requestId: string | null): Failur
     status: null,
     requestId,
   };
+}
+
+/** What was to be sent and could not be made. */
+export function unsendable(message: string): Failure {
+  return { title: "The request was not sent", message, code: null, param: null, status: null, requestId: null };
 }

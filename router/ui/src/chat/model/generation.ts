@@ -5,11 +5,12 @@ import { fetchWithKey } from "../../state/auth";
 import { readEvents } from "../../state/sse";
 import { createStore, type Store } from "../../state/store";
 import { change, changePane, find } from "./conversations";
-import { failureInStream, failureOf, lostConnection } from "./failures";
+import { failureInStream, failureOf, lostConnection, unsendable } from "./failures";
+import { dataUrls, UnreadableImage } from "./images";
 import { body, requestFields } from "./request";
 import { type Chunk, ResponseState } from "./response";
 import { addTurn, newId, pathTo, replaceTurn, titleOf } from "./tree";
-import type { Conversation, Failure, Sent, Turn } from "./types";
+import type { AttachedImage, Conversation, Failure, Sent, Turn } from "./types";
 
 /** Milliseconds between two pictures of an output that grows. */
 const SHOW_EVERY = 40;
@@ -29,27 +30,39 @@ export const liveTurn = (id: string): Store<Turn | null> => (live.get(id) as Sto
 export const isRunning = (id: string, panes: number): boolean =>
   Array.from({ length: panes }, (_, pane) => place(id, pane)).some((name) => running.get().has(name));
 
+/** What a user says. */
+const userTurn = (parent: string | null, text: string, images: AttachedImage[]): Turn => ({
+  id: newId(),
+  parent,
+  role: "user",
+  content: text,
+  created: Date.now() / 1000,
+  ...(images.length > 0 && { images }),
+});
+
 /** Say something to all models of a conversation. Throws FieldError when a setting cannot be sent. */
-export function say(conversation: Conversation, text: string): void {
+export function say(conversation: Conversation, text: string, images: AttachedImage[] = []): void {
   for (const pane of conversation.panes) requestFields(pane.model, conversation.settings);
   change(conversation.id, (one) => ({
     ...one,
-    title: one.title || titleOf(text),
-    panes: one.panes.map((pane) =>
-      addTurn(pane, { id: newId(), parent: pane.leaf, role: "user", content: text, created: Date.now() / 1000 }),
-    ),
+    title: one.title || titleOf(text.trim() || (images[0]?.name ?? "")),
+    panes: one.panes.map((pane) => addTurn(pane, userTurn(pane.leaf, text, images))),
   }));
   conversation.panes.forEach((_, pane) => generate(conversation.id, pane));
 }
 
 /** Say something else in a turn's place: a branch beside it. Throws FieldError. */
-export function sayInstead(conversation: Conversation, index: number, turn: Turn, text: string): void {
+export function sayInstead(
+  conversation: Conversation,
+  index: number,
+  turn: Turn,
+  text: string,
+  images: AttachedImage[] = [],
+): void {
   const pane = conversation.panes[index];
   if (!pane) return;
   requestFields(pane.model, conversation.settings);
-  changePane(conversation.id, index, (one) =>
-    addTurn(one, { id: newId(), parent: turn.parent, role: "user", content: text, created: Date.now() / 1000 }),
-  );
+  changePane(conversation.id, index, (one) => addTurn(one, userTurn(turn.parent, text, images)));
   generate(conversation.id, index);
 }
 
@@ -114,10 +127,16 @@ function generate(id: string, index: number): void {
     const added = turns.reduce(addTurn, one);
     return { ...added, leaf: turns[0]?.id ?? added.leaf };
   });
-  void run(id, index, turns, JSON.stringify(body(sent, history)));
+  void run(id, index, turns, () => written(sent, history));
 }
 
-async function run(id: string, index: number, turns: Turn[], text: string): Promise<void> {
+/** The body as it is sent. Throws UnreadableImage, or RangeError where it is longer than any text of the browser's. */
+async function written(sent: Sent, history: Turn[]): Promise<string> {
+  const urls = await dataUrls(history.flatMap((turn) => turn.images ?? []));
+  return JSON.stringify(body(sent, history, (image) => urls.get(image) ?? null));
+}
+
+async function run(id: string, index: number, turns: Turn[], write: () => Promise<string>): Promise<void> {
   const name = place(id, index);
   const abort = new AbortController();
   aborts.set(name, abort);
@@ -150,7 +169,7 @@ async function run(id: string, index: number, turns: Turn[], text: string): Prom
     const response = await fetchWithKey("/v1/chat/completions", {
       method: "POST",
       headers: { "content-type": "application/json" },
-      body: text,
+      body: await write(),
       signal: abort.signal,
     });
     requestId = response.headers.get("x-request-id");
@@ -172,8 +191,10 @@ async function run(id: string, index: number, turns: Turn[], text: string): Prom
       }
       if (!done && !failure) failure = lostConnection(true, requestId);
     }
-  } catch {
-    if (!abort.signal.aborted) failure = lostConnection(state.stats().ttft !== null, requestId);
+  } catch (error) {
+    if (error instanceof UnreadableImage) failure = unsendable(error.message);
+    else if (error instanceof RangeError) failure = unsendable("Its images are too large together: edit a message and remove some.");
+    else if (!abort.signal.aborted) failure = lostConnection(state.stats().ttft !== null, requestId);
   }
   clearTimeout(timer);
   finish(

@@ -1,4 +1,4 @@
-/** The models and adapters of `/v1/models`. No field of it says that a model takes images, and no engine takes them. */
+/** The models and adapters of `/v1/models`. No field of it says that a model takes images: a request does. */
 
 import { fetchWithKey, keysGiven } from "../../state/auth";
 import { createStore } from "../../state/store";

@@ -1,8 +1,9 @@
 /** From a conversation to the body of `POST /v1/chat/completions`. */
 
 import { FieldError, type Format, FORMATS, json, linesOf, samplingFields } from "./fields";
+import { urlInCode } from "./images";
 import { pathTo } from "./tree";
-import type { Fields, Pane, Sent, Settings, Turn } from "./types";
+import type { AttachedImage, Fields, Pane, Sent, Settings, Turn } from "./types";
 
 /** Alternatives for each token in the token view. */
 export const TOP_LOGPROBS = 5;
@@ -21,22 +22,41 @@ export function requestFields(model: string, settings: Settings): Fields {
   };
 }
 
+/** The URL of an image; null where its file is gone: it is left out. */
+type UrlOf = (image: AttachedImage) => string | null;
+
 /** The whole body: messages first, as one reads it. */
-export function body(sent: Sent, turns: Turn[]): Fields {
+export function body(sent: Sent, turns: Turn[], urlOf: UrlOf): Fields {
   const { model, ...rest } = sent.fields;
-  return { ...(model !== undefined && { model }), messages: messages(sent.system, turns), ...rest };
+  return { ...(model !== undefined && { model }), messages: messages(sent.system, turns, urlOf), ...rest };
 }
 
-/** What an assistant's turn was asked with, exactly; null for one that was imported without it. */
+/**
+ * What an assistant's turn was asked with, names of images in the place of their bytes; null for one that was imported
+ * without it.
+ */
 export function bodyOf(pane: Pane, turn: Turn): Fields | null {
-  return turn.sent ? body(turn.sent, pathTo(pane, turn.parent)) : null;
+  return turn.sent ? body(turn.sent, pathTo(pane, turn.parent), urlInCode) : null;
 }
 
-export function messages(system: string, turns: Turn[]): Fields[] {
+/** A text alone; where there are images, parts: a model reads them before what is asked about them. */
+function userContent(turn: Turn, urlOf: UrlOf): string | Fields[] {
+  const urls = (turn.images ?? []).map(urlOf).filter((url) => url !== null);
+  if (!urls.length) return turn.content;
+  const parts: Fields[] = urls.map((url) => ({ type: "image_url", image_url: { url } }));
+  if (turn.content.trim()) parts.push({ type: "text", text: turn.content });
+  return parts;
+}
+
+/** Whether a body has images; nothing else is sent in parts. */
+export const hasImages = (body: Fields): boolean =>
+  (body.messages as Fields[]).some(({ content }) => Array.isArray(content));
+
+export function messages(system: string, turns: Turn[], urlOf: UrlOf): Fields[] {
   const list: Fields[] = system.trim() ? [{ role: "system", content: system }] : [];
   for (const turn of turns) {
     if (turn.role === "tool") list.push({ role: "tool", tool_call_id: turn.toolCallId, content: turn.content });
-    else if (turn.role === "user") list.push({ role: "user", content: turn.content });
+    else if (turn.role === "user") list.push({ role: "user", content: userContent(turn, urlOf) });
     else if (turn.toolCalls?.length) {
       const calls = turn.toolCalls.map(({ id, name, arguments: text }) => ({
         id,

@@ -2,8 +2,9 @@
 
 import type { BrowserStorage } from "../../state/browser_storage";
 import { GROUPS } from "./fields";
+import { MAX_IMAGES, MAX_NAME, IMAGE_TYPES } from "./images";
 import { newConversation } from "./tree";
-import type { Conversation, Failure, Pane, Sent, Stats, Token, ToolCall, Turn } from "./types";
+import type { AttachedImage, Conversation, Failure, Pane, Sent, Stats, Token, ToolCall, Turn } from "./types";
 
 const PREFIX = "blade.chat.";
 export const MAX_CONVERSATIONS = 100;
@@ -150,14 +151,17 @@ function readTurn(value: unknown): Turn | null {
   const role = ROLES.find((one) => one === value.role);
   const calls = value.toolCalls ?? [];
   const tokens = value.tokens ?? [];
+  const images = value.images ?? [];
   if (!role || !Array.isArray(calls) || !calls.every(isCall)) return null;
   if (!Array.isArray(tokens) || !tokens.every(isToken)) return null;
+  if (!Array.isArray(images) || images.length > MAX_IMAGES || !images.every(isImage)) return null;
   const turn: Turn = {
     id: value.id,
     parent: value.parent,
     role,
     content: value.content,
     created: Number(value.created) || 0,
+    ...(images.length > 0 && { images: images.map(readImage) }),
     ...(calls.length > 0 && { toolCalls: calls }),
     ...(tokens.length > 0 && { tokens }),
     ...(isObject(value.stats) && { stats: readStats(value.stats) }),
@@ -197,6 +201,13 @@ function readFailure(value: Record<string, unknown>): Failure {
   };
 }
 
+const isImage = (value: unknown): value is AttachedImage =>
+  isObject(value) && isText(value.name) && isText(value.type) && IMAGE_TYPES.includes(value.type) && isNumber(value.bytes);
+const readImage = ({ name, type, bytes }: AttachedImage): AttachedImage => ({
+  name: name.slice(0, MAX_NAME),
+  type,
+  bytes,
+});
 const isSent = (value: unknown): value is Sent => isObject(value) && isText(value.system) && isObject(value.fields);
 const isCall = (value: unknown): value is ToolCall =>
   isObject(value) && isText(value.id) && isText(value.name) && isText(value.arguments);

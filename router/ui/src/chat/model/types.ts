@@ -36,6 +36,14 @@ export interface Failure {
   requestId: string | null;
 }
 
+/** An image of a message. Its file is the page's alone (`images.ts`): it is neither stored nor exported. */
+export interface AttachedImage {
+  name: string;
+  /** A media type of `IMAGE_TYPES`. */
+  type: string;
+  bytes: number;
+}
+
 /** Fields of a request other than its messages. */
 export type Fields = Record<string, unknown>;
 
@@ -52,6 +60,8 @@ export interface Turn {
   content: string;
   /** Unix seconds. */
   created: number;
+  /** Of a user: */
+  images?: AttachedImage[];
   /** Of an assistant: */
   model?: string;
   reasoning?: string;
