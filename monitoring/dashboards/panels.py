@@ -26,7 +26,7 @@ _SOURCE: Final = dashboards.DataSourceRef(type_val="prometheus", uid="${datasour
 _HEIGHT: Final = 8
 _WIDTH: Final = 24
 
-Unit = Literal["short", "reqps", "s", "percentunit", "bytes", "cps"]
+Unit = Literal["short", "reqps", "s", "percentunit", "bytes", "Bps", "cps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
