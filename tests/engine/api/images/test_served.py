@@ -21,7 +21,7 @@ from PIL import Image
 
 from blade_llm.api.generation.kv_blocks import blocks_header
 from blade_llm.spec.vision.images import ImageSpan
-from blade_protocol import headers
+from blade_protocol import headers, paths
 from blade_protocol.state import KV_DIGEST_BYTES
 
 CHAT: Final = "/v1/chat/completions"
@@ -211,6 +211,29 @@ def test_a_turn_that_goes_on(model: ServedVision, vision: ServerProcess) -> None
     error = refused(vision, user(words("see "), part(CAT)), continue_final_message=True)
     assert error["param"] == "continue_final_message"
     assert "ends with an image" in error["message"]
+
+
+def test_a_stream_is_gone_on_with_where_the_url_shows_the_same_picture(cat_file: Path, vision: ServerProcess) -> None:
+    path = cat_file.with_name("changes.png")
+    path.write_bytes(CAT)
+    message = user({"type": "image_url", "image_url": {"url": path.as_uri()}}, words("what?"))
+    whole = ask(vision, message, n=2)
+    first, second = (choice["token_ids"] for choice in whole["choices"])
+    assert first == second
+    body = {"messages": [message], "stream": True, "seed": 7, **GREEDY}
+    begun = httpx.post(f"{vision.url}{CHAT}", json=body, headers={headers.STREAM_IDS: "1"}, timeout=60)
+
+    def resume() -> httpx.Response:
+        request = {
+            "path": CHAT, "request": body, "request_id": "r", "created": 1, "seed": 7,
+            "prompt_digest": begun.headers[headers.PROMPT_DIGEST], "token_ids": [[token] for token in first[:3]],
+        }  # fmt: skip
+        return httpx.post(f"{vision.internal_url}{paths.INTERNAL_RESUME}", json=request, timeout=60)
+
+    rest = [json.loads(line[6:]) for line in resume().text.splitlines() if line.startswith("data: {")]
+    assert [token for chunk in rest for choice in chunk["choices"] for token in choice["token_ids"]] == first[3:]
+    path.write_bytes(DOG)
+    assert resume().status_code == 409
 
 
 BAD: Final[dict[str, tuple[Any, str, str]]] = {
