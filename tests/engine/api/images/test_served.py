@@ -312,10 +312,10 @@ def test_no_bytes_of_images_are_logged_and_what_they_took_is_counted(
     assert json.loads(lines[-1])["images"] == 1
     assert not any("base64" in line for line in lines)
     metrics = httpx.get(f"{vision.url}/metrics", timeout=10).text
-    for name in ("images_total", "image_bytes_total", "images_encoded_total", "request_image_time_seconds_count"):
+    for name in ("images_total", "image_bytes_total", "images_encoded_total", "image_seconds_total"):
         found = re.search(rf"^blade_llm_{name}\S* (\S+)$", metrics, re.M)
         assert found is not None, name
-        assert float(found[1]) >= 1
+        assert float(found[1]) > 0
 
 
 def test_a_server_that_reads_text_alone(tmp_path: Path, model: ServedVision) -> None:
