@@ -20,6 +20,7 @@ LONGEST = (
     "engine/parallel/test_families_of_ranks.py",
     "engine/parallel/test_families_of_stages.py",
     "engine/server/test_api_processes.py",
+    "engine/api/images/test_served.py",
     "engine/api/test_resume.py",
     "operator/cluster/local/test_api.py",
     "operator/cluster/local/test_loop.py",

@@ -209,9 +209,9 @@ _IMAGES: Final = (
         queries={"{{pod}}": "sum by (pod) (rate(blade_llm_image_bytes_total{SELECTED}[RATE]))"},
     ),
     Panel(
-        title="Time to fetch and decode a request's images",
-        unit="s",
-        queries=percentiles("blade_llm_request_image_time_seconds"),
+        title="Requests that wait for their images",
+        queries={"{{pod}}": "sum by (pod) (rate(blade_llm_image_seconds_total{SELECTED}[RATE]))"},
+        text="How many at a time have their images fetched and decoded, on the average.",
     ),
 )
 _API: Final = (

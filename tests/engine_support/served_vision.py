@@ -45,7 +45,7 @@ def _never_special(model: Any) -> None:
     model.lm_head.weight.data[: len(QWEN_SPECIAL)] = 0
 
 
-_TEXT: Final = {"vocab_size": _VOCABULARY, "eos_token_id": 2, "bos_token_id": 0}
+_TEXT: Final[dict[str, Any]] = {"vocab_size": _VOCABULARY, "eos_token_id": 2, "bos_token_id": 0}
 _ROWS: Final = {
     "qwen2-vl": Row(
         family="Qwen2VL",

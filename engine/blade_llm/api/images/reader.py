@@ -88,7 +88,8 @@ class ImageReader:
                 except ImagesBusyError as error:
                     raise BusyError(str(error)) from None
                 except ImageError as error:
-                    raise BadImagesError(str(error), "invalid_image") from None
+                    alone = 0 if len(parts) == 1 else None  # of several the message says which
+                    raise BadImagesError(str(error), "invalid_image", alone) from None
         self.observe(len(parts), size, time.monotonic() - started)
         return found
 

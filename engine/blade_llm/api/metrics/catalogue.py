@@ -67,17 +67,17 @@ SPECS: Final = (
     ),
     MetricSpec(names.ENGINE_IMAGES, "counter", "Images of requests that were fetched and decoded"),
     MetricSpec(names.ENGINE_IMAGE_BYTES, "counter", "Bytes of their files", unit="bytes"),
+    MetricSpec(
+        names.ENGINE_IMAGE_SECONDS,
+        "counter",
+        "Time that requests waited for their images to be fetched and decoded, before the engine got them",
+        unit="seconds",
+    ),
     MetricSpec(names.ENGINE_IMAGES_ENCODED, "counter", "Images that the vision tower made embeddings of"),
     MetricSpec(
         names.ENGINE_ENCODER_CACHE_HITS,
         "counter",
         "Images whose embeddings were there; those that the prefix cache has need none",
-    ),
-    MetricSpec(
-        names.ENGINE_IMAGE_TIME,
-        "histogram",
-        "Time to fetch and decode the images of a request, before the engine gets it",
-        unit="seconds",
     ),
     MetricSpec(names.ENGINE_TTFT, "histogram", "Time from a request's arrival to its first token", unit="seconds"),
     MetricSpec(names.ENGINE_TPOT, "histogram", "Mean time between a response's tokens after the first", unit="seconds"),

@@ -43,17 +43,17 @@ _HISTOGRAMS: Final = laid_out(
     (names.ENGINE_PROMPT_LENGTH, _TOKENS),
     (names.ENGINE_OUTPUT_LENGTH, _TOKENS),
     (names.ENGINE_LONGEST_OUTPUT, _TOKENS),
-    (names.ENGINE_IMAGE_TIME, _TO_FIRST),
 )
-_TTFT, _TPOT, _ITL, _E2E, _QUEUE, _PREFILL, _DECODE, _INFERENCE, _PROMPT, _OUTPUT, _LONGEST, _IMAGE = _HISTOGRAMS
-_REASONS: Final = {reason: _IMAGE.end + number for number, reason in enumerate(("stop", "length", "abort"))}
-_IGNORED: Final = _IMAGE.end + len(_REASONS)
+_TTFT, _TPOT, _ITL, _E2E, _QUEUE, _PREFILL, _DECODE, _INFERENCE, _PROMPT, _OUTPUT, _LONGEST = _HISTOGRAMS
+_REASONS: Final = {reason: _LONGEST.end + number for number, reason in enumerate(("stop", "length", "abort"))}
+_IGNORED: Final = _LONGEST.end + len(_REASONS)
 _UNKEPT: Final = _IGNORED + 1
 _SPANS: Final = _UNKEPT + 1
 _PAYLOADS: Final = _SPANS + 1
 _IMAGES: Final = _PAYLOADS + 1
 _IMAGE_BYTES: Final = _IMAGES + 1
-NUM_COUNTERS: Final = _IMAGE_BYTES + 1
+_IMAGE_SECONDS: Final = _IMAGE_BYTES + 1
+NUM_COUNTERS: Final = _IMAGE_SECONDS + 1
 """Numbers that a process counts into."""
 
 
@@ -166,7 +166,7 @@ class ServerMetrics:
         """Count the images of one request: so many, of ``size`` bytes together, fetched and decoded in ``seconds``."""
         self._mine[_IMAGES] += images
         self._mine[_IMAGE_BYTES] += size
-        _IMAGE.observe(self._mine, seconds)
+        self._mine[_IMAGE_SECONDS] += seconds
 
     def set_dropped_spans(self, spans: int) -> None:
         """So many spans of this process never reached the collector."""
@@ -199,6 +199,7 @@ class _RequestCollector(Collector):
         yield counter(names.ENGINE_PAYLOADS_DROPPED, totals[_PAYLOADS])
         yield counter(names.ENGINE_IMAGES, totals[_IMAGES])
         yield counter(names.ENGINE_IMAGE_BYTES, totals[_IMAGE_BYTES])
+        yield counter(names.ENGINE_IMAGE_SECONDS, totals[_IMAGE_SECONDS])
 
     def describe(self) -> Iterator[Metric]:
         return iter(())

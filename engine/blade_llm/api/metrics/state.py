@@ -11,7 +11,7 @@ from blade_llm.api.metrics.catalogue import counter, gauge
 from blade_llm.cache.memory_limit import memory_left_bytes
 from blade_protocol import metrics as names
 from blade_protocol.adapters import AdapterCounts
-from blade_protocol.state import EngineState, MemoryPlan, SpeculationCounts
+from blade_protocol.state import EngineState, ImageCounts, MemoryPlan, SpeculationCounts
 
 
 class StateCollector(Collector):
@@ -31,9 +31,9 @@ class StateCollector(Collector):
             yield from _adapters(state.adapters, state.adapter_counts)
         if state.speculation is not None:
             yield from _speculation(state.speculation)
-        if state.images is not None:
-            yield counter(names.ENGINE_IMAGES_ENCODED, state.images.encoded)
-            yield counter(names.ENGINE_ENCODER_CACHE_HITS, state.images.hits)
+        images = state.images or ImageCounts(encoded=0, hits=0)
+        yield counter(names.ENGINE_IMAGES_ENCODED, images.encoded)
+        yield counter(names.ENGINE_ENCODER_CACHE_HITS, images.hits)
         used = state.kv_blocks_total - state.kv_blocks_free
         yield gauge(names.ENGINE_RUNNING, state.running)
         yield gauge(names.ENGINE_WAITING, state.waiting)

@@ -116,6 +116,8 @@ async def test_errors_name_the_place(reader: ImageReader) -> None:
     with pytest.raises(ApiError, match=r"^image 2 of 2: the image is SVG") as caught:
         await with_images(context(reader), [*ONE, *ONE], [part(), part(image_bombs.SVG)])
     assert caught.value.detail.code == "invalid_image"
+    with pytest.raises(ApiError, match=r"^messages\[0\]: the image is SVG"):
+        await with_images(context(reader), [*ONE], [part(image_bombs.SVG)])
     with pytest.raises(BadImagesError) as bad:
         await reader.read([part(b"x" * (21 << 20))])
     assert bad.value.code == "image_file_too_large"
