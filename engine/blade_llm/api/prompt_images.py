@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request, context_exceeded
-from blade_llm.api.common.request_scope import kept_parts, while_connected
+from blade_llm.api.generation.request_scope import kept_parts, while_connected
 from blade_llm.api.images.errors import BadImagesError, BusyError
 from blade_llm.api.images.reader import ImagePart, ImageReader
 from blade_llm.api.images.serving import NoImages

@@ -14,10 +14,10 @@ from blade_llm.api import adapters
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import install_error_handlers
 from blade_llm.api.common.request_id import RequestIdMiddleware
-from blade_llm.api.common.request_scope import request_scope
 from blade_llm.api.common.response_notes import noting
 from blade_llm.api.common.tasks import is_served, refuse
 from blade_llm.api.generation.kv_blocks import with_blocks_header
+from blade_llm.api.generation.request_scope import request_scope
 from blade_llm.api.messages.errors import MessageErrorsMiddleware
 from blade_llm.api.responses import stored as responses
 from blade_llm.engine.version import package_version

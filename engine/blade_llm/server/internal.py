@@ -18,7 +18,7 @@ from blade_llm.api import adapters
 from blade_llm.api.common.body import read_json
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import bad_request, engine_dead, install_error_handlers
-from blade_llm.api.common.request_scope import request_scope
+from blade_llm.api.generation.request_scope import request_scope
 from blade_llm.api.generation.sse import sse_event
 from blade_llm.api.resume import resume
 from blade_llm.server.http.access import AccessControl, AccessRules

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError
-from blade_llm.api.common.request_scope import forget_parts
 from blade_llm.api.generation.kv_blocks import remember_prompt
 from blade_llm.api.generation.logged import log_payload
 from blade_llm.api.generation.prompt import Prompt
+from blade_llm.api.generation.request_scope import forget_parts
 from blade_llm.api.generation.requests import GenerationFields, StreamOptions
 from blade_llm.api.generation.result import (
     Choice,

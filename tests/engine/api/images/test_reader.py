@@ -19,7 +19,7 @@ from PIL import Image
 from starlette.types import Message
 
 from blade_llm.api.common.errors import ApiError
-from blade_llm.api.common.request_scope import forget_parts, kept_parts, request_scope
+from blade_llm.api.generation.request_scope import forget_parts, kept_parts, request_scope
 from blade_llm.api.images.errors import BadImagesError, BusyError
 from blade_llm.api.images.reader import ImagePart, ImageReader, open_reader
 from blade_llm.api.images.serving import ImageServing, NoImages
