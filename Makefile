@@ -35,7 +35,7 @@ IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help install compiled test-compiled clients run test test-clients test-page page-deps test-models images e2e e2e-deps monitoring-deps soak lint docs format generate demo-model lora-example families \
-	ui ui-check bench bench-quant bench-engine bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
+	ui ui-check bench bench-quant bench-engine bench-images bench-router bench-routing bench-adapters bench-scaling bench-canary bench-operator gpu gpu-wheels clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -190,6 +190,9 @@ bench-engine: install ## the engine's parts: host's time a step, scheduling, API
 	$(BIN)/python -m benchmarks.engine.startup
 	$(BIN)/python -m benchmarks.engine.presets
 	$(BIN)/python -m benchmarks.engine_replicas
+
+bench-images: install ## pictures beside transformers, streams of text while they come, cached ones; QUICK=1, ROWS=streams,cached,peer
+	$(BIN)/python -m benchmarks.engine.images
 
 gpu: ## everything that needs a GPU: PART=kernels, quantization, ranks, engine, bench, lora or speculation (docs/gpu.md)
 	PART=$(PART) $(GPU_PYTHON) -m benchmarks.gpu

@@ -19,10 +19,10 @@ constexpr float LOG2_E = 1.44269504f;
 // A step's shape; the same fields as `Prepared` in native.py.
 struct Step {
     int64_t sequences;
-    const int64_t* rows;          // [sequences] of the block table
+    const int64_t* rows;          // [sequences] of the block table; where there is none, of each one's first key
     const int64_t* query_starts;  // [sequences + 1]
     const int64_t* seq_lens;      // [sequences]
-    const int32_t* block_table;
+    const int32_t* block_table;   // null: keys and values are [kv_heads, table_stride, head_dim], in no blocks
     int64_t table_stride, block_size, heads, kv_heads, head_dim, is_bf16;
     int64_t fixed_order;  // a token's result does not depend on how many tokens of its sequence are computed with it
     const int64_t* tree;  // [tokens][3], RaggedBatch.tree in batch.py; null: no token branches
@@ -46,7 +46,7 @@ struct Call {
     const Form* form;
     const void *q, *k, *v;
     void* out;
-    int64_t q_stride;  // elements between tokens
+    int64_t q_stride, out_stride;  // elements between tokens
 
     // Bytes of a row of keys, and of one of values; `element`: of a number that is not packed.
     int64_t k_bytes(int64_t element) const {
@@ -135,10 +135,27 @@ struct Workspace {
     }
 };
 
+// The same as below of keys and values that are in no blocks.
+inline void locate_contiguous(const Call& call, const Unit& unit, int64_t first, int keys, int64_t element,
+                              const void* zeros, KeyBlock& block) {
+    const Step& step = *call.step;
+    const int64_t row = unit.kv_head * step.table_stride + step.rows[unit.sequence] + first;
+    const int64_t stride = call.k_bytes(element), v_stride = call.v_bytes(element);
+    block.first = first;
+    block.count = static_cast<int>(std::min<int64_t>(keys, unit.key_end - first));
+    block.k_stride = block.count % 16 ? 0 : stride;  // behind the last there may be no memory
+    for (int key = 0; key < block.count; key++) {
+        block.k[key] = static_cast<const char*>(call.k) + (row + key) * stride;
+        block.v[key] = static_cast<const char*>(call.v) + (row + key) * v_stride;
+    }
+    for (int key = block.count; key < (block.count + 31) / 32 * 32; key++) block.k[key] = block.v[key] = zeros;
+}
+
 // The block of at most `keys` keys from `first` on, through the block table.
 inline void locate(const Call& call, const Unit& unit, int64_t first, int keys, int64_t element, const void* zeros,
                    KeyBlock& block) {
     const Step& step = *call.step;
+    if (!step.block_table) return locate_contiguous(call, unit, first, keys, element, zeros, block);
     const int32_t* table = step.block_table + step.rows[unit.sequence] * step.table_stride;
     const bool packed = step.kv_rows.packed();
     int64_t stride = step.kv_heads * call.k_bytes(element), offset = unit.kv_head * call.k_bytes(element);
@@ -286,7 +303,7 @@ inline Element* output_row(const Call& call, const Unit& unit, int64_t row) {
     row += unit.first_row;
     int64_t token = step.query_starts[unit.sequence] + row / share;
     int64_t head = unit.kv_head * share + row % share;
-    return static_cast<Element*>(call.out) + (token * step.heads + head) * call.form->v_dim;
+    return static_cast<Element*>(call.out) + token * call.out_stride + head * call.form->v_dim;
 }
 
 // The weight of a row's attention sink, a score whose value is zero (Xiao et al., arXiv 2309.17453), beside weights

@@ -3,7 +3,8 @@
 //
 // A sequence with few rows (a decode) is split along its keys at fixed positions, so that one long sequence keeps all
 // threads busy and its result never depends on threads or on the rest of the batch; its parts are merged in order. One
-// with many rows (a prefill) is split along its queries, later ones first: they take longest.
+// with many rows (a prefill) is split along its queries, later ones first: they take longest. So are all where keys are
+// in no blocks: what comes out does not depend on how many queries are computed at once.
 #include <atomic>
 #include <type_traits>
 #include <vector>
@@ -21,6 +22,7 @@ namespace {
 constexpr int64_t CHUNK = 512;        // keys of a part; a multiple of every block of keys
 constexpr int64_t DECODE_ROWS = 64;   // a sequence of at most so many rows per key head is split along its keys
 constexpr int64_t WORTH_THREADS = 1 << 15;  // scores from which further threads pay
+constexpr int64_t LEAST_ROWS = 32;    // rows below which none is split along its queries to keep threads busy
 
 // Parts of one sequence and key head: units first, first + stride, ...
 struct Merge {
@@ -40,8 +42,12 @@ void run(const Call& call) {
     for (int64_t i = 0; i < step.sequences; i++) {
         const int64_t count = step.query_starts[i + 1] - step.query_starts[i], end = step.seq_lens[i];
         const int64_t rows = count * share, tiles = (rows + lanes - 1) / lanes;
-        const bool decode = rows <= DECODE_ROWS || (count == 1 && rows <= MAX_ROWS);
-        const int64_t height = decode ? rows : share <= MAX_ROWS ? MAX_ROWS / share * share : MAX_ROWS;
+        const bool decode = step.block_table && (rows <= DECODE_ROWS || (count == 1 && rows <= MAX_ROWS));
+        int64_t height = decode ? rows : share <= MAX_ROWS ? MAX_ROWS / share * share : MAX_ROWS;
+        if (!step.block_table) {
+            const int64_t wanted = omp_get_max_threads(), heads = step.sequences * step.kv_heads;
+            while (height > LEAST_ROWS && heads * ((rows + height - 1) / height) < wanted) height /= 2;
+        }
         for (int64_t first = (rows - 1) / height * height; first >= 0; first -= height) {
             Unit unit{i, 0, first, std::min(height, rows - first), 0, 0, nullptr};
             const int64_t last = call.form->bidirectional ? end : end - count + (first + unit.rows - 1) / share + 1;
@@ -112,6 +118,14 @@ void run_portable(const Call& call) {
     run<BaselineKernel<T>>(call);
 }
 
+void compute(const Call& call) {
+    const Step& step = *call.step;
+    if (!step.is_bf16) return run_portable<float>(call);
+    if (step.head_dim % 16 || call.form->v_dim % 16 || isa() < Isa::avx512_bf16) return run_portable<bf16>(call);
+    if (isa() >= Isa::amx) return run<TileKernel<true>>(call);
+    run<TileKernel<false>>(call);
+}
+
 }  // namespace
 }  // namespace blade::attention
 
@@ -120,11 +134,27 @@ BLADE_EXPORT void blade_paged_attention(const blade::attention::Step* step, cons
                                         const void* k, const void* v, void* out,
                                         const blade::attention::Form* form) {
     using namespace blade::attention;
-    const Call call{step, form, q, k, v, out, q_stride};
-    if (!step->is_bf16) return run_portable<float>(call);
-    if (step->head_dim % 16 || form->v_dim % 16 || blade::isa() < blade::Isa::avx512_bf16) return run_portable<blade::bf16>(call);
-    if (blade::isa() >= blade::Isa::amx) return run<TileKernel<true>>(call);
-    run<TileKernel<false>>(call);
+    compute({step, form, q, k, v, out, q_stride, step->heads * form->v_dim});
+}
+
+// Every query sees all keys of its sequence. q, out: [sequences * queries, heads, head_dim], `stride` elements between
+// rows; they may be the same. k, v: [heads, head_rows, head_dim], `keys` of each sequence one sequence after the other.
+BLADE_EXPORT void blade_full_attention(int is_bf16, const void* q, void* out, int64_t stride, const void* k,
+                                       const void* v, int64_t head_rows, int64_t sequences, int64_t queries,
+                                       int64_t keys, int64_t heads, int64_t head_dim, float scale) {
+    using namespace blade::attention;
+    static thread_local std::vector<int64_t> numbers;
+    numbers.resize(3 * sequences + 1);
+    int64_t *first_keys = numbers.data(), *lengths = first_keys + sequences, *starts = lengths + sequences;
+    for (int64_t i = 0; i < sequences; i++) first_keys[i] = i * keys, lengths[i] = keys, starts[i] = i * queries;
+    starts[sequences] = sequences * queries;
+    Step step{};
+    step.sequences = sequences, step.rows = first_keys, step.query_starts = starts, step.seq_lens = lengths;
+    step.table_stride = head_rows, step.heads = step.kv_heads = heads, step.head_dim = head_dim;
+    step.is_bf16 = is_bf16;
+    Form form{};
+    form.scale = scale, form.bidirectional = 1, form.v_dim = head_dim;
+    compute({&step, &form, q, k, v, out, stride, stride});
 }
 
 BLADE_EXPORT const blade::CacheRows* blade_kv_rows(const blade::attention::Step* step) { return &step->kv_rows; }

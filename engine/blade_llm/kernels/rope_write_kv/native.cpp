@@ -1,5 +1,5 @@
 // Rotation of queries and keys, optionally normalised head by head before it, and the write of keys and values into the
-// cache, rounding where the torch implementation rounds.
+// cache, or apart from each other; rounding where the torch implementation rounds.
 #include <cmath>
 
 #include "kv_rows.h"
@@ -45,15 +45,20 @@ BLADE_INLINE void normalise(const T* x, const T* weight, float eps, bool unit_of
         out[d] = rounded_one<T>(rounded_one<T>(to_float(x[d]) * factor) * to_float(weight[d]));
 }
 
+// W pairs of dimensions from `d` on.
+template <int W, class T, class In>
+BLADE_INLINE void rotate_pairs(const In* x, const float* cosines, const float* sines, int64_t half, int64_t d, T* out) {
+    Float<W> first = load<W>(x + d), second = load<W>(x + half + d);
+    Float<W> cosine = load<W>(cosines + d), sine = load<W>(sines + d);
+    store<W>(out + d, first * cosine - second * sine);
+    store<W>(out + half + d, second * cosine + first * sine);
+}
+
 template <int W, class T, class In>
 BLADE_INLINE void rotate(const In* x, const float* cosines, const float* sines, int64_t half, T* out) {
     int64_t d = 0;
-    for (; d + W <= half; d += W) {
-        Float<W> first = load<W>(x + d), second = load<W>(x + half + d);
-        Float<W> cosine = load<W>(cosines + d), sine = load<W>(sines + d);
-        store<W>(out + d, first * cosine - second * sine);
-        store<W>(out + half + d, second * cosine + first * sine);
-    }
+    for (; d + W <= half; d += W) rotate_pairs<W>(x, cosines, sines, half, d, out);
+    if (d < half && half > W) return rotate_pairs<W>(x, cosines, sines, half, half - W, out);  // some of them again
     for (; d < half; d++) {
         float first = to_float(x[d]), second = to_float(x[half + d]);
         store_one(out + d, first * cosines[d] - second * sines[d]);
@@ -105,6 +110,45 @@ BLADE_INLINE void rope_kernel(const Rope& rope, int64_t begin, int64_t end) {
 
 BLADE_FOR_EACH_ISA(rope, rope_kernel, Rope)
 
+struct Split {
+    bool is_bf16;
+    const void* qkv;
+    const float *cosines, *sines;
+    void *queries, *keys, *values;
+    int64_t heads, head_rows, head_dim;
+};
+
+template <int W, class T>
+BLADE_INLINE void split_rows(const Split& split, int64_t begin, int64_t end) {
+    const int64_t dim = split.head_dim, half = dim / 2;
+    for (int64_t row = begin; row < end; row++) {
+        const T* x = static_cast<const T*>(split.qkv) + row * 3 * split.heads * dim;
+        const float *cosines = split.cosines + row * half, *sines = split.sines + row * half;
+        T* queries = static_cast<T*>(split.queries) + row * split.heads * dim;
+        T *keys = static_cast<T*>(split.keys) + row * dim, *values = static_cast<T*>(split.values) + row * dim;
+        for (int64_t head = 0; head < split.heads; head++, x += dim) {
+            const T *key = x + split.heads * dim, *value = key + split.heads * dim;
+            const int64_t at = head * split.head_rows * dim;
+            if (split.cosines) {
+                rotate<W>(x, cosines, sines, half, queries + head * dim);
+                rotate<W>(key, cosines, sines, half, keys + at);
+            } else {
+                memcpy(queries + head * dim, x, dim * sizeof(T));
+                memcpy(keys + at, key, dim * sizeof(T));
+            }
+            memcpy(values + at, value, dim * sizeof(T));
+        }
+    }
+}
+
+template <int W>
+BLADE_INLINE void split_kernel(const Split& split, int64_t begin, int64_t end) {
+    if (split.is_bf16) return split_rows<W, bf16>(split, begin, end);
+    split_rows<W, float>(split, begin, end);
+}
+
+BLADE_FOR_EACH_ISA(split_heads, split_kernel, Split)
+
 }  // namespace
 }  // namespace blade
 
@@ -118,4 +162,14 @@ BLADE_EXPORT void blade_rope_write_kv(int is_bf16, const void* qkv, const float*
                            rows ? *rows : blade::CacheRows{}};
     blade::split(tokens, tokens * (heads + 2 * kv_heads) * head_dim,
                  [&](int64_t begin, int64_t end) { blade::rope(args, begin, end); });
+}
+
+// qkv: [rows, 3, heads, head_dim] becomes queries, [rows, heads, head_dim], and keys and values, [heads, head_rows,
+// head_dim], of which the first `rows` are written; the first two rotated unless cosines is null.
+BLADE_EXPORT void blade_rope_split(int is_bf16, const void* qkv, const float* cosines, const float* sines,
+                                   void* queries, void* keys, void* values, int64_t rows, int64_t heads,
+                                   int64_t head_rows, int64_t head_dim) {
+    const blade::Split args{is_bf16 != 0, qkv, cosines, sines, queries, keys, values, heads, head_rows, head_dim};
+    blade::split(rows, rows * heads * 3 * head_dim,
+                 [&](int64_t begin, int64_t end) { blade::split_heads(args, begin, end); });
 }

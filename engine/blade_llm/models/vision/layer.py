@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from blade_llm.kernels.full_attention import full_attention
+from blade_llm.kernels.rope_split import rope_split
 from blade_llm.layers.linear import Linear
 from blade_llm.layers.mlp import MLP
 from blade_llm.models.decoder_layer import build_norm
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.vision.geometry import Spans
-from blade_llm.models.vision.positions import rotate
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.vision.tower import MergerSpec, VisionSpec
 
@@ -26,7 +26,6 @@ class TowerLayer:
         def linear(name: str) -> Linear:
             return method.create(parameters, parameters.linear(f"{place}.{name}"))
 
-        self.num_heads, self.head_dim = spec.num_heads, spec.head_dim
         self.attention_norm = build_norm(spec.norm, parameters, f"{place}.attention_norm")
         self.qkv, self.output = linear("attention.qkv"), linear("attention.output")
         self.mlp_norm = build_norm(spec.norm, parameters, f"{place}.mlp_norm")
@@ -45,12 +44,7 @@ class TowerLayer:
 
         ``x``: [rows, width]; ``angles``: cosines and sines, [rows, head_dim / 2] fp32 each.
         """
-        qkv = self.qkv(self.attention_norm(x)).view(len(x), 3, self.num_heads, self.head_dim)
-        if angles is not None:
-            rotate(qkv[:, :2], *angles)
-        queries.copy_(qkv[:, 0])
-        keys.copy_(qkv[:, 1].transpose(0, 1))
-        values.copy_(qkv[:, 2].transpose(0, 1))
+        rope_split(self.qkv(self.attention_norm(x)), angles, queries, keys, values)
 
     def finish(self, x: Tensor, attended: Tensor) -> None:
         """What comes after attention. ``x``: [rows, width], in place; ``attended``: [rows, heads, head_dim]."""
@@ -69,15 +63,9 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, spans: Spans, first: i
 
     ``queries``: [rows, heads, head_dim], those from ``first`` on; ``keys``, ``values``: [heads, all rows, head_dim].
     """
-    num_heads, head_dim = queries.shape[1:]
     for block in spans.blocks(first, first + len(queries)):
         asking = queries[block.queries.start - first : block.queries.stop - first]
-        q = asking.view(block.spans, -1, num_heads, head_dim).transpose(1, 2)
-        k, v = (
-            each[:, block.keys].view(num_heads, block.spans, -1, head_dim).transpose(0, 1) for each in (keys, values)
-        )  # [spans, heads, rows, head_dim]
-        out = F.scaled_dot_product_attention(q, k, v)
-        asking.copy_(out.transpose(1, 2).reshape(asking.shape))
+        full_attention(asking, keys[:, block.keys], values[:, block.keys], block.spans)
 
 
 class Merger:

@@ -50,11 +50,3 @@ def axial_angles(spec: VisionSpec, rows: Tensor, columns: Tensor) -> Tensor:
     exponents = torch.arange(0, half, 2, dtype=torch.float32, device=rows.device) / half
     frequencies = torch.pow(spec.rope_theta, exponents).reciprocal()
     return torch.cat([torch.outer(rows.float(), frequencies), torch.outer(columns.float(), frequencies)], dim=1)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotate heads in place, in fp32. ``x``: [rows, ..., head_dim]; ``cos``, ``sin``: [rows, head_dim / 2] fp32."""
-    shape = (len(x), *[1] * (x.dim() - 2), cos.shape[1])
-    cos, sin = cos.view(shape), sin.view(shape)
-    first, second = x.float().chunk(2, dim=-1)
-    x.copy_(torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1))

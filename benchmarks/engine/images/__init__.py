@@ -1,0 +1,1 @@
+"""What images cost a CPU."""

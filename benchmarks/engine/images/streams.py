@@ -1,0 +1,115 @@
+"""What streams of text notice of pictures, and what a second question about one costs."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+from benchmarks.engine.images.asking import BEFORE, add, step, words
+from benchmarks.engine.images.model import picture, prompt_of, tokens_of
+from benchmarks.figures import QUICK, Figure
+from blade_llm.engine.core import EngineCore
+
+STREAMS = 4
+CALM = 100 if QUICK else 400
+"""Steps without pictures."""
+PICTURES = 4 if QUICK else 20
+SIDE = 1008 if QUICK else 1988
+"""A megapixel; 3.95."""
+ALLOWED = 2.0
+RECOMPUTED = 16
+"""Prompt tokens: a block."""
+
+
+def stream_figures(core: EngineCore) -> list[Figure]:
+    """p99 of the time between tokens of streams while pictures are encoded and their prompts computed, divided by the
+    p99 before they come. The streams outlast them."""
+    longest = core.info.max_model_len - 200
+    streams = {add(core, words(128, number), longest) for number in range(STREAMS)}
+    waiting = set(streams)
+    while waiting:
+        waiting -= {output.request_id for output in step(core)}
+    calm = _gaps(core, streams, CALM)
+    pictures = [picture(SIDE, number) for number in range(PICTURES)]
+    pending, busy = set[str](), list[float]()
+    last = begin = time.perf_counter()
+    for number, image in enumerate(pictures):
+        tokens, span = prompt_of(image, BEFORE, words(24, number))
+        pending.add(add(core, tokens, 1, [(image, span)]))
+    while pending:
+        arrived = {output.request_id for output in step(core)}
+        pending -= arrived
+        if not streams <= arrived and streams & arrived:
+            raise RuntimeError("streams take turns")
+        if streams <= arrived:
+            now = time.perf_counter()
+            busy.append(now - last)
+            last = now
+    seconds = time.perf_counter() - begin
+    core.abort(sorted(streams))
+    while core.has_work:
+        step(core)
+    ratio = percentile(busy) / percentile(calm)
+    return [
+        Figure("streams_tpot_p99_calm", 1e3 * percentile(calm), "ms"),
+        Figure("streams_tpot_p99_with_pictures", 1e3 * percentile(busy), "ms"),
+        Figure("streams_tpot_median_with_pictures", statistics.median(busy) / statistics.median(calm), "x"),
+        Figure("streams_tokens_meanwhile", len(busy), "tokens each"),
+        Figure("streams_pictures", PICTURES, f"of {SIDE} x {SIDE}"),
+        Figure("streams_pictures_took", seconds, "s"),
+        Figure("streams_tpot_p99_ratio", ratio, "x", "<=", ALLOWED),
+    ]
+
+
+def cached_figures(core: EngineCore) -> list[Figure]:
+    """A question about a picture, then another one about the same."""
+    images = core.scheduler.images
+    assert images is not None
+    recomputed, times, before = list[int](), list[float](), 0
+    for number in range(2 if QUICK else 5):
+        image = picture(SIDE, 100 + number)
+        for turn in range(2):
+            tokens, span = prompt_of(image, BEFORE, words(24, 1000 * turn + number))
+            encoded, begin = images.counts.images, time.perf_counter()
+            cached = _answer(core, add(core, tokens, 1, [(image, span)]))
+            times.append(time.perf_counter() - begin)
+            if turn:
+                recomputed.append(span.start + span.count + 1 - cached)
+                before += images.counts.images - encoded
+    first, second = times[::2], times[1::2]
+    return [
+        Figure("second_question_image_tokens", tokens_of(image), "tokens"),
+        Figure("second_question_recomputed", max(recomputed), "tokens", "<=", RECOMPUTED),
+        Figure("second_question_encoder_runs", before, "", "<=", 0),
+        Figure("first_question_ttft", statistics.median(first), "s"),
+        Figure("second_question_ttft", statistics.median(second), "s"),
+    ]
+
+
+def percentile(values: list[float]) -> float:
+    """p99."""
+    return sorted(values)[int(0.99 * len(values))]
+
+
+def _gaps(core: EngineCore, streams: set[str], count: int) -> list[float]:
+    """Seconds between tokens of all streams."""
+    gaps, last = list[float](), time.perf_counter()
+    while len(gaps) < count:
+        if streams <= {output.request_id for output in step(core)}:
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+    return gaps
+
+
+def _answer(core: EngineCore, name: str) -> int:
+    """Wait for the end of a request; how many of its prompt's tokens were cached."""
+    cached = None
+    while core.has_work:
+        for output in step(core):
+            if output.request_id == name and cached is None:
+                cached = output.cached_tokens
+    if cached is None:
+        print("the engine does not say what was cached", file=sys.stderr)
+    return cached or 0
