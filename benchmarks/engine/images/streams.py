@@ -38,10 +38,11 @@ def stream_figures(core: EngineCore) -> list[Figure]:
         tokens, span = prompt_of(image, BEFORE, words(24, number))
         pending.add(add(core, tokens, 1, [(image, span)]))
     while pending:
-        arrived = {output.request_id for output in step(core)}
+        outputs = step(core)
+        arrived = {output.request_id for output in outputs}
+        if any(output.request_id in streams and output.finish_reason for output in outputs):
+            raise RuntimeError(f"the streams ended {len(pending)} pictures too early")
         pending -= arrived
-        if not streams <= arrived and streams & arrived:
-            raise RuntimeError("streams take turns")
         if streams <= arrived:
             now = time.perf_counter()
             busy.append(now - last)

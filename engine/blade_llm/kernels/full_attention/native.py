@@ -1,7 +1,6 @@
 """Attention without a KV cache in C++ (``paged_attention/native.cpp``).
 
-What it computes of a query does not depend on which others are computed with it. It takes bf16 alone: in fp32 it is not
-faster than torch's.
+What it computes of a query does not depend on which others are computed with it. It takes bf16; fp32 is left to torch.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ def rope_split(
     if is_bf16 is None or not whole or keys.stride()[1:] != (head_dim, 1) or keys.stride(0) % head_dim:
         _reference.rope_split(qkv, angles, queries, keys, values)
         return
-    cos, sin = (None, None) if angles is None else (each.data_ptr() for each in angles)
+    turns = (None, None) if angles is None else (angles[0].data_ptr(), angles[1].data_ptr())
     targets = queries.data_ptr(), keys.data_ptr(), values.data_ptr()
     sizes = rows, num_heads, keys.stride(0) // head_dim, head_dim
-    _split()(is_bf16, qkv.data_ptr(), cos, sin, *targets, *sizes)
+    _split()(is_bf16, qkv.data_ptr(), *turns, *targets, *sizes)
 
 
 @cache
