@@ -107,8 +107,8 @@ test-compiled: compiled ## the router's fast tests on its compiled modules
 		-m "not soak and not gpu and not clients and not page and not interpreted" tests/router tests/security tests/system \
 		$(TESTS_OF_ENGINES:%=--ignore=tests/system/test_%.py)
 
-images: install ## both images, where their sources changed (docs/images.md)
-	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e.images
+images: install ## both images, or ONLY=engine|operator, where their sources changed (docs/images.md)
+	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e.images $(if $(ONLY),--only $(ONLY))
 
 e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)
 	KUBE_ASSETS=$(KUBE_ASSETS) TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e $(E2E_ARGS)
