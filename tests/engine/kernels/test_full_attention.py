@@ -48,7 +48,7 @@ def inputs(rows: int, keys: int, heads: int, dim: int) -> list[torch.Tensor]:
 def test_attention(sequences: int, rows: int, keys: int, dim: int) -> None:
     q, k, v = inputs(sequences * rows, sequences * keys, 3, dim)
     expected, others = written_out(q, k, v, sequences), q.clone()
-    native.full_attention(q, k, v, sequences)
+    native.attend(q, k, v, sequences)
     assert (q.double() - expected).abs().max() < 0.02 * max(1.0, float(expected.abs().max()))
     reference.full_attention(others, k, v, sequences)
     assert (q.double() - expected).abs().mean() < 1.3 * (others.double() - expected).abs().mean() + 1e-6
@@ -61,7 +61,7 @@ def test_memory_around_is_neither_read_nor_written() -> None:
     for each in inner:
         each.copy_(torch.randn(each.shape))
     expected = written_out(inner[0].contiguous(), inner[1].contiguous(), inner[2].contiguous(), 1)
-    native.full_attention(*inner, 1)
+    native.attend(*inner, 1)
     torch.testing.assert_close(inner[0].double(), expected, atol=0.02, rtol=0.02)
     assert int(q.isfinite().sum()) == inner[0].numel()
 
@@ -70,15 +70,34 @@ def test_a_query_does_not_depend_on_the_others() -> None:
     """Nor on the number of threads: the same bits."""
     q, k, v = inputs(300, 1500, 2, 80)
     whole = q.clone()
-    native.full_attention(whole, k, v, 1)
+    native.attend(whole, k, v, 1)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
         for first, end in ((0, 1), (1, 30), (30, 97), (97, 300)):
-            native.full_attention(q[first:end], k, v, 1)
+            native.attend(q[first:end], k, v, 1)
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(q, whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16], ids=["bf16", "fp32", "fp16"])
+@pytest.mark.parametrize("dim", [64, 72, 80])
+def test_whatever_the_cpu_is_best_at(dtype: torch.dtype, dim: int) -> None:
+    q, k, v = (each.to(dtype) for each in inputs(3 * 20, 3 * 30, 4, dim))
+    wide = torch.zeros(4, 100, dim, dtype=dtype)  # heads of keys as far apart as those of values, or not
+    wide[:, 7:97] = k
+    expected = written_out(q, k, v, 3)
+    for keys in (k, wide[:, 7:97]):
+        result = q.clone()
+        native.full_attention(result, keys, v, 3)
+        torch.testing.assert_close(result.double(), expected, atol=0.02, rtol=0.02)
+
+
+def test_rows_that_make_no_sequences_are_refused() -> None:
+    q, k, v = inputs(20, 30, 2, 64)
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        native.full_attention(q, k, v, 3)
 
 
 @DTYPES

@@ -123,15 +123,14 @@ BLADE_INLINE void split_rows(const Split& split, int64_t begin, int64_t end) {
     const int64_t dim = split.head_dim, half = dim / 2;
     for (int64_t row = begin; row < end; row++) {
         const T* x = static_cast<const T*>(split.qkv) + row * 3 * split.heads * dim;
-        const float *cosines = split.cosines + row * half, *sines = split.sines + row * half;
         T* queries = static_cast<T*>(split.queries) + row * split.heads * dim;
         T *keys = static_cast<T*>(split.keys) + row * dim, *values = static_cast<T*>(split.values) + row * dim;
         for (int64_t head = 0; head < split.heads; head++, x += dim) {
             const T *key = x + split.heads * dim, *value = key + split.heads * dim;
             const int64_t at = head * split.head_rows * dim;
             if (split.cosines) {
-                rotate<W>(x, cosines, sines, half, queries + head * dim);
-                rotate<W>(key, cosines, sines, half, keys + at);
+                rotate<W>(x, split.cosines + row * half, split.sines + row * half, half, queries + head * dim);
+                rotate<W>(key, split.cosines + row * half, split.sines + row * half, half, keys + at);
             } else {
                 memcpy(queries + head * dim, x, dim * sizeof(T));
                 memcpy(keys + at, key, dim * sizeof(T));
