@@ -6,6 +6,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -75,7 +76,8 @@ def test_videos(model: str) -> None:
         more = {"second_per_grid_ts": seconds} if timed else {}
         order = iter(seconds)
         intervals = [2 * next(order) if timed and types[span.start] == 2 else 1.0 for span in spans]
-        positions, delta = axis_positions(len(types), spans, 2, intervals)
+        spans = [msgspec.structs.replace(span, interval=each) for span, each in zip(spans, intervals, strict=True)]
+        positions, delta = axis_positions(len(types), spans, 2)
         expected, theirs_delta = theirs(model, 2, types, grids, **more)
         np.testing.assert_array_equal(positions, expected)
         assert delta == theirs_delta
