@@ -39,9 +39,10 @@ class VideoCase(NamedTuple):
 BOUNDS: Final = {"qwen2_vl": (28 * 28 * 4, 28 * 28 * 16), "qwen3_vl": (32 * 32 * 6, 32 * 32 * 40)}
 """Least and most pixels: of a frame, and of all frames."""
 SIZES: Final = ((1, 1), (3, 7), (56, 84), (90, 33), (20, 390), (200, 180))
-CASES: Final = [
-    VideoCase(family, frames, *size) for family in BOUNDS for frames in (2, 5, 8) for size in SIZES
-] + [VideoCase("qwen2_vl", 1, 56, 84), VideoCase("qwen2_vl", 1, 3, 7)]
+CASES: Final = [VideoCase(family, frames, *size) for family in BOUNDS for frames in (2, 5, 8) for size in SIZES] + [
+    VideoCase("qwen2_vl", 1, 56, 84),
+    VideoCase("qwen2_vl", 1, 3, 7),
+]
 """One frame of Qwen3-VL is an error there."""
 SAMPLED: Final = [
     (total, rate, fps)
@@ -71,29 +72,34 @@ def some(patches: npt.NDArray[Any]) -> tuple[int, ...]:
     return tuple(int(flat[at]) for at in np.linspace(0, flat.size - 1, SAMPLES).astype(int))
 
 
+_OPERATORS: Final[list[Any]] = []
+
+
 def _processors() -> dict[str, Any]:
     import torch
 
     library = torch.library.Library("torchvision", "DEF")  # of builds for GPUs, which do not load without one
-    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _OPERATORS.append(library)
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
     kinds: dict[str, Any] = {"qwen2_vl": Qwen2VLVideoProcessor, "qwen3_vl": Qwen3VLVideoProcessor}
     return {
-        name: kinds[name](size={"shortest_edge": least, "longest_edge": most})
-        for name, (least, most) in BOUNDS.items()
+        name: kinds[name](size={"shortest_edge": least, "longest_edge": most}) for name, (least, most) in BOUNDS.items()
     }
 
 
 def main() -> None:
+    processors, lines = _processors(), []
     from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
     from transformers.video_utils import VideoMetadata
 
-    processors, lines = _processors(), []
-    raw = {"do_rescale": False, "do_normalize": False, "do_sample_frames": False, "return_tensors": "pt"}
+    raw = {"do_rescale": False, "do_normalize": False, "do_sample_frames": False, "input_data_format": "channels_last"}
     for case in CASES:
-        found = processors[case.family](videos=[np.stack(case.arrays)], cap_pixels_per_frame=False, **raw)
+        video = np.stack(case.arrays)
+        found = processors[case.family](videos=[video], cap_pixels_per_frame=False, return_tensors="pt", **raw)
         values = some(found["pixel_values_videos"].numpy())
         lines.append(f"{json.dumps(case.name)}: {json.dumps([found['video_grid_thw'][0].tolist(), values])}")
     sampled: dict[str, list[Any]] = {}

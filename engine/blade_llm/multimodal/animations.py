@@ -13,7 +13,7 @@ from blade_llm.multimodal.errors import ImageError
 
 MAX_FRAMES: Final = 10_000
 """Of a file, whose durations are read before any frame is taken."""
-_ANIMATED: Final = ("GIF", "WEBP", "PNG")
+ANIMATED: Final = ("GIF", "WEBP", "PNG")
 _USE: Final = (
     'send its frames, {"type": "video", "video": ["data:image/jpeg;base64,…", …], "fps": 2}, or an animated GIF, WebP '
     "or PNG"
@@ -51,7 +51,7 @@ class AnimatedFile:
         warnings.simplefilter("ignore")  # about the file; a server's log is no place for them
         self._max_pixels = max_pixels
         self._image = open_file(data, max_pixels)
-        if self._image.format not in _ANIMATED:
+        if self._image.format not in ANIMATED:
             raise ImageError(f"the video is {self._image.format}, a picture: {_USE}, or send it as image_url")
         self.width, self.height = self._image.size
         check_size(self.height, self.width)
@@ -79,7 +79,9 @@ class AnimatedFile:
             except MemoryError:
                 raise
             except Exception as error:  # a decoder's, of a file made by anyone
-                raise ImageError(f"frame {index + 1} of the {image.format} video is truncated or broken: {error}") from None
+                raise ImageError(
+                    f"frame {index + 1} of the {image.format} video is truncated or broken: {error}"
+                ) from None
             if image.size != (self.width, self.height):
                 raise ImageError(f"frame {index + 1} of the {image.format} video has another size than the first")
             yield image

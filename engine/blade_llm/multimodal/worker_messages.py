@@ -35,6 +35,10 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     video_seconds: float = 0.0
     """CPU time for a file of several frames."""
 
+    def seconds_for(self, job: Job) -> float:
+        """CPU time for ``job``."""
+        return self.video_seconds if isinstance(job.video, Animation) else self.seconds
+
 
 class OneFrame(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The file is one frame of a video of so many."""

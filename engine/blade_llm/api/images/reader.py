@@ -1,4 +1,4 @@
-"""The images of requests: fetched, decoded, resized, for all requests of an API-server process at once."""
+"""The images and videos of requests: fetched, decoded, resized, for all requests of an API-server process at once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from blade_llm.api.images.serving import ImageServing, NoImages
 from blade_llm.api.images.tokens import ImageTokens
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.request_images import ImageFile, process_images
+from blade_llm.multimodal.request_videos import VideoFile, VideoPixels, process_videos
 from blade_llm.multimodal.settings import ImageSettings
 from blade_llm.multimodal.workers import ImageWorkers
 from blade_llm.spec.vision.images import ImagePixels
@@ -36,6 +37,22 @@ class ImagePart(NamedTuple):
     settings: ImageSettings
     where: str
     """Its place in the request, for errors."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        return (self.url,)
+
+
+class VideoPart(NamedTuple):
+    """A video of a conversation."""
+
+    urls: tuple[str, ...]
+    """Of each frame, or of one file with all of them."""
+    animated: bool
+    """It is such a file."""
+    fps: float | None
+    settings: ImageSettings
+    where: str
 
 
 class ImageReader:
@@ -61,37 +78,60 @@ class ImageReader:
                 private_media_domains=serving.private_media_domains,
                 max_bytes=options.max_image_bytes,
                 max_request_bytes=serving.request_bytes,
-                max_request_urls=options.max_images_per_request,
+                max_request_urls=serving.max_urls,
             )
         )
         self._media_error = MediaError
-        self._workers = ImageWorkers(serving.processor, options)
+        self.video = serving.video
+        self.most_videos = options.max_videos_per_request
+        self.most_frames = options.max_video_frames
+        self._workers = ImageWorkers(serving.processor, options, serving.video)
         self._turns = asyncio.Semaphore(_TURNS * options.image_workers)
         self._held = 0
 
-    async def read(self, parts: Sequence[ImagePart]) -> list[ImagePixels]:
-        """Pixels of every image, in order; those of equal ones once. Raises :class:`BadImagesError` and
+    async def read(self, parts: Sequence[ImagePart | VideoPart]) -> list[ImagePixels | VideoPixels]:
+        """Pixels of every image and video, in order; those of equal images once. Raises :class:`BadImagesError` and
         :class:`BusyError`. Cancelling it ends all work at once."""
         started = time.monotonic()
+        owners = [index for index, part in enumerate(parts) for _ in part.urls]
         try:
-            files = await self._fetcher.fetch_all([part.url for part in parts])
+            files = await self._fetcher.fetch_all([url for part in parts for url in part.urls])
         except self._media_error as error:
             if error.kind == "busy":
                 raise BusyError(str(error)) from None
-            raise BadImagesError(str(error), _CODES.get(error.kind, "invalid_image_url"), error.index) from None
+            owner = None if error.index is None else owners[error.index]
+            raise BadImagesError(str(error), _CODES.get(error.kind, "invalid_image_url"), owner) from None
         size = sum({id(file): len(file) for file in files}.values())
         with self._holding(size):
             async with self._turns:
                 try:
-                    images = [ImageFile(file, part.settings) for file, part in zip(files, parts, strict=True)]
-                    found = await process_images(self._workers, images)
+                    found = await self._process(parts, files)
                 except ImagesBusyError as error:
                     raise BusyError(str(error)) from None
                 except ImageError as error:
                     alone = 0 if len(parts) == 1 else None  # of several the message says which
                     raise BadImagesError(str(error), "invalid_image", alone) from None
-        self.observe(len(parts), size, time.monotonic() - started)
+        self.observe(len(files), size, time.monotonic() - started)
         return found
+
+    async def _process(
+        self, parts: Sequence[ImagePart | VideoPart], files: Sequence[bytes]
+    ) -> list[ImagePixels | VideoPixels]:
+        images: list[ImageFile] = []
+        videos: list[VideoFile] = []
+        start = 0
+        for part in parts:
+            own = tuple(files[start : start + len(part.urls)])
+            start += len(own)
+            if isinstance(part, VideoPart):
+                videos.append(VideoFile(own, part.animated, part.fps, part.settings))
+            else:
+                images.append(ImageFile(own[0], part.settings))
+        of_images = await process_images(self._workers, images)
+        pixels = sum(len(image.pixels) for image in {image.digest: image for image in of_images}.values()) // 3
+        of_videos = iter(await process_videos(self._workers, videos, pixels, named=bool(images)))
+        next_images = iter(of_images)
+        return [next(of_videos) if isinstance(part, VideoPart) else next(next_images) for part in parts]
 
     @property
     def load(self) -> tuple[int, int]:

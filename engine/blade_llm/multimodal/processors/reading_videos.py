@@ -19,8 +19,8 @@ def read_video(folder: Path, images: ImageProcessor) -> QwenVideo | None:
     """How the model in ``folder``, whose images are read by ``images``, takes videos; None for one that takes none.
     Raises :class:`ProcessorFilesError`.
 
-    As in transformers, ``video_processor`` in ``processor_config.json`` comes before ``video_preprocessor_config.json``,
-    and that before ``preprocessor_config.json``, whose bounds are then those of images.
+    As in transformers, ``video_processor`` in ``processor_config.json`` comes first, then
+    ``video_preprocessor_config.json``, then ``preprocessor_config.json``, whose bounds are those of images.
     """
     if not isinstance(images, QwenProcessor):
         return None
