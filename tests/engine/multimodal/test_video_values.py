@@ -24,10 +24,10 @@ VIDEOS = {
 RAW = SimpleNamespace(rescale=1.0, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), temporal_patch_size=2, merge_size=2)
 
 
-@pytestpytestmark = pytest.mark.skipif(not STORED.exists(), reason="python -m engine_support.video_references writes them")
+pytestmark = pytest.mark.skipif(not STORED.exists(), reason="engine_support.video_references writes the values")
 
 
-.fixture(scope="module")
+@pytest.fixture(scope="module")
 def stored() -> Stored:
     return msgspec.json.decode(STORED.read_bytes(), type=Stored)
 
