@@ -30,10 +30,12 @@ SPECIAL: Final = {"qwen2-vl": QWEN_SPECIAL, "internvl": INTERNVL_SPECIAL}
 IMAGE: Final = {"qwen2-vl": "<|image_pad|>", "internvl": "<IMG_CONTEXT>"}
 _SHOWN: Final = {"qwen2-vl": "<|vision_start|><|image_pad|><|vision_end|>", "internvl": "<IMG_CONTEXT>\n"}
 """What templates of these families write for an image."""
+_VIDEO: Final = "<|vision_start|><|video_pad|><|vision_end|>"
 TEMPLATE: Final = """{%- for message in messages -%}
 <|im_start|>{{ message.role }}
 {% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content -%}
-{%- if part.type == 'image' %}{{ IMAGE }}{% elif part.type == 'text' %}{{ part.text }}{% endif -%}
+{%- if part.type == 'image' %}{{ IMAGE }}{% elif part.type == 'video' %}{{ VIDEO }}{% elif
+part.type == 'text' %}{{ part.text }}{% endif -%}
 {%- endfor %}{% endif %}<|im_end|>
 {% endfor -%}
 {%- if add_generation_prompt %}<|im_start|>assistant
@@ -160,7 +162,7 @@ def save_served(folder: Path, family: str, **config: Any) -> ServedVision:
     """A folder with all that a server of this family reads. ``config``: fields of ``tokenizer_config.json``."""
     model = save_row(folder, _ROWS[family])
     special = SPECIAL[family]
-    template = TEMPLATE.replace("{{ IMAGE }}", _SHOWN[family])
+    template = TEMPLATE.replace("{{ IMAGE }}", _SHOWN[family]).replace("{{ VIDEO }}", _VIDEO)
     write_tokenizer(folder, byte_level_tokenizer(special, _VOCABULARY), chat_template=template, **config)
     (folder / "preprocessor_config.json").write_text(json.dumps(_PROCESSOR[family]), encoding="utf-8")
     processor = read_processor(folder)
