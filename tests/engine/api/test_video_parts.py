@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.common.response_notes import noting
@@ -12,6 +13,7 @@ from blade_llm.api.conversation import checked_message, content_of
 from blade_llm.api.image_parts import ImageParts
 from blade_llm.api.images.reader import ImagePart, VideoPart
 from blade_llm.multimodal.settings import ImageSettings
+from blade_llm.server.openapi import MESSAGE_WITH_IMAGES, MESSAGE_WITH_VIDEOS
 
 TEXT = {"type": "text", "text": "hello"}
 IMAGE = {"type": "image_url", "image_url": {"url": "i"}}
@@ -93,3 +95,33 @@ def test_too_many_and_none_at_all() -> None:
         found, _, code = error_of(ImageParts(), part)
         assert found == f"messages[3].content[0]: {part['type']} is not supported by this model; send text"
     assert "role system" in error_of(taking(), FRAMES, role="system")[0]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        FRAMES,
+        FILE,
+        {"type": "video", "video": ["a"], "sample_fps": None, "min_pixels": None},
+        {"type": "video_url", "video_url": "f"},
+        {"type": "video", "video": "v"},
+        {"type": "video", "video": []},
+        {"type": "video", "video": ["a", 3]},
+        {"type": "video"},
+        {**FRAMES, "fps": 0},
+        {**FRAMES, "fps": True},
+        {**FRAMES, "fps": "2"},
+        {**FRAMES, "max_pixels": 0},
+        {"type": "video_url"},
+        {"type": "video_url", "video_url": {"fps": 2}},
+        {"type": "video_url", "video_url": {"url": "f", "fps": 1001}},
+    ],
+)
+def test_the_schema_says_what_is_taken(part: dict[str, Any]) -> None:
+    try:
+        checked_message(message(part), 0, taking())
+        taken = True
+    except ApiError:
+        taken = False
+    assert Draft202012Validator(MESSAGE_WITH_VIDEOS).is_valid(message(part)) is taken
+    assert not Draft202012Validator(MESSAGE_WITH_IMAGES).is_valid(message(part))
