@@ -77,7 +77,8 @@ class ImageParts:
             message = f"the conversation has more than {self.most_videos} videos (--max_videos_per_request); send fewer"
             raise bad_request(message, "messages", "too_many_images")
         if part["type"] == "video":
-            urls, fps = self._frames(part, where), part.get("fps", part.get("sample_fps"))
+            urls = self._frames(part, where)
+            fps = part.get("sample_fps") if part.get("fps") is None else part["fps"]
             return VideoPart(urls, False, _fps(fps, where), self._settings(part, where), where)
         given = part.get("video_url")
         given = {"url": given} if isinstance(given, str) else given
