@@ -133,11 +133,6 @@ class ImageReader:
         next_images = iter(of_images)
         return [next(of_videos) if isinstance(part, VideoPart) else next(next_images) for part in parts]
 
-    @property
-    def load(self) -> tuple[int, int]:
-        """Bytes of files that wait or are decoded, and images that are decoded, at this moment."""
-        return self._held, self._workers.load.working
-
     async def close(self) -> None:
         """End processes and threads."""
         await self._workers.close()

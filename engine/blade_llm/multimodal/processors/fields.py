@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from blade_llm.models.raw_config import is_number
 from blade_llm.multimodal.errors import ProcessorFilesError
 from blade_llm.multimodal.processors.resized import BICUBIC
 from blade_llm.spec.vision.images import CLIP_MEAN, CLIP_STD
@@ -47,7 +47,7 @@ class Fields:
 
     def above_zero(self, name: str, default: float) -> float:
         value = self.values.get(name, default)
-        if not _is_finite(value) or value <= 0:
+        if not is_number(value) or value <= 0:
             raise ProcessorFilesError(f"{self.path}: {name} must be a positive number, not {value!r}")
         return float(value)
 
@@ -66,16 +66,11 @@ class Fields:
 
     def _channels(self, name: str, default: tuple[float, float, float]) -> tuple[float, ...]:
         value = self.values.get(name, default)
-        if _is_finite(value):
+        if is_number(value):
             value = [value] * 3
-        if not isinstance(value, list | tuple) or len(value) != 3 or not all(map(_is_finite, value)):
+        if not isinstance(value, list | tuple) or len(value) != 3 or not all(map(is_number, value)):
             raise ProcessorFilesError(f"{self.path}: {name} must be three numbers, not {value!r}")
         return tuple(float(channel) for channel in value)
-
-
-def _is_finite(value: Any) -> bool:
-    """Python's JSON has NaN, Infinity, and integers that no float can be."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -32,6 +32,11 @@ class ImageSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Whether its last frame is at a position beyond that of its last token, for which no position is planned."""
         return (self.grid[0] - 1) * self.interval > self.count - 1
 
+    @property
+    def end(self) -> int:
+        """The position behind the last one."""
+        return self.start + self.count
+
 
 class ImagePixels(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a vision tower makes embeddings of: decoded and resized, not yet normalised."""
