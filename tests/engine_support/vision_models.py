@@ -15,6 +15,7 @@ from engine_support.families import ROWS, save_row
 from engine_support.feature_load import free_drafts
 from engine_support.normalise import normalised_patches, normalised_pixels
 from engine_support.tiny_models import engine_config
+from engine_support.vision_positions import behind_videos
 from engine_support.vision_rows import QWEN_TOKENS
 from engine_support.vision_towers import random_pixels
 
@@ -124,6 +125,15 @@ def inputs_of(spec: VisionSpec, prompt: Prompt) -> dict[str, torch.Tensor]:
     return inputs
 
 
+def positions_of(
+    model: VisionModel, prompt: Prompt, ids: torch.Tensor, inputs: dict[str, torch.Tensor], types: torch.Tensor
+) -> torch.Tensor:
+    """Positions on three axes, [3, 1, tokens]."""
+    names = inputs.keys() & {"image_grid_thw", "video_grid_thw", "second_per_grid_ts"}
+    found, _ = model.reference.model.get_rope_index(ids, types, **{name: inputs[name] for name in names})
+    return behind_videos(found[:, 0], prompt.spans, model.spec.merge_size)[:, None]
+
+
 @torch.no_grad()
 def greedy(model: VisionModel, prompt: Prompt, count: int) -> tuple[list[int], list[float]]:
     """transformers' greedy continuation, and the log-probability of each token."""
@@ -133,6 +143,8 @@ def greedy(model: VisionModel, prompt: Prompt, count: int) -> tuple[list[int], l
         ids = torch.tensor([tokens])
         seen = {"image_grid_thw", "video_grid_thw"} & inputs.keys()
         more = {"mm_token_type_ids": ids.eq(IMAGE).int() + 2 * ids.eq(VIDEO).int()} if seen else {}
+        if "video_grid_thw" in seen:
+            more["position_ids"] = positions_of(model, prompt, ids, inputs, more["mm_token_type_ids"])
         last = model.reference(ids, **inputs, **more).logits[0, -1].float().log_softmax(-1)
         tokens.append(int(last.argmax()))
         logprobs.append(float(last.max()))

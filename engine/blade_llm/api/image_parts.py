@@ -54,7 +54,8 @@ class ImageParts:
         if self.refusal:
             raise bad_request(f"{where}: {part['type']} {self.refusal}", "messages", "unsupported")
         if role not in _ROLES:
-            message = f"{where}: images belong to messages of the user and to results of tools, not to role {role}"
+            name = "images" if part["type"] == "image_url" else "videos"
+            message = f"{where}: {name} belong to messages of the user and to results of tools, not to role {role}"
             raise bad_request(message, "messages", "unsupported")
         if part["type"] != "image_url":
             self.found.append(self._video(part, where))
@@ -79,14 +80,14 @@ class ImageParts:
         if part["type"] == "video":
             urls = self._frames(part, where)
             fps = part.get("sample_fps") if part.get("fps") is None else part["fps"]
-            return VideoPart(urls, False, _fps(fps, where), self._settings(part, where), where)
+            return VideoPart(urls, False, _fps(fps, where), self._settings(_pixels_of(part), where), where)
         given = part.get("video_url")
         given = {"url": given} if isinstance(given, str) else given
         if not isinstance(given, dict) or not isinstance(given.get("url"), str):
             raise bad_request(f'{where}.video_url must be {{"url": "data:… or https://…"}}', "messages")
         check_keys(given, _VIDEO_KEYS, "messages[].content[].video_url")
         where_url = f"{where}.video_url"
-        settings = self._settings(given, where_url)
+        settings = self._settings(_pixels_of(given), where_url)
         return VideoPart((given["url"],), True, _fps(given.get("fps"), where_url), settings, where)
 
     def _frames(self, part: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -105,7 +106,7 @@ class ImageParts:
         detail = given.get("detail")
         if detail is not None and detail not in DETAILS:
             raise bad_request(f"{where}.detail must be one of {', '.join(DETAILS)}", "messages")
-        own = {name: given[name] for name in _PIXELS if given.get(name) is not None}
+        own = {name: value for name, value in _pixels_of(given).items() if value is not None}
         for name, value in own.items():
             if type(value) is not int or value < 1:
                 raise bad_request(f"{where}.{name} must be a whole number of at least 1", "messages")
@@ -116,6 +117,10 @@ class ImageParts:
             except ImageError as error:
                 raise bad_request(str(error), "mm_processor_kwargs") from None
         return msgspec.structs.replace(settings, **own)
+
+
+def _pixels_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given.get(name) for name in _PIXELS}
 
 
 def _fps(value: Any, where: str) -> float | None:

@@ -35,7 +35,7 @@ class ImageOptions:
     max_video_frames: int = 256
     """Frames of a video: of more that are sent it is refused, of a file with more so many are taken."""
     video_timeout: float = 20.0
-    """CPU seconds to decode and resize a file that has several frames."""
+    """CPU seconds to decode and resize a video, its frames together."""
     max_waiting_images: int = 64
     """Images that wait for a process; further ones are refused for now."""
     max_waiting_bytes: int = 256 * MIB

@@ -95,13 +95,14 @@ async def _process(workers: ImageWorkers, video: VideoFile, room: int) -> VideoP
 
 
 async def _frames(workers: ImageWorkers, files: Sequence[bytes], bounds: PixelBounds, room: int) -> Frames:
-    """Of files of one frame each; equal ones are processed once."""
+    """Of files of one frame each; one that stands several times is processed once."""
     turns = asyncio.Semaphore(workers.options.image_workers)
     results: dict[int, Frames] = {}
-    pixels = 0
+    limit = workers.options.video_timeout
+    pixels, seconds = 0, 0.0
 
     async def process(index: int) -> None:
-        nonlocal pixels
+        nonlocal pixels, seconds
         async with turns:
             try:
                 found = await workers.process_video(files[index], bounds, OneFrame(len(files)))
@@ -109,6 +110,12 @@ async def _frames(workers: ImageWorkers, files: Sequence[bytes], bounds: PixelBo
                 raise ImageError(f"frame {index + 1}: {error}") from None
         pixels += len(found.pixels) // 3
         check_room(pixels, room)
+        seconds += found.seconds
+        if seconds > limit:
+            raise ImageError(
+                f"its frames take more than {limit:g} s of CPU time to decode (--video_timeout): send fewer, or "
+                "smaller ones"
+            )
         results[id(files[index])] = found
 
     try:
@@ -155,7 +162,8 @@ def assemble(how: QwenVideo, frames: Frames, sampled: float, room: int) -> Video
     last = view[(count - 1) * size :]
     rows, columns = height // how.patch_size, width // how.patch_size
     if not how.timestamps:
-        pixels, interval = b"".join([view, *[last] * missing]), how.interval(sampled)
+        pixels = b"".join([view, *[last] * missing]) if missing else frames.pixels
+        interval = how.interval(sampled)
         grid, shape = ((count + missing) // patch, rows, columns), (count + missing, height, width, channels)
         digest = content_digest(grid, shape, pixels, interval)
         return VideoPixels((ImagePixels(digest, grid, shape, pixels),), interval)

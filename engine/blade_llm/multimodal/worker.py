@@ -45,6 +45,8 @@ class Frames(NamedTuple):
     """Frames that it has."""
     rate: float = 0.0
     """So many of them are a second."""
+    seconds: float = 0.0
+    """CPU time that a single one took."""
 
 
 class SharedFile:
@@ -124,7 +126,7 @@ class Worker:
     ) -> Frames:
         """As :meth:`run`, of a file that is a video or a frame of one."""
         reply, pixels = await self._exchange(data, Job(len(data), bounds, video), threads)
-        return Frames(reply.shape, pixels, reply.indices, reply.total, reply.rate)
+        return Frames(reply.shape, pixels, reply.indices, reply.total, reply.rate, reply.seconds)
 
     async def _exchange(self, data: bytes, job: Job, threads: Executor) -> tuple[Reply, bytes]:
         seconds = self._setup.seconds_for(job)

@@ -33,7 +33,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     video: QwenVideo | None = None
     """None: there are no videos."""
     video_seconds: float = 0.0
-    """CPU time for a file of several frames."""
+    """CPU time for an animation."""
 
     def seconds_for(self, job: Job) -> float:
         """CPU time for ``job``."""
@@ -81,6 +81,8 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
     """Frames that it has."""
     rate: float = 0.0
     """So many of them are a second."""
+    seconds: float = 0.0
+    """CPU time that a frame took."""
 
 
 def write_all(descriptor: int, data: bytes, start: int = 0) -> None:

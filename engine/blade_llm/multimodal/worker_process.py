@@ -19,6 +19,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from typing import Final
 
 import msgspec
@@ -62,11 +63,12 @@ def process(setup: Setup, descriptor: int, job: Job) -> Reply:
 
 def _frame(setup: Setup, descriptor: int, data: bytes, video: OneFrame, job: Job) -> Reply:
     assert setup.video is not None
+    started = time.process_time()
     image = decode(data, setup.max_source_pixels, setup.processor.check_size)
     size = setup.video.size(video.frames, image.height, image.width, job.bounds)
     pixels = setup.video.resize(image, size)
     write_all(descriptor, pixels)
-    return Reply("", len(pixels), shape=(1, *size, 3))
+    return Reply("", len(pixels), shape=(1, *size, 3), seconds=time.process_time() - started)
 
 
 def _animation(setup: Setup, descriptor: int, data: bytes, video: Animation, job: Job) -> Reply:

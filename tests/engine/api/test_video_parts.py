@@ -55,8 +55,9 @@ def test_other_spellings() -> None:
     assert [(part.urls, getattr(part, "fps", 0)) for part in parts.found] == [(("a",), 3.5), (("v",), None)]
     with noting(strict=False) as notes:
         file = {"type": "video_url", "video_url": {"url": "f", "detail": "low"}}
-        checked_message(message(file), 0, taking())
+        checked_message(message(file), 0, parts := taking())
     assert notes.unknown.count == 1
+    assert parts.found[0].settings == ImageSettings()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_too_many_and_none_at_all() -> None:
         assert code == "unsupported"
         found, _, code = error_of(ImageParts(), part)
         assert found == f"messages[3].content[0]: {part['type']} is not supported by this model; send text"
-    assert "role system" in error_of(taking(), FRAMES, role="system")[0]
+    assert "videos belong to messages of the user" in error_of(taking(), FRAMES, role="system")[0]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Sizes, frames and times of videos are those of transformers' processors, pixels those of Pillow, which differ by 1 of
-255 in places."""
+"""Sizes, frames and times of videos are those of transformers' processors, pixels those of Pillow: of the values that
+are stored some differ by 1 of 255."""
 
 from __future__ import annotations
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import io
+import struct
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -12,7 +15,7 @@ from engine_support.image_cases import encode, waves
 from engine_support.video_references import video_frames
 from PIL import Image
 
-from blade_llm.multimodal.animations import AnimatedFile
+from blade_llm.multimodal.animations import MAX_FRAMES, AnimatedFile
 from blade_llm.multimodal.errors import ImageError
 from blade_llm.multimodal.options import ImageOptions
 from blade_llm.multimodal.processors import QwenProcessor
@@ -100,6 +103,15 @@ def test_files_that_are_no_videos(data: bytes, said: str) -> None:
         AnimatedFile(animated("GIF", 2), 4703, lambda height, width: None)
 
 
+def test_frames_of_a_file_are_bounded() -> None:
+    frame = b"," + struct.pack("<4HB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
+    head = b"GIF89a" + struct.pack("<2H3B", 1, 1, 0x80, 0, 0) + bytes(3) + b"\xff" * 3
+    few, many = (head + frame * count + b";" for count in (7, MAX_FRAMES + 1))
+    assert AnimatedFile(few, 1 << 20, lambda height, width: None).total == 7
+    with pytest.raises(ImageError, match="the video has 10001 frames, and the limit is 10000"):
+        AnimatedFile(many, 1 << 20, lambda height, width: None)
+
+
 @pytest.fixture
 async def workers() -> AsyncIterator[ImageWorkers]:
     workers = ImageWorkers(QwenProcessor(28 * 28, 56 * 84), OPTIONS, SMALL)
@@ -136,6 +148,23 @@ async def test_frames_and_animations_through_workers(workers: ImageWorkers) -> N
 async def test_the_limits_of_a_request(workers: ImageWorkers, videos: list[VideoFile], said: str) -> None:
     with pytest.raises(ImageError, match=said):
         await process_videos(workers, videos)
+
+
+async def test_cpu_time_of_a_video_is_bounded() -> None:
+    """That of an animation, whatever one image may take, and that of all frames together, each of which may take
+    more."""
+    large = (900, 1600)
+    film = VideoFile((animated("PNG", 6, large),), True)
+    frames = VideoFile(tuple(png(*large, turn) for turn in range(6)), False)
+    for limits, video, said in (
+        ({"image_timeout": 0.02}, film, None),
+        ({"video_timeout": 0.02}, film, "takes more than 0.02 s of CPU time"),
+        ({"video_timeout": 0.02}, frames, r"its frames take more than 0.02 s of CPU time to decode \(--video_timeout"),
+    ):
+        workers = ImageWorkers(QwenProcessor(), dataclasses.replace(OPTIONS, **limits), SMALL)
+        with contextlib.nullcontext() if said is None else pytest.raises(ImageError, match=said):
+            await process_videos(workers, [video])
+        await workers.close()
 
 
 async def test_bounds_of_a_request_are_within_those_of_the_model(workers: ImageWorkers) -> None:

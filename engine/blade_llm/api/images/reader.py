@@ -24,7 +24,7 @@ _HELD_BYTES: Final = 1 << 30
 held by those that are still fetching."""
 _TURNS: Final = 2
 """Requests that are decoded at a time, for each process that decodes: what they hold are up to
-``max_pixels_per_request`` pixels each."""
+``max_pixels_per_request`` pixels each, and twice those of a video while its frames are put together."""
 _CODES: Final = {"unavailable": "failed_to_download_image", "timeout": "failed_to_download_image",
                  "too_large": "image_file_too_large"}  # fmt: skip
 """Of OpenAI, by the kinds of :class:`~blade_llm.multimodal.fetching.errors.MediaError`; others are about the URL."""
@@ -70,7 +70,7 @@ class ImageReader:
         self.most = options.max_images_per_request
         self.processor = serving.processor
         self.observe: Callable[[int, int, float], None] = lambda images, size, seconds: None
-        """Called with the number of a request's images, the bytes of their files, and the seconds that they took."""
+        """Called with the number of a request's files of images and videos, their bytes, and the seconds they took."""
         self._fetcher = Fetcher(
             FetchOptions(
                 allowed_local_media_path=serving.allowed_local_media_path,
@@ -93,14 +93,16 @@ class ImageReader:
         """Pixels of every image and video, in order; those of equal images once. Raises :class:`BadImagesError` and
         :class:`BusyError`. Cancelling it ends all work at once."""
         started = time.monotonic()
-        owners = [index for index, part in enumerate(parts) for _ in part.urls]
+        places = [(index, frame) for index, part in enumerate(parts) for frame in range(len(part.urls))]
         try:
             files = await self._fetcher.fetch_all([url for part in parts for url in part.urls])
         except self._media_error as error:
             if error.kind == "busy":
                 raise BusyError(str(error)) from None
-            owner = None if error.index is None else owners[error.index]
-            raise BadImagesError(str(error), _CODES.get(error.kind, "invalid_image_url"), owner) from None
+            index, frame = (None, 0) if error.index is None else places[error.index]
+            named = index is not None and len(parts[index].urls) > 1
+            message = f"frame {frame + 1}: {error}" if named else str(error)
+            raise BadImagesError(message, _CODES.get(error.kind, "invalid_image_url"), index) from None
         size = sum({id(file): len(file) for file in files}.values())
         with self._holding(size):
             async with self._turns:

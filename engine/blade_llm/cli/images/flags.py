@@ -65,7 +65,7 @@ LIMITS: Final = (
     ),
     Flag(
         name="video_timeout",
-        help="CPU seconds to decode and resize a file that has several frames",
+        help="CPU seconds to decode and resize a video, its frames together",
         kind=seconds,
         default=_DEFAULTS.video_timeout,
     ),

@@ -15,9 +15,10 @@ def axis_positions(num_tokens: int, images: Sequence[ImageSpan], merge_size: int
     position beyond the prompt to have all three of it.
 
     Text counts on all axes alike. An image begins where the text before it ends, its tokens differ by frame, row and
-    column, and the text after it begins behind its longer side: images of n tokens take at most n positions, so that
-    the number to add is 0 or negative, unless frames are far from each other
-    (:attr:`~blade_llm.spec.vision.images.ImageSpan.stretched`).
+    column, and the text after it begins behind the last of their positions on any axis, as the paper says, and
+    transformers up to 5.2 and vLLM; transformers 5.23 begins it behind the longer side even where later frames have
+    these positions. Images of n tokens take at most n positions, so that the number to add is 0 or negative, unless
+    frames are far from each other (:attr:`~blade_llm.spec.vision.images.ImageSpan.stretched`).
 
     ``num_tokens``: of the whole prompt. ``images``: in the order of their positions. ``merge_size``: patches in each
     direction that one token is made of.
@@ -44,7 +45,7 @@ def axis_positions(num_tokens: int, images: Sequence[ImageSpan], merge_size: int
         block[0] = (position + (np.arange(frames, dtype=np.float32) * interval).astype(np.int32))[:, None, None]
         block[1] = (position + np.arange(rows, dtype=np.int32))[:, None]
         block[2] = position + np.arange(columns, dtype=np.int32)
-        position += max(rows, columns)
+        position = int(block.max(initial=position - 1)) + 1
         token = end
     positions[:, token:] = np.arange(position, position + num_tokens - token, dtype=np.int32)
     return positions, int(positions.max(initial=-1)) + 1 - num_tokens

@@ -119,10 +119,10 @@ async def test_videos_beside_images(tokenizer: Tokenizer) -> None:
     film = encode(Image.fromarray(waves(56, 84, 3)), "GIF", save_all=True, append_images=[Image.open(BytesIO(other))])
     frames = VideoPart((part().url, part(other).url, part().url), False, 4.0, ImageSettings(), "messages[0].content[0]")
     file = VideoPart((part(film).url,), True, None, ImageSettings(), "messages[0].content[2]")
-    recorded = Recorded(found)
+    recorded, parts = Recorded(found), [frames, part(), file]
     with request_scope(Connection().receive):
-        made = await with_images(context(recorded), [3, 6, 4, 3, 5, 4, 3, 6, 4], [frames, part(), file])
-        assert made == await with_images(context(recorded), [3, 6, 4, 3, 5, 4, 3, 6, 4], [frames, part(), file])
+        made = await with_images(context(recorded), [3, 6, 4, 3, 5, 4, 3, 6, 4], parts)
+        assert made == await with_images(context(recorded), [3, 6, 4, 3, 5, 4, 3, 6, 4], parts)
     assert recorded.read_parts == [3]
     assert [(span.grid, span.count) for span in made.images] == [((2, 4, 6), 12), ((1, 4, 6), 6), ((1, 4, 6), 6)]
     assert [span.interval for span in made.images] == [1.0, 1.0, 0.4]
@@ -138,7 +138,7 @@ async def test_videos_beside_images(tokenizer: Tokenizer) -> None:
     with pytest.raises(ApiError, match=r"^video 1 of 1: frame 2: the image is SVG"):
         await with_images(context(found), [5, 6], [part(), broken])
     refused = frames._replace(urls=(part().url, "http://10.0.0.1/cat.png"), where="messages[7].content[1]")
-    with pytest.raises(ApiError, match=r"^messages\[7\]\.content\[1\]: http://10\.0\.0\.1"):
+    with pytest.raises(ApiError, match=r"^messages\[7\]\.content\[1\]: frame 2: http://10\.0\.0\.1"):
         await with_images(context(found), [5, 6], [part(), refused])
     await found.close()
 
