@@ -15,7 +15,7 @@ import httpx
 import pytest
 from engine_support import image_bombs
 from engine_support.image_cases import encode, waves
-from engine_support.served_vision import IMAGE, ServedVision, part, save_served, user, words
+from engine_support.served_vision import FLAGS, IMAGE, ServedVision, part, save_served, user, words
 from engine_support.server_process import ServerProcess, running_server, wait_until
 from PIL import Image
 
@@ -26,10 +26,6 @@ from blade_protocol.state import KV_DIGEST_BYTES
 
 CHAT: Final = "/v1/chat/completions"
 COUNT: Final = 8
-FLAGS: Final = (
-    *("--load_format", "auto", "--dtype", "float32", "--kv_cache_bytes", "32MiB", "--encoder_cache_bytes", "4MiB"),
-    *("--max_num_seqs", "8", "--image_workers", "1", "--image_timeout", "60"),
-)
 GREEDY: Final = {"temperature": 0, "ignore_eos": True, "max_tokens": COUNT, "return_token_ids": True}
 
 
