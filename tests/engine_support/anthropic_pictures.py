@@ -62,6 +62,7 @@ def broken() -> None:
         except anthropic.BadRequestError as refused:
             error = refused.body["error"]
             assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_image"), error
+            assert error["message"].startswith("messages[0].content[1]: "), error
             continue
         raise AssertionError("a broken picture was taken")
 

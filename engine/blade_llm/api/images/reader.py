@@ -88,8 +88,7 @@ class ImageReader:
                 except ImagesBusyError as error:
                     raise BusyError(str(error)) from None
                 except ImageError as error:
-                    alone = 0 if len(parts) == 1 else None  # of several the message says which
-                    raise BadImagesError(str(error), "invalid_image", alone) from None
+                    raise BadImagesError(error.problem, "invalid_image", error.index) from None
         self.observe(len(parts), size, time.monotonic() - started)
         return found
 

@@ -258,7 +258,7 @@ def test_what_is_wrong_with_an_image(vision: ServerProcess, name: str) -> None:
     error = refused(vision, user(part(CAT), bad, words("what?")))
     assert (error["param"], error["code"]) == ("messages", code)
     assert said in error["message"]
-    assert re.search(r"image 2 of 2|messages\[0\]\.content\[1\]", error["message"])
+    assert error["message"].startswith("messages[0].content[1]: ")
     ask(vision, user(part(CAT)))  # of that request alone
 
 

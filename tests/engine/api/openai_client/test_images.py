@@ -76,11 +76,11 @@ def test_tokens_of_a_response_are_counted(vision: Vision) -> None:
     ids=["truncated", "no base64", "private"],
 )
 def test_broken_ones(vision: Vision, way: Way, url: str, code: str) -> None:
-    messages = [user(words("what?"), {"type": "image_url", "image_url": {"url": url}})]
-    with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.content\[1\]") as caught:
+    messages = [user(part(CAT), words("what?"), {"type": "image_url", "image_url": {"url": url}})]
+    with pytest.raises(openai.BadRequestError, match=r"messages\[0\]\.content\[2\]") as caught:
         chat(vision.server, way, messages=messages, **GREEDY)
     assert (caught.value.param, caught.value.code) == ("messages", code)
     broken = {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
     with pytest.raises(openai.BadRequestError, match=r"input\[1\]\.content\[0\]") as caught:
-        response(vision.server, way, input=[{"role": "user", "content": "what?"}, broken], **GREEDY)
+        response(vision.server, way, input=[item(CAT), broken], **GREEDY)
     assert (caught.value.param, caught.value.code) == ("input", code)
