@@ -165,11 +165,7 @@ class LLM:
         if values.get("nnodes", 1) != 1:
             raise ValueError("LLM is of one machine; leave nnodes out, or start blade_llm_server on each machine")
         engine = EngineConfig(model=str(folder), **values)
-        folders = allowed_local_media_path or ()
-        folders = [folders] if isinstance(folders, str | Path) else folders
-        sources = MediaSources(
-            tuple(map(str, folders)), tuple(allowed_media_domains or ()), tuple(private_media_domains or ())
-        )
+        sources = MediaSources.of(allowed_local_media_path, allowed_media_domains, private_media_domains)
         serving = offline_serving(folder, model_config, engine, sources, mm_processor_kwargs or {})
         self._images = OfflineImages(serving, self.tokenizer)
         self._core = _build_core(engine)

@@ -52,6 +52,12 @@ class MediaSources(NamedTuple):
     allowed_media_domains: tuple[str, ...] = ()
     private_media_domains: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, *given: str | Path | Sequence[str | Path] | None) -> MediaSources:
+        """Each as one or several, or none."""
+        several = ([each] if isinstance(each, str | Path) else each or () for each in given)
+        return cls(*(tuple(str(each) for each in group if str(each)) for group in several))
+
 
 class Picture(NamedTuple):
     """An image of a prompt."""
@@ -272,8 +278,8 @@ class _NoUrl(str):
     picture: Image.Image
 
 
-def _parts(message: Mapping[str, Any]) -> Iterable[Any]:
-    content = message.get("content")
+def _parts(message: Any) -> Iterable[Any]:
+    content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, list) else ()
 
 

@@ -249,6 +249,8 @@ def test_why_there_are_none(model: ServedVision) -> None:
     found = serving(MediaSources(("/a",), ("*.example",), ("minio.svc",)))
     assert isinstance(found, ImageServing)
     assert found.allowed_media_domains == ("*.example",)
+    assert MediaSources.of(Path("/a"), ["*.example"], None) == MediaSources(("/a",), ("*.example",))
+    assert not any(MediaSources.of("", [], None))
     with pytest.raises(ValueError, match="allowed_local_media_path"):
         serving(MediaSources(("relative",)))
     with pytest.raises(ValueError, match="min_image_pixels must not be more"):
