@@ -191,6 +191,14 @@ def test_smaller_ones_have_fewer_tokens(model: ServedVision, vision: ServerProce
     assert ask(vision, user(part(large, detail="high")))["usage"]["prompt_tokens"] == whole
 
 
+def test_embeddings_are_of_texts(vision: ServerProcess) -> None:
+    for given in ([part(CAT)], [words("a cat"), part(CAT)]):
+        response = vision.post("/v1/embeddings", input=given)
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, "input")
+        assert error["message"] == "input must be text, a list of token ids, or a list of either"
+
+
 def test_a_turn_that_goes_on(model: ServedVision, vision: ServerProcess) -> None:
     """The last message is continued, and so is text that was generated."""
     question = user(part(CAT), words("what is it?"))
