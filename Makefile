@@ -99,16 +99,12 @@ page-deps: ## Debian packages that `make test-page` needs; nothing is done where
 	@dpkg --status $(PAGE_PACKAGES) > /dev/null 2>&1 || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(PAGE_PACKAGES); }
 
-# They ask about engines; the router in front of them is what the other tests have.
-TESTS_OF_ENGINES := families kubectl_llm lora multi_node service_adapters speculation tensor_parallel
-
 test-compiled: compiled ## the router's fast tests on its compiled modules
 	$(TEST_ENV) BLADE_ROUTER_COMPILED=1 $(BIN)/pytest -q $(IN_PARALLEL) \
-		-m "not soak and not gpu and not clients and not page and not interpreted" tests/router tests/security tests/system \
-		$(TESTS_OF_ENGINES:%=--ignore=tests/system/test_%.py)
+		-m "not soak and not gpu and not clients and not page and not interpreted" tests/router tests/security
 
-images: install ## both images, where their sources changed (docs/images.md)
-	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e.images
+images: install ## both images, or ONLY=engine|operator, where their sources changed (docs/images.md)
+	TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e.images $(if $(ONLY),--only $(ONLY))
 
 e2e: install ## everything on a real Kubernetes: KUBE_ASSETS=<folder>, E2E_KUBECONFIG=<file> or kind (docs/e2e.md)
 	KUBE_ASSETS=$(KUBE_ASSETS) TORCH_INDEX=$(TORCH_INDEX) $(BIN)/python -m e2e $(E2E_ARGS)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from operator_support.change_examples import CHANGES
 from operator_support.random_specs import SERVICES
-from operator_support.rule_examples import EXAMPLES, Example
+from operator_support.rule_example import Example
+from operator_support.rule_examples import EXAMPLES
 
 from blade_operator.model.objects import Object
 from blade_operator.spec import SpecError, apply_defaults, parse_service

@@ -119,9 +119,9 @@ def errors() -> None:
     assert "nobody" in refused(anthropic.NotFoundError, "not_found_error", model="nobody")
     refused(anthropic.BadRequestError, "invalid_request_error", max_tokens=0)
     image: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-    assert "'image'" in refused(
-        anthropic.BadRequestError, "invalid_request_error", messages=[{"role": "user", "content": [image]}]
-    )
+    pictured: Any = [{"role": "user", "content": [image]}]
+    said = refused(anthropic.BadRequestError, "invalid_request_error", messages=pictured)
+    assert "messages[0].content[0]: image is not supported by this model" in said, said
     too_long: Any = [{"role": "user", "content": "x" * 3000}]
     assert "prompt is too long" in refused(anthropic.BadRequestError, "invalid_request_error", messages=too_long)
     refused(anthropic.BadRequestError, "invalid_request_error", messages=too_long, stream=True)

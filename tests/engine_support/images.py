@@ -54,7 +54,7 @@ def with_images(prompt: Sequence[int], images: Sequence[ImageSpan]) -> list[int]
     """The prompt with image tokens where images are."""
     tokens = list(prompt)
     for image in images:
-        tokens[image.start : image.start + image.count] = [IMAGE_TOKEN] * image.count
+        tokens[image.start : image.end] = [IMAGE_TOKEN] * image.count
     return tokens
 
 
@@ -114,5 +114,5 @@ class FakeTower:
     def check(self, images: Sequence[ImageSpan], start: int, end: int) -> None:
         """Assert that positions ``start .. end - 1`` of a prompt can be computed."""
         for image in images:
-            if image.start < end and start < image.start + image.count:
+            if image.start < end and start < image.end:
                 assert image.digest in self.encoded, "an image is computed before it is encoded"

@@ -104,7 +104,7 @@ def _check_images(scheduler: Scheduler, images: ImageEncoding) -> None:
     assert list(images._queue) == sorted(remaining, key=_ORDER)
     running = [request for request in scheduler._sets.running if request.images]
     for request in running:
-        left = [image for image in request.images if image.start + image.count > request.num_computed]
+        left = [image for image in request.images if image.end > request.num_computed]
         missing = [image.start for image in left if not cache.is_ready(image.digest)]
         assert request.image_barrier == min(missing, default=NO_BARRIER), "waits for the wrong image"
         assert request.phase is not Phase.PREFILL or (left == list(remaining[request].images if left else []))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from operator_support.rule_examples import HUB
+from operator_support.rule_example import HUB
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from blade_llm.api.common.context import ServerContext
-from blade_llm.api.common.errors import ApiError, bad_request, context_exceeded
+from blade_llm.api.common.errors import ApiError, alternatives, bad_request, context_exceeded
 from blade_llm.api.common.response_notes import check_keys, note_unknown
 from blade_llm.api.image_parts import ImageParts, is_image
 from blade_llm.api.images.reader import ImagePart
@@ -253,7 +253,7 @@ def checked_message(message: Mapping[str, Any], index: int, images: ImageParts |
             f"{where}: role function is the older form of role tool; send that", "messages", "unsupported"
         )
     if not isinstance(role, str) or role not in ROLES:
-        raise bad_request(f"{where}.role must be {', '.join([*ROLES][:-1])} or {[*ROLES][-1]}", "messages")
+        raise bad_request(f"{where}.role must be {alternatives([*ROLES])}", "messages")
     content: str | list[dict[str, str]]
     if any(map(is_image, parts := _parts_of(message))):
         images = images or ImageParts()

@@ -37,7 +37,7 @@ class HashChain:
         """``images``: those of the sequence, sorted by their starts, none over another."""
         self.root = root
         self._images = images
-        self._ends = [image.start + image.count for image in images]
+        self._ends = [image.end for image in images]
         self.digests: list[bytes] = []
         self._size = block_size
         self._pack = struct.Struct(f"<{block_size}I").pack

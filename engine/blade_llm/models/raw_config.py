@@ -25,6 +25,11 @@ MAX_LAYERS: Final = 10_000
 _LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer")
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number: Python's JSON has NaN, Infinity, and integers that no float can be."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
 def text_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """What the configuration of a model with images says of its text model; empty where it says nothing apart."""
     text = fields.get("text_config")
@@ -62,7 +67,7 @@ class RawConfig:
     def above_zero(self, name: str, default: float | None = None) -> float:
         """A finite number above 0. Without ``default`` it must be there (``KeyError``); raises ``ValueError``."""
         value = self.fields[name] if default is None else self.fields.get(name, default)
-        if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
+        if not is_number(value) or value <= 0:
             raise ValueError(f"{name!r} must be a finite number above 0, not {value!r}")
         return float(value)
 

@@ -154,7 +154,7 @@ def _has_image_tokens(step: Step) -> bool:
         if chunk.start >= request.num_prompt_tokens:  # behind all images
             continue
         end = chunk.start + chunk.count
-        if any(image.start < end and chunk.start < image.start + image.count for image in request.images):
+        if any(image.start < end and chunk.start < image.end for image in request.images):
             return True
     return False
 

@@ -83,7 +83,10 @@ def second_tokens(folder: Path, speculative: SpeculativeConfig | None) -> Tensor
     return torch.bincount(torch.tensor([tokens[1] for tokens in outputs.values()]), minlength=VOCABULARY).double()
 
 
-@pytest.mark.parametrize("method", ["normal", "ngram", "draft", "look_ahead", "eagle3"])
+@pytest.mark.parametrize(
+    "method",
+    ["normal", "ngram", *(pytest.param(each, marks=pytest.mark.soak) for each in ("draft", "look_ahead")), "eagle3"],
+)
 def test_tokens_have_the_distribution_of_the_model(folder: Path, other: Path, method: str) -> None:
     speculative = {
         "normal": None,

@@ -178,11 +178,12 @@ def test_get_watch_prints_what_changes(run: Terminal, running: Loop) -> None:
             assert watcher.stdout.readline().startswith("NAME")
             assert watcher.stdout.readline().split()[4] == "1"
             run("scale", "qwen", "--replicas", "0")
-            assert watcher.stdout.readline().split()[4] == "0"
+            # another column may change before: an engine was not seen again yet, say
+            assert any(watcher.stdout.readline().split()[4] == "0" for _ in range(3))
         finally:
             watcher.kill()
-    run("scale", "qwen", "--replicas", "1")
-    running.until(lambda: running.ready("qwen"))
+            run("scale", "qwen", "--replicas", "1")
+            running.until(lambda: running.ready("qwen"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from operator_support.change_examples import CHANGES, Change
-from operator_support.rule_examples import EXAMPLES, Example
+from operator_support.rule_example import Example
+from operator_support.rule_examples import EXAMPLES
 
 from blade_operator.spec import SpecError, apply_defaults, check_change, parse_service
 from blade_operator.spec.rules.change import CHANGE_RULES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -47,6 +47,11 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         return Response(self.body(), self.status, self.headers, media_type="application/json")
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """``a, b or c``."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -92,11 +92,6 @@ class ImageReader:
         self.observe(len(parts), size, time.monotonic() - started)
         return found
 
-    @property
-    def load(self) -> tuple[int, int]:
-        """Bytes of files that wait or are decoded, and images that are decoded, at this moment."""
-        return self._held, self._workers.load.working
-
     async def close(self) -> None:
         """End processes and threads."""
         await self._workers.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.errors import alternatives, bad_request
 from blade_llm.api.common.response_notes import check_keys
 from blade_llm.api.translated_messages import PlacedImage, placed_image
 
@@ -28,8 +28,7 @@ def image_of(block: dict[str, Any], where: str) -> PlacedImage:
         case "base64":
             media_type, data = source.get("media_type"), source.get("data")
             if media_type not in MEDIA_TYPES:
-                known = f"{', '.join(MEDIA_TYPES[:-1])} or {MEDIA_TYPES[-1]}"
-                raise bad_request(f"{place}.media_type must be {known}", "messages")
+                raise bad_request(f"{place}.media_type must be {alternatives(MEDIA_TYPES)}", "messages")
             if not isinstance(data, str):
                 raise bad_request(f"{place}.data must be a string of base64", "messages")
             url: Any = f"data:{media_type};base64,{data}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from blade_llm.api.common.errors import bad_request
+from blade_llm.api.common.errors import alternatives, bad_request
 from blade_llm.api.common.response_notes import check_keys
 from blade_llm.api.translated_messages import PlacedImage, placed_image
 from blade_llm.multimodal.settings import DETAILS
@@ -21,6 +21,6 @@ def image_of(part: dict[str, Any], where: str) -> PlacedImage:
     if not isinstance(url, str):
         raise bad_request(f"{where}.image_url must be a string, e.g. data:image/png;base64,… or https://…", "input")
     if detail is not None and detail not in DETAILS:
-        raise bad_request(f"{where}.detail must be {', '.join(DETAILS[:-1])} or {DETAILS[-1]}", "input")
+        raise bad_request(f"{where}.detail must be {alternatives(DETAILS)}", "input")
     check_keys(part, _KEYS, "input[].content[]")
     return placed_image(url, where, detail)

@@ -31,7 +31,7 @@ def axis_positions(
     token = position = 0
     for index, image in enumerate(images):
         frames, rows, columns = image.grid[0], image.grid[1] // merge_size, image.grid[2] // merge_size
-        end = image.start + image.count
+        end = image.end
         if not token <= image.start <= end <= num_tokens:
             raise ValueError(f"image {index} at {image.start} to {end} overlaps another or the prompt's {num_tokens}")
         if min(image.grid) < 1 or frames * rows * columns != image.count:

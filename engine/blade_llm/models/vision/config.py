@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from blade_llm.models.errors import UnsupportedModelError
-from blade_llm.models.raw_config import MAX_LAYERS, RawConfig
+from blade_llm.models.raw_config import MAX_LAYERS, RawConfig, is_number
 from blade_llm.spec.mlp import MLPSpec
 from blade_llm.spec.norm import NormSpec
 from blade_llm.spec.vision.images import CLIP_MEAN, CLIP_STD
@@ -202,7 +201,7 @@ def _colours(preprocessor: RawConfig, name: str, default: tuple[float, float, fl
         values = [values] * 3
     if not isinstance(values, list | tuple) or len(values) != 3:
         raise ValueError(f"{name!r} must be three numbers, not {values!r}")
-    if not all(type(value) in (int, float) and abs(value) <= sys.float_info.max for value in values):
+    if not all(map(is_number, values)):
         raise ValueError(f"{name!r} must be three finite numbers, not {values!r}")
     red, green, blue = (float(value) for value in values)
     return red, green, blue

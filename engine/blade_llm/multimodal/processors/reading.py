@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from blade_llm.models.raw_config import is_number
 from blade_llm.multimodal.errors import ProcessorFilesError
 from blade_llm.multimodal.processors import ImageProcessor, QwenProcessor, TiledProcessor
 from blade_llm.multimodal.processors.resized import BICUBIC
@@ -129,7 +129,7 @@ class _Fields:
 
     def above_zero(self, name: str, default: float) -> float:
         value = self.values.get(name, default)
-        if not _is_finite(value) or value <= 0:
+        if not is_number(value) or value <= 0:
             raise ProcessorFilesError(f"{self.path}: {name} must be a positive number, not {value!r}")
         return float(value)
 
@@ -145,16 +145,11 @@ class _Fields:
 
     def _channels(self, name: str, default: tuple[float, float, float]) -> tuple[float, ...]:
         value = self.values.get(name, default)
-        if _is_finite(value):
+        if is_number(value):
             value = [value] * 3
-        if not isinstance(value, list | tuple) or len(value) != 3 or not all(map(_is_finite, value)):
+        if not isinstance(value, list | tuple) or len(value) != 3 or not all(map(is_number, value)):
             raise ProcessorFilesError(f"{self.path}: {name} must be three numbers, not {value!r}")
         return tuple(float(channel) for channel in value)
-
-
-def _is_finite(value: Any) -> bool:
-    """Python's JSON has NaN, Infinity, and integers that no float can be."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _first(value: Any) -> Any:

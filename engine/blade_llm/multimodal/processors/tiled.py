@@ -47,8 +47,7 @@ class TiledProcessor(msgspec.Struct, frozen=True, tag="tiled"):
     def grid(self, height: int, width: int, bounds: PixelBounds) -> tuple[int, int, int]:
         """Tiles (the thumbnail included), rows and columns of one, in patches."""
         columns, rows = self._arrangement(height, width, bounds)
-        tiles = columns * rows + (columns * rows > 1)
-        return tiles, self.tile_height // self.patch_size, self.tile_width // self.patch_size
+        return self._grid_of(columns * rows + (columns * rows > 1))
 
     def count(self, grid: tuple[int, int, int]) -> int:
         """Tokens of an image, without :attr:`surrounding`."""
@@ -66,8 +65,11 @@ class TiledProcessor(msgspec.Struct, frozen=True, tag="tiled"):
                 tiles.append(whole.crop(box).tobytes())
         if len(tiles) > 1:
             tiles.append(image.resize(size, resample=self.resample).tobytes())
-        grid = len(tiles), self.tile_height // self.patch_size, self.tile_width // self.patch_size
-        return Resized(grid, (len(tiles), self.tile_height, self.tile_width, CHANNELS), b"".join(tiles))
+        shape = (len(tiles), self.tile_height, self.tile_width, CHANNELS)
+        return Resized(self._grid_of(len(tiles)), shape, b"".join(tiles))
+
+    def _grid_of(self, tiles: int) -> tuple[int, int, int]:
+        return tiles, self.tile_height // self.patch_size, self.tile_width // self.patch_size
 
     def _arrangement(self, height: int, width: int, bounds: PixelBounds) -> tuple[int, int]:
         """Columns and rows whose ratio is nearest to the image's; of equal ones the larger, while its area is less than

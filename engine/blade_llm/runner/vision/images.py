@@ -87,7 +87,7 @@ class RunnerImages:
         for chunk in plan.chunks:
             end = chunk.start + chunk.count
             for image in self._spans.get(chunk.slot, ()):
-                begin, stop = max(chunk.start, image.start), min(end, image.start + image.count)
+                begin, stop = max(chunk.start, image.start), min(end, image.end)
                 if begin < stop:
                     rows.append(np.arange(begin, stop) + (first - chunk.start))
                     parts.append(self.encoder.embeddings[image.digest][:, begin - image.start : stop - image.start])

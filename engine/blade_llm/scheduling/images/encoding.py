@@ -119,7 +119,7 @@ class ImageEncoding:
 
     def admitted(self, request: Request) -> None:
         """A request got its slot, and has ``num_computed`` positions."""
-        left = deque(image for image in request.images if image.start + image.count > request.num_computed)
+        left = deque(image for image in request.images if image.end > request.num_computed)
         self.counts.hits += sum(image.digest in self.cache for image in left)
         if left:
             self._queue.add(request)

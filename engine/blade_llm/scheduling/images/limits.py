@@ -55,7 +55,7 @@ def check_images(request: Request, limits: EncoderLimits | None) -> None:
     end = 0
     for index, image in enumerate(request.images):
         name = f"image {index + 1} of {len(request.images)}"
-        before, end = end, image.start + image.count
+        before, end = end, image.end
         if not before <= image.start < end <= request.num_prompt_tokens:
             raise RequestRefusedError(
                 f"{name} takes positions {image.start} to {end - 1}, behind position {before} and within the prompt of "

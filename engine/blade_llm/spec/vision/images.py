@@ -24,6 +24,11 @@ class ImageSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Frames (after temporal merging), rows and columns, in patches, before spatial merging. Of towers that cut an
     image into tiles: tiles, rows and columns of one tile."""
 
+    @property
+    def end(self) -> int:
+        """The position behind the last one."""
+        return self.start + self.count
+
 
 class ImagePixels(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a vision tower makes embeddings of: decoded and resized, not yet normalised."""

@@ -209,4 +209,4 @@ async def test_files_that_wait_are_bounded(reader: ImageReader, monkeypatch: pyt
     with pytest.raises(BusyError, match="wait to be decoded"):
         await reader.read([part(), part()])
     assert len(await reader.read([part()])) == 1
-    assert reader.load == (0, 0)
+    assert (reader._held, reader._workers.load.working) == (0, 0)

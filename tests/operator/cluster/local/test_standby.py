@@ -27,6 +27,7 @@ SCALING: dict[str, Any] = {
 }
 
 
+@pytest.mark.soak  # e2e/tests/test_service_zero.py asks the same of a real cluster each time
 def test_a_held_request_is_answered_by_the_engine_on_standby_also_after_the_operator_was_killed(tmp_path: Path) -> None:
     spec: dict[str, Any] = {
         "scaling": SCALING,
