@@ -154,8 +154,8 @@ class OfflineImages:
         list of them (Pillow's), ``mm_processor_kwargs``. Raises ``ValueError``."""
         if unknown := sorted(prompt.keys() - {*_KEYS}):
             raise ValueError(f"{where}a prompt with {unknown[0]!r} is not supported; it may have {', '.join(_KEYS)}")
-        text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if (text is None) == (token_ids is None):
+        text = prompt.get("prompt")
+        if (text is None) == (prompt.get("prompt_token_ids") is None):
             raise ValueError(f"{where}a prompt needs one of 'prompt', a text, and 'prompt_token_ids'")
         data = prompt.get("multi_modal_data") or {}
         if others := sorted(data.keys() - {"image"}):
@@ -170,7 +170,8 @@ class OfflineImages:
             for index, image in enumerate(several)
             for place in [f"{where}multi_modal_data['image'][{index}]"]
         ]
-        return WrittenPrompt(text, list(token_ids) if text is None else tokenizer.encode(text), pictures, where)
+        token_ids = list(prompt["prompt_token_ids"]) if text is None else tokenizer.encode(text)
+        return WrittenPrompt(text, token_ids, pictures, where)
 
     def of_conversation(
         self, messages: Sequence[Mapping[str, Any]], processor_kwargs: Mapping[str, Any], where: str = ""
