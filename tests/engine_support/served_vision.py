@@ -22,6 +22,11 @@ from blade_llm.multimodal.processors import ImageProcessor, QwenProcessor
 from blade_llm.multimodal.processors.reading import read_processor
 from blade_llm.text.tokenizer import Tokenizer
 
+FLAGS: Final = (
+    *("--load_format", "auto", "--dtype", "float32", "--kv_cache_bytes", "32MiB", "--encoder_cache_bytes", "4MiB"),
+    *("--max_num_seqs", "8", "--image_workers", "1", "--image_timeout", "60"),
+)
+"""What these models are served with."""
 _VOCABULARY: Final = 320
 _CHAT: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 QWEN_SPECIAL: Final = (*_CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -170,10 +175,14 @@ def save_served(folder: Path, family: str, **config: Any) -> ServedVision:
     return ServedVision(family, folder, model, processor, Tokenizer(folder))
 
 
+def data_url(file: bytes) -> str:
+    """A PNG as a URL that has it in itself."""
+    return "data:image/png;base64," + base64.b64encode(file).decode()
+
+
 def part(file: bytes, **fields: Any) -> dict[str, Any]:
     """The part of a message that has a PNG in itself."""
-    url = "data:image/png;base64," + base64.b64encode(file).decode()
-    return {"type": "image_url", "image_url": {"url": url, **fields}}
+    return {"type": "image_url", "image_url": {"url": data_url(file), **fields}}
 
 
 def words(string: str) -> dict[str, str]:

@@ -49,14 +49,12 @@ class VideoPixels(NamedTuple):
         return sum(len(image.pixels) for image in self.images) // 3
 
 
-async def process_videos(
-    workers: ImageWorkers, videos: Sequence[VideoFile], pixels: int = 0, *, named: bool = False
-) -> list[VideoPixels]:
+async def process_videos(workers: ImageWorkers, videos: Sequence[VideoFile], pixels: int = 0) -> list[VideoPixels]:
     """Pixels of every video, in order, one video after the other, whose frames wait for their turns as the images of
     :func:`~blade_llm.multimodal.request_images.process_images` do.
 
-    ``pixels``: those that the request's images have already. ``named``: errors name a single video as well. Raises
-    :class:`ImageError`, which says which video is meant, and :class:`ImagesBusyError`.
+    ``pixels``: those that the request's images have already. Raises :class:`ImageError`, which says which video is
+    meant, and :class:`ImagesBusyError`.
     """
     options = workers.options
     if len(videos) > options.max_videos_per_request:
@@ -66,9 +64,7 @@ async def process_videos(
         try:
             found.append(await _process(workers, video, options.max_pixels_per_request - pixels))
         except ImageError as error:
-            if len(videos) == 1 and not named:
-                raise
-            raise ImageError(f"video {index + 1} of {len(videos)}: {error}") from None
+            raise ImageError(error.problem, index, len(videos), "video") from None
         pixels += found[-1].num_pixels
     return found
 
@@ -107,7 +103,7 @@ async def _frames(workers: ImageWorkers, files: Sequence[bytes], bounds: PixelBo
             try:
                 found = await workers.process_video(files[index], bounds, OneFrame(len(files)))
             except ImageError as error:
-                raise ImageError(f"frame {index + 1}: {error}") from None
+                raise ImageError(f"frame {index + 1}: {error.problem}") from None
         pixels += len(found.pixels) // 3
         check_room(pixels, room)
         seconds += found.seconds

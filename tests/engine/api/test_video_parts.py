@@ -89,8 +89,8 @@ def test_too_many_and_none_at_all() -> None:
     for part in (FRAMES, FILE):
         found, _, code = error_of(ImageParts("", 9), part)
         assert found == (
-            f"messages[3].content[0]: {part['type']} is not supported by this model, which reads images; send frames "
-            "of it as image_url"
+            f"messages[3].content[0]: {part['type']} is not supported here, only images are; send frames of it as "
+            "image_url"
         )
         assert code == "unsupported"
         found, _, code = error_of(ImageParts(), part)

@@ -111,29 +111,31 @@ class ImageReader:
                 except ImagesBusyError as error:
                     raise BusyError(str(error)) from None
                 except ImageError as error:
-                    alone = 0 if len(parts) == 1 else None  # of several the message says which
-                    raise BadImagesError(str(error), "invalid_image", alone) from None
+                    raise BadImagesError(error.problem, "invalid_image", error.index) from None
         self.observe(len(files), size, time.monotonic() - started)
         return found
 
     async def _process(
         self, parts: Sequence[ImagePart | VideoPart], files: Sequence[bytes]
     ) -> list[ImagePixels | VideoPixels]:
-        images: list[ImageFile] = []
-        videos: list[VideoFile] = []
+        images: dict[int, ImageFile] = {}
+        videos: dict[int, VideoFile] = {}
         start = 0
-        for part in parts:
+        for index, part in enumerate(parts):
             own = tuple(files[start : start + len(part.urls)])
             start += len(own)
             if isinstance(part, VideoPart):
-                videos.append(VideoFile(own, part.animated, part.fps, part.settings))
+                videos[index] = VideoFile(own, part.animated, part.fps, part.settings)
             else:
-                images.append(ImageFile(own[0], part.settings))
-        of_images = await process_images(self._workers, images)
+                images[index] = ImageFile(own[0], part.settings)
+        with _placed([*images]):
+            of_images = await process_images(self._workers, [*images.values()])
         pixels = sum(len(image.pixels) for image in {image.digest: image for image in of_images}.values()) // 3
-        of_videos = iter(await process_videos(self._workers, videos, pixels, named=bool(images)))
-        next_images = iter(of_images)
-        return [next(of_videos) if isinstance(part, VideoPart) else next(next_images) for part in parts]
+        with _placed([*videos]):
+            of_videos = await process_videos(self._workers, [*videos.values()], pixels)
+        found: dict[int, ImagePixels | VideoPixels] = dict(zip(images, of_images, strict=True))
+        found.update(zip(videos, of_videos, strict=True))
+        return [found[index] for index in range(len(parts))]
 
     async def close(self) -> None:
         """End processes and threads."""
@@ -149,6 +151,15 @@ class ImageReader:
             yield
         finally:
             self._held -= size
+
+
+@contextmanager
+def _placed(places: Sequence[int]) -> Iterator[None]:
+    """What is wrong with one of the images or videos at ``places`` is said of its place among all."""
+    try:
+        yield
+    except ImageError as error:
+        raise ImageError(error.problem, None if error.index is None else places[error.index], len(places)) from None
 
 
 def open_reader(serving: ImageServing | NoImages, tokenizer: Tokenizer) -> ImageReader | NoImages:

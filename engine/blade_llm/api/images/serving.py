@@ -14,7 +14,7 @@ UNSUPPORTED: Final = "is not supported by this model; send text"
 """What is said of a part that a text model cannot read, after its name."""
 
 
-NO_VIDEOS: Final = "is not supported by this model, which reads images; send frames of it as image_url"
+NO_VIDEOS: Final = "is not supported here, only images are; send frames of it as image_url"
 """What is said of a video where only images are read."""
 
 

@@ -56,7 +56,11 @@ async def reader(tokenizer: Tokenizer) -> AsyncIterator[ImageReader]:
 
 
 def part(data: bytes = PICTURE, **settings: Any) -> ImagePart:
-    return ImagePart(f"data:;base64,{base64.b64encode(data).decode()}", ImageSettings(**settings), "messages[0]")
+    return placed("messages[0]", data, **settings)
+
+
+def placed(where: str, data: bytes = PICTURE, **settings: Any) -> ImagePart:
+    return ImagePart(f"data:;base64,{base64.b64encode(data).decode()}", ImageSettings(**settings), where)
 
 
 class Connection:
@@ -135,7 +139,7 @@ async def test_videos_beside_images(tokenizer: Tokenizer) -> None:
     with pytest.raises(ApiError, match="stands for a video"):
         await with_images(context(found), [6, 6], [frames])
     broken = frames._replace(urls=(part().url, part(image_bombs.SVG).url))
-    with pytest.raises(ApiError, match=r"^video 1 of 1: frame 2: the image is SVG"):
+    with pytest.raises(ApiError, match=r"^messages\[0\]\.content\[0\]: frame 2: the image is SVG"):
         await with_images(context(found), [5, 6], [part(), broken])
     refused = frames._replace(urls=(part().url, "http://10.0.0.1/cat.png"), where="messages[7].content[1]")
     with pytest.raises(ApiError, match=r"^messages\[7\]\.content\[1\]: frame 2: http://10\.0\.0\.1"):
@@ -149,11 +153,11 @@ async def test_errors_name_the_place(reader: ImageReader) -> None:
         await with_images(context(reader), [*ONE, *ONE], [part(), refused])
     detail = caught.value.detail
     assert (caught.value.status, detail.param, detail.code) == (400, "messages", "invalid_image_url")
-    with pytest.raises(ApiError, match=r"^image 2 of 2: the image is SVG") as caught:
-        await with_images(context(reader), [*ONE, *ONE], [part(), part(image_bombs.SVG)])
-    assert caught.value.detail.code == "invalid_image"
-    with pytest.raises(ApiError, match=r"^messages\[0\]: the image is SVG"):
-        await with_images(context(reader), [*ONE], [part(image_bombs.SVG)])
+    broken = placed("messages[2].content[0]", image_bombs.SVG)
+    for parts in ([broken], [part(), broken], [part(), part(), broken], [part(max_pixels=28 * 28), broken, part()]):
+        with pytest.raises(ApiError, match=r"^messages\[2\]\.content\[0\]: the image is SVG") as caught:
+            await with_images(context(reader), ONE * len(parts), parts)
+        assert caught.value.detail.code == "invalid_image"
     with pytest.raises(BadImagesError) as bad:
         await reader.read([part(b"x" * (21 << 20))])
     assert bad.value.code == "image_file_too_large"
@@ -199,7 +203,10 @@ async def test_a_request_reads_an_image_once_however_often_its_prompt_is_made(re
         await with_images(context(recorded), [*ONE], parts[:1])
     with request_scope(Connection().receive):
         await with_images(context(recorded), [*ONE], parts[:1])
-    assert recorded.read_parts == [2, 1, 1, 1]
+        broken = placed("messages[3].content[1]", image_bombs.SVG)
+        with pytest.raises(ApiError, match=r"^messages\[3\]\.content\[1\]: the image is SVG"):
+            await with_images(context(recorded), [*ONE, *ONE, *ONE], [parts[0], part(), broken])
+    assert recorded.read_parts == [2, 1, 1, 1, 2]
 
 
 async def test_a_client_that_leaves_ends_the_work(reader: ImageReader) -> None:
