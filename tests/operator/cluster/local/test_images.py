@@ -80,13 +80,14 @@ def test_limits_of_images_reach_engine_check_and_router(running: Loop, tmp_path:
             "kvCacheBytes": "16Mi",
             "vision": {"maxImagesPerRequest": 5, "encoderCacheBytes": "8Mi"},
         },
-        "router": {"maxImages": 2, "maxPartBytes": "1Mi"},
+        "router": {"maxImages": 2, "maxPartBytes": "1Mi", "maxBodyBytes": "3Mi"},
     }
     running.start("-f", str(manifest(tmp_path, model=model, **spec)))
     running.until(lambda: running.ready("qwen"), 120)
     [engine] = _pods(running, "engine").items()
     flags = _flags(engine[1])
     assert (flags["max_images_per_request"], flags["encoder_cache_bytes"]) == ("5", str(8 * MIB))
+    assert flags["max_body_bytes"] == str(3 * MIB)
     small = _vision_bytes(running)
     assert small > 8 * MIB
 
@@ -96,10 +97,12 @@ def test_limits_of_images_reach_engine_check_and_router(running: Loop, tmp_path:
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "too_many_images")
     refused = _ask(url, _image(base64.b64encode(bytes(MIB)).decode()))
     assert (refused.status_code, refused.json()["error"]["code"]) == (413, "part_too_large")
+    refused = _ask(url, *[{"type": "text", "text": "x" * (MIB * 15 // 16)}] * 4)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
     assert _ask(url).status_code == _ask(url, *[_image(PIXEL)] * 2).status_code == 200
 
     # Other limits are other routers; the engine goes on.
-    spec["router"] = {"maxImages": 3}
+    spec["router"] = {"maxImages": 3, "maxBodyBytes": "3Mi"}
     before = _names(running, "router")
     running.command("apply", "-f", str(manifest(tmp_path, model=model, **spec)))
     running.until(lambda: not before & _names(running, "router") and running.ready("qwen"), 60)
