@@ -19,7 +19,7 @@ _USE: Final = (
     "or PNG"
 )
 _CONTAINERS: Final = (
-    (4, (b"ftypqt",), "a QuickTime film"),
+    (4, (b"ftypqt",), "QuickTime"),
     (4, (b"ftypavif", b"ftypavis"), "an AVIF picture"),
     (4, (b"ftyp", b"moov", b"mdat"), "MP4, or of its kind"),
     (0, (b"\x1a\x45\xdf\xa3",), "WebM or Matroska"),

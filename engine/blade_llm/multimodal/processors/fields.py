@@ -59,10 +59,10 @@ class Fields:
         if resample not in range(6):
             raise ProcessorFilesError(f"{self.path}: resample must be one of Pillow's filters, 0 to 5")
         rescale = self.above_zero("rescale_factor", 1 / 255)
-        mean, std = self._channels("image_mean", mean), self._channels("image_std", std)
-        if min(std) <= 0:
+        means, stds = self._channels("image_mean", mean), self._channels("image_std", std)
+        if min(stds) <= 0:
             raise ProcessorFilesError(f"{self.path}: image_std must be positive")
-        return {"resample": int(resample), "rescale": rescale, "mean": mean, "std": std}
+        return {"resample": int(resample), "rescale": rescale, "mean": means, "std": stds}
 
     def _channels(self, name: str, default: tuple[float, float, float]) -> tuple[float, ...]:
         value = self.values.get(name, default)
