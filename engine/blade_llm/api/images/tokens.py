@@ -92,8 +92,8 @@ class ImageTokens:
         of each video, and where these are.
 
         A video whose times the prompt says becomes ``<0.5 seconds>`` and a vision start, tokens and a vision end for
-        each of its patches in time, within what the template has written around it (as transformers 5; 4 left out
-        those).
+        each of its patches in time, within what the template has written around it (as transformers from 5.10 on;
+        earlier ones left that out).
 
         ``token_ids`` has as many image tokens as there are ``images``, and as many video tokens as ``videos``.
         """
