@@ -60,7 +60,7 @@ def _size(field: str) -> str:
     return f"quantity(string(self.{field}))"
 
 
-def _within(size: str | None, least: str, most: str) -> bool:
+def _within(size: str | int | None, least: str, most: str) -> bool:
     return size is None or parse_bytes(least) <= parse_bytes(size) <= parse_bytes(most)
 
 
