@@ -52,6 +52,7 @@ LONGEST = (
     "engine/kernels/test_triton_lora_compiles.py",
     "engine/engine/ranks/test_processes.py",
     "engine/engine/ranks/test_hangs.py",
+    "engine/api/openai_client/test_images.py",
     "engine/runner/test_heads.py",
     "engine/runner/test_beams_model.py",
     "engine/runner/startup/test_start.py",

@@ -11,6 +11,7 @@ import itertools
 import logging
 import random
 import secrets
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,8 +28,10 @@ from blade_llm.hub.resolve import resolve_model
 from blade_llm.models.dtypes import DTYPE_ALIASES
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
+from blade_llm.offline_images import MediaSources, OfflineImages, TokenPrompt, WrittenPrompt, offline_serving
 from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 from blade_llm.sampling.restrictions import word_sequences
+from blade_llm.scheduling.request import RequestRefusedError
 from blade_llm.speculative_options import draft_tokenizer_folder, require_same_tokens, speculative_of
 from blade_llm.text.chat_template import load_chat_template
 from blade_llm.text.output_text import OutputText
@@ -37,10 +40,10 @@ from blade_llm.vllm_options import engine_fields
 from blade_llm.weights.checkpoint import check_weights, open_checkpoint
 
 _log: Final = logging.getLogger(__name__)
-Prompt = str | Sequence[int]
-"""Text, or token ids."""
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or vLLM's form of either with images: ``{"prompt": "…", "multi_modal_data": {"image": […]}}``."""
 Message = Mapping[str, Any]
-"""``{"role": "user", "content": "…"}``"""
+"""``{"role": "user", "content": "…"}``; with images, ``content`` is a list of parts."""
 _NO_TOKENS: Final = SamplingParams(max_tokens=1, seed=0)
 
 
@@ -97,6 +100,10 @@ class LLM:
         seed: makes outputs repeat whose sampling parameters have no seed of their own.
         speculative: speculative decoding, as :class:`~blade_llm.config.SpeculativeConfig` or its fields (vLLM's name
             and fields: ``speculative_config``).
+        mm_processor_kwargs: ``min_pixels`` and ``max_pixels`` of images, in place of the model's own.
+        allowed_local_media_path: folders below which ``file:`` URLs of images may point; none may by default.
+        allowed_media_domains: hosts that images may be fetched from; any with a public address by default.
+        private_media_domains: hosts whose addresses may be private ones.
         config: fields of :class:`~blade_llm.config.EngineConfig` (``dtype``, ``max_model_len``,
             ``kv_cache_bytes``, ``num_threads``, …), or vLLM's names of them (``gpu_memory_utilization``, …).
 
@@ -119,6 +126,10 @@ class LLM:
         seed: int | None = None,
         speculative: SpeculativeConfig | Mapping[str, Any] | None = None,
         speculative_config: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+        allowed_local_media_path: str | Path | Sequence[str | Path] | None = None,
+        allowed_media_domains: Sequence[str] | None = None,
+        private_media_domains: Sequence[str] | None = None,
         **config: Any,
     ) -> None:
         if (dtype := config.get("dtype")) is not None:
@@ -153,7 +164,11 @@ class LLM:
             require_same_tokens(self.tokenizer.vocabulary, Tokenizer(draft).vocabulary, draft)
         if values.get("nnodes", 1) != 1:
             raise ValueError("LLM is of one machine; leave nnodes out, or start blade_llm_server on each machine")
-        self._core = _build_core(EngineConfig(model=str(folder), **values))
+        engine = EngineConfig(model=str(folder), **values)
+        sources = MediaSources.of(allowed_local_media_path, allowed_media_domains, private_media_domains)
+        serving = offline_serving(folder, model_config, engine, sources, mm_processor_kwargs or {})
+        self._images = OfflineImages(serving, self.tokenizer)
+        self._core = _build_core(engine)
         self._vocab_size = model_config.vocab_size
         self._numbers = itertools.count()
 
@@ -170,12 +185,13 @@ class LLM:
         The ``n`` outputs share the prompt's part of the cache; those of a beam search come best first.
         ``lora_request``: the adapter of all prompts, or of each; with ``LLM(enable_lora=True)``.
 
+        A prompt with images has the model's image token (``<|image_pad|>``, ``<IMG_CONTEXT>``) once for each of them.
+
         Raises ``ValueError`` for parameters or prompts that cannot work; nothing is generated then.
         """
         several = _as_prompts(prompts)
-        texts = [prompt if isinstance(prompt, str) else None for prompt in several]
-        ids = [self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in several]
-        return self._run(texts, ids, sampling_params, n, lora_request)
+        written = [self._written(prompt, _place("prompt", at, len(several))) for at, prompt in enumerate(several)]
+        return self._run(self._images.inserted(written), sampling_params, n, lora_request)
 
     def chat(
         self,
@@ -184,8 +200,13 @@ class LLM:
         *,
         n: int = 1,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Generate for one conversation or many, rendered with the model's chat template.
+
+        Images are parts of the user's messages and of tools' results, as a server takes them (``image_url``), or
+        Pillow's: ``{"type": "image_pil", "image_pil": image}``. ``mm_processor_kwargs``: ``min_pixels`` and
+        ``max_pixels`` of those that do not say it themselves.
 
         Raises ``ValueError`` as :meth:`generate`, when the model has no template, and
         :class:`~blade_llm.text.errors.ChatTemplateError` when the template refuses a conversation.
@@ -194,9 +215,14 @@ class LLM:
             raise ValueError("this model has no chat template; give LLM(chat_template=FILE), or use generate()")
         template = self._chat_template
         several: Any = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        texts: list[str | None] = [template.render(conversation) for conversation in several]
-        ids = [self.tokenizer.encode(text or "", add_special_tokens=False) for text in texts]
-        return self._run(texts, ids, sampling_params, n, lora_request)
+        written = []
+        for at, conversation in enumerate(several):
+            where = _place("conversation", at, len(several))
+            messages, pictures = self._images.of_conversation(conversation, mm_processor_kwargs or {}, where)
+            text = template.render(messages)
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            written.append(WrittenPrompt(text, ids, pictures, where))
+        return self._run(self._images.inserted(written), sampling_params, n, lora_request)
 
     def embed(
         self, prompts: Prompt | Sequence[Prompt], *, pooling: Literal["last", "mean", "cls"] = "last"
@@ -208,10 +234,10 @@ class LLM:
         """
         if pooling not in ("last", "mean", "cls"):
             raise ValueError(f"pooling is {pooling!r}; give 'last', 'mean' or 'cls'")
-        token_ids = [
-            self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-            for prompt in _as_prompts(prompts)
-        ]
+        several = _as_prompts(prompts)
+        if any(isinstance(prompt, Mapping) for prompt in several):
+            raise ValueError("embed() takes texts and token ids; images are not supported there")
+        token_ids = [self._written(prompt).token_ids for prompt in several]
         for each in token_ids:
             self._check_tokens(each, [])
         states: dict[str, list[float]] = {}
@@ -232,8 +258,7 @@ class LLM:
 
     def _run(
         self,
-        texts: Sequence[str | None],
-        prompts: Sequence[list[int]],
+        prompts: Sequence[TokenPrompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         n: int,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
@@ -245,31 +270,35 @@ class LLM:
         if len(sampling_params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts but {len(sampling_params)} sampling parameters")
         sampling_params = [self._with_bad_words(params) for params in sampling_params]
-        for token_ids, params in zip(prompts, sampling_params, strict=True):
-            self._check(token_ids, params)
+        for prompt, params in zip(prompts, sampling_params, strict=True):
+            self._check(prompt.token_ids, params)
         adapters = self._load_adapters(lora_request, len(prompts))
         results = [
-            RequestOutput(prompt=text, prompt_token_ids=ids, outputs=[])
-            for text, ids in zip(texts, prompts, strict=True)
+            RequestOutput(prompt=prompt.text, prompt_token_ids=prompt.token_ids, outputs=[]) for prompt in prompts
         ]
+        waiting: deque[tuple[RequestOutput, GenerateRequest]] = deque()
+        for prompt, result, params, adapter in zip(prompts, results, sampling_params, adapters, strict=True):
+            seeded = msgspec.structs.replace(params, seed=self._new_seed()) if params.seed is None else params
+            names = [f"offline.{next(self._numbers)}" for _ in range(n)]
+            request = GenerateRequest(
+                request_id=names[0],
+                sibling_ids=names[1:],
+                prompt_token_ids=prompt.token_ids,
+                sampling=seeded,
+                adapter=adapter,
+                images=prompt.images,
+                pixels=prompt.pixels,
+            )
+            waiting.append((result, request))
         running: dict[str, _PendingOutput] = {}
         try:
-            for result, params, adapter in zip(results, sampling_params, adapters, strict=True):
-                seeded = msgspec.structs.replace(params, seed=self._new_seed()) if params.seed is None else params
-                names = [f"offline.{next(self._numbers)}" for _ in range(n)]
-                self._core.add(
-                    GenerateRequest(
-                        request_id=names[0],
-                        sibling_ids=names[1:],
-                        prompt_token_ids=result.prompt_token_ids,
-                        sampling=seeded,
-                        adapter=adapter,
-                    )
-                )
-                for sample, name in enumerate(names):
-                    text = OutputText(self.tokenizer, result.prompt_token_ids, seeded)
-                    running[name] = _PendingOutput(result, sample, text, seeded.logprobs is not None)
-            while running:
+            while running or waiting:
+                while waiting and self._add(waiting[0][1], alone=not running):
+                    result, request = waiting.popleft()
+                    for sample, name in enumerate(request.all_request_ids):
+                        text = OutputText(self.tokenizer, result.prompt_token_ids, request.sampling)
+                        with_logprobs = request.sampling.logprobs is not None
+                        running[name] = _PendingOutput(result, sample, text, with_logprobs)
                 for output in self._core.step():
                     pending = running.get(output.request_id)
                     if pending is None:  # a device that is ahead may deliver more of an output that is complete
@@ -282,6 +311,24 @@ class LLM:
             self._core.abort(list(running))
             raise
         return results
+
+    def _written(self, prompt: Prompt, where: str = "") -> WrittenPrompt:
+        if isinstance(prompt, Mapping):
+            return self._images.of_prompt(prompt, self.tokenizer, where)
+        if isinstance(prompt, str):
+            return WrittenPrompt(prompt, self.tokenizer.encode(prompt), where=where)
+        return WrittenPrompt(None, list(prompt), where=where)
+
+    def _add(self, request: GenerateRequest, *, alone: bool) -> bool:
+        """Add a request; False: the engine has no room for it beside others, as for its images' pixels."""
+        try:
+            self._core.add(request)
+        except RequestRefusedError as refused:
+            if alone or refused.error.kind != "overloaded":
+                raise
+            return False
+        request.pixels.clear()  # the engine has them until they are encoded
+        return True
 
     def _load_adapters(self, wanted: LoRARequest | Sequence[LoRARequest | None] | None, count: int) -> list[str]:
         """The name of each prompt's adapter, empty for none; all are loaded. Raises ``ValueError``."""
@@ -370,10 +417,15 @@ class _PendingOutput:
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A single prompt becomes a list of one."""
-    if isinstance(prompts, str):
+    if isinstance(prompts, str | Mapping):
         return [prompts]
     several: list[Any] = list(prompts)
     return [several] if several and isinstance(several[0], int) else several
+
+
+def _place(kind: str, index: int, count: int) -> str:
+    """What errors about one of several begin with."""
+    return f"{kind} {index + 1} of {count}: " if count > 1 else ""
 
 
 def _build_core(config: EngineConfig) -> EngineCore:

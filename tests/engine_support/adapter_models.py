@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 from engine_support.adapters import merge, targets_of, write_adapter
+from engine_support.fake_grammar import grammar_spec_of
 from engine_support.feature_load import core_for, free_drafts
 from engine_support.tiny_models import engine_config, save_model
 
@@ -22,6 +24,24 @@ from blade_llm.sampling.parameters import SamplingParams, TokenLogprobs
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, seed=1)
 RANKS = (1, 2, 8, 16, 33, 64, 128, 256)
+_PLACES = [[7, 8, 9], [9], [20, 30, 40], *([[11]] * 20), list(range(50, 120)), list(range(3, 90)), [12], []]
+FEATURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "sampled": {"sampling": msgspec.structs.replace(GREEDY, temperature=0.8, top_p=0.9, seed=4)},
+    "penalties and bias": {
+        "sampling": msgspec.structs.replace(GREEDY, repetition_penalty=1.3, logit_bias={13: 4.0, 14: -100.0})
+    },
+    "log-probabilities": {"sampling": msgspec.structs.replace(GREEDY, logprobs=3)},
+    "prompt log-probabilities": {"sampling": msgspec.structs.replace(GREEDY, prompt_logprobs=2)},
+    "samples": {"sampling": msgspec.structs.replace(GREEDY, temperature=0.9, seed=2), "sibling_ids": ["x", "y", "z"]},
+    "beams": {"sampling": msgspec.structs.replace(GREEDY, beam_width=3), "sibling_ids": ["x", "y"]},
+    "a grammar with forced tokens": {
+        "sampling": SamplingParams(temperature=0.7, max_tokens=60, seed=3, grammar_spec=grammar_spec_of(_PLACES))
+    },
+    "embedding, last": {"pooling": "last"},
+    "embedding, mean": {"pooling": "mean"},
+}
+"""What a request can want beside an adapter; fields of :class:`GenerateRequest`, of siblings parts of names."""
 
 
 @dataclass
@@ -44,14 +64,15 @@ def make_folders(root: Path) -> Path:
     return root
 
 
-def build_core(config: EngineConfig) -> EngineCore:
-    """As the engine process does, with grammars that need no tokenizer."""
-    return build_with_runner(config)[0]
+def build_core(config: EngineConfig, **options: Any) -> EngineCore:
+    """As the engine process does, with grammars that need no tokenizer. ``options``: of
+    :meth:`EngineCore.from_config`."""
+    return build_with_runner(config, **options)[0]
 
 
-def build_with_runner(config: EngineConfig) -> tuple[EngineCore, TorchRunner]:
+def build_with_runner(config: EngineConfig, **options: Any) -> tuple[EngineCore, TorchRunner]:
     runner = build_runner(config)
-    core = core_for(config, runner, step_seconds=None if config.speculative is None else free_drafts())
+    core = core_for(config, runner, step_seconds=None if config.speculative is None else free_drafts(), **options)
     if runner.adapters is not None:
         core.serve_adapters(config, runner.adapters.reader(), cast("Any", runner.adapters.loaded))
     return core, runner

@@ -1,4 +1,4 @@
-"""The scripted model that ``anthropic_program.py`` talks to, and running that."""
+"""The scripted model that ``anthropic_program.py`` talks to, and running programs of Anthropic's client."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from engine_support.fake_engine import write_script
 from engine_support.tool_models import QWEN3, write_tool_model
 
 PROGRAM = Path(__file__).with_name("anthropic_program.py")
+PICTURES = Path(__file__).with_name("anthropic_pictures.py")
 
 
 def _call(city: str) -> str:
@@ -29,11 +30,13 @@ def write_agent_model(folder: Path) -> Path:
     return folder
 
 
-def run_program(url: str, key: str = "none") -> subprocess.CompletedProcess[str]:
+def run_program(
+    url: str, key: str = "none", program: Path = PROGRAM, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     return subprocess.run(
-        [str(python_of("core")), str(PROGRAM)],
-        env={**os.environ, "URL": url, "KEY": key, "NO_PROXY": "127.0.0.1"},
+        [str(python_of("core")), str(program)],
+        env={**os.environ, "URL": url, "KEY": key, "NO_PROXY": "127.0.0.1", **environment},
         capture_output=True,
         text=True,
         timeout=200,

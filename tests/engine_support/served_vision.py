@@ -22,6 +22,11 @@ from blade_llm.multimodal.processors import ImageProcessor, QwenProcessor
 from blade_llm.multimodal.processors.reading import read_processor
 from blade_llm.text.tokenizer import Tokenizer
 
+FLAGS: Final = (
+    *("--load_format", "auto", "--dtype", "float32", "--kv_cache_bytes", "32MiB", "--encoder_cache_bytes", "4MiB"),
+    *("--max_num_seqs", "8", "--image_workers", "1", "--image_timeout", "60"),
+)
+"""What these models are served with."""
 _VOCABULARY: Final = 320
 _CHAT: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 QWEN_SPECIAL: Final = (*_CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -30,10 +35,12 @@ SPECIAL: Final = {"qwen2-vl": QWEN_SPECIAL, "internvl": INTERNVL_SPECIAL}
 IMAGE: Final = {"qwen2-vl": "<|image_pad|>", "internvl": "<IMG_CONTEXT>"}
 _SHOWN: Final = {"qwen2-vl": "<|vision_start|><|image_pad|><|vision_end|>", "internvl": "<IMG_CONTEXT>\n"}
 """What templates of these families write for an image."""
+_VIDEO: Final = "<|vision_start|><|video_pad|><|vision_end|>"
 TEMPLATE: Final = """{%- for message in messages -%}
 <|im_start|>{{ message.role }}
 {% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content -%}
-{%- if part.type == 'image' %}{{ IMAGE }}{% elif part.type == 'text' %}{{ part.text }}{% endif -%}
+{%- if part.type == 'image' %}{{ IMAGE }}{% elif part.type == 'video' %}{{ VIDEO }}{% elif
+part.type == 'text' %}{{ part.text }}{% endif -%}
 {%- endfor %}{% endif %}<|im_end|>
 {% endfor -%}
 {%- if add_generation_prompt %}<|im_start|>assistant
@@ -160,7 +167,7 @@ def save_served(folder: Path, family: str, **config: Any) -> ServedVision:
     """A folder with all that a server of this family reads. ``config``: fields of ``tokenizer_config.json``."""
     model = save_row(folder, _ROWS[family])
     special = SPECIAL[family]
-    template = TEMPLATE.replace("{{ IMAGE }}", _SHOWN[family])
+    template = TEMPLATE.replace("{{ IMAGE }}", _SHOWN[family]).replace("{{ VIDEO }}", _VIDEO)
     write_tokenizer(folder, byte_level_tokenizer(special, _VOCABULARY), chat_template=template, **config)
     (folder / "preprocessor_config.json").write_text(json.dumps(_PROCESSOR[family]), encoding="utf-8")
     processor = read_processor(folder)
@@ -168,10 +175,14 @@ def save_served(folder: Path, family: str, **config: Any) -> ServedVision:
     return ServedVision(family, folder, model, processor, Tokenizer(folder))
 
 
+def data_url(file: bytes) -> str:
+    """A PNG as a URL that has it in itself."""
+    return "data:image/png;base64," + base64.b64encode(file).decode()
+
+
 def part(file: bytes, **fields: Any) -> dict[str, Any]:
     """The part of a message that has a PNG in itself."""
-    url = "data:image/png;base64," + base64.b64encode(file).decode()
-    return {"type": "image_url", "image_url": {"url": url, **fields}}
+    return {"type": "image_url", "image_url": {"url": data_url(file), **fields}}
 
 
 def words(string: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from engine_support.families import ROWS, save_row
 from engine_support.feature_load import free_drafts
 from engine_support.normalise import normalised_patches, normalised_pixels
 from engine_support.tiny_models import engine_config
+from engine_support.vision_positions import behind_videos
 from engine_support.vision_rows import QWEN_TOKENS
 from engine_support.vision_towers import random_pixels
 
@@ -22,6 +24,7 @@ from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.models.config import ModelConfig, load_model_config
 from blade_llm.models.dtypes import DTYPE_BYTES
+from blade_llm.multimodal.content import content_digest
 from blade_llm.runner import build_runner
 from blade_llm.runner.torch_runner import TorchRunner
 from blade_llm.sampling.parameters import SamplingParams
@@ -29,7 +32,7 @@ from blade_llm.scheduling.images.limits import EncoderLimits
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 from blade_llm.spec.vision.tower import Grid, VisionSpec
 
-IMAGE = QWEN_TOKENS["image_token_id"]
+IMAGE, VIDEO = QWEN_TOKENS["image_token_id"], QWEN_TOKENS["video_token_id"]
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Prompt:
     tokens: list[int] = field(default_factory=list)
     spans: list[ImageSpan] = field(default_factory=list)
     pixels: list[ImagePixels] = field(default_factory=list)
+    videos: list[tuple[Grid, float]] = field(default_factory=list)
+    """Of each video the whole grid, and the seconds between its patches."""
 
     def text(self, count: int, seed: int) -> Prompt:
         """Append random tokens."""
@@ -75,6 +80,22 @@ class Prompt:
         self.pixels.append(pixels)
         return self
 
+    def video(self, spec: VisionSpec, grid: Grid, seed: int, seconds: float = 1.0) -> Prompt:
+        """Append a random video. Of Qwen3-VL each patch in time is between texts; a second of Qwen2.5-VL is 2
+        positions."""
+        patches = [(1, *grid[1:])] * grid[0] if spec.family == "qwen3_vl" else [grid]
+        interval = 2 * seconds if spec.family == "qwen2_5_vl" else 1.0
+        for index, each in enumerate(patches):
+            if spec.family == "qwen3_vl":
+                self.text(3, seed + index)
+            found = random_pixels(spec, each, seed + index, each[0] * spec.temporal_patch_size)
+            digest = content_digest(each, found.shape, found.pixels, interval)
+            self.pixels.append(msgspec.structs.replace(found, digest=digest))
+            self.spans.append(ImageSpan(len(self.tokens), spec.count(each), digest, each, interval))
+            self.tokens += [VIDEO] * spec.count(each)
+        self.videos.append((grid, seconds))
+        return self
+
     def request(self, name: str, max_tokens: int, **fields: Any) -> GenerateRequest:
         """A greedy request."""
         sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, seed=1, logprobs=1)
@@ -85,15 +106,32 @@ class Prompt:
 
 def inputs_of(spec: VisionSpec, prompt: Prompt) -> dict[str, torch.Tensor]:
     """The images as transformers takes them."""
-    images = prompt.pixels
-    if not images:
-        return {}
+    pairs = list(zip(prompt.pixels, prompt.spans, strict=True))
+    images = [pixels for pixels, span in pairs if prompt.tokens[span.start] == IMAGE]
+    films = [pixels for pixels, span in pairs if prompt.tokens[span.start] == VIDEO]
     if spec.family == "internvl":
-        return {"pixel_values": torch.from_numpy(np.concatenate([normalised_pixels(each, spec) for each in images]))}
-    return {
-        "pixel_values": torch.from_numpy(np.concatenate([normalised_patches(each, spec) for each in images])),
-        "image_grid_thw": torch.tensor([each.grid for each in images]),
-    }
+        values = [normalised_pixels(each, spec) for each in images]
+        return {"pixel_values": torch.from_numpy(np.concatenate(values))} if images else {}
+    inputs: dict[str, torch.Tensor] = {}
+    if images:
+        inputs["pixel_values"] = torch.from_numpy(np.concatenate([normalised_patches(each, spec) for each in images]))
+        inputs["image_grid_thw"] = torch.tensor([each.grid for each in images])
+    if films:
+        patches = [normalised_patches(each, spec) for each in films]
+        inputs["pixel_values_videos"] = torch.from_numpy(np.concatenate(patches))
+        inputs["video_grid_thw"] = torch.tensor([grid for grid, _ in prompt.videos])
+        if spec.family == "qwen2_5_vl":
+            inputs["second_per_grid_ts"] = torch.tensor([seconds for _, seconds in prompt.videos])
+    return inputs
+
+
+def positions_of(
+    model: VisionModel, prompt: Prompt, ids: torch.Tensor, inputs: dict[str, torch.Tensor], types: torch.Tensor
+) -> torch.Tensor:
+    """Positions on three axes, [3, 1, tokens]."""
+    names = inputs.keys() & {"image_grid_thw", "video_grid_thw", "second_per_grid_ts"}
+    found, _ = model.reference.model.get_rope_index(ids, types, **{name: inputs[name] for name in names})
+    return behind_videos(found[:, 0], prompt.spans, model.spec.merge_size)[:, None]
 
 
 @torch.no_grad()
@@ -103,7 +141,10 @@ def greedy(model: VisionModel, prompt: Prompt, count: int) -> tuple[list[int], l
     tokens, logprobs = list(prompt.tokens), []
     for _ in range(count):
         ids = torch.tensor([tokens])
-        more = {"mm_token_type_ids": ids.eq(IMAGE).int()} if "image_grid_thw" in inputs else {}
+        seen = {"image_grid_thw", "video_grid_thw"} & inputs.keys()
+        more = {"mm_token_type_ids": ids.eq(IMAGE).int() + 2 * ids.eq(VIDEO).int()} if seen else {}
+        if "video_grid_thw" in seen:
+            more["position_ids"] = positions_of(model, prompt, ids, inputs, more["mm_token_type_ids"])
         last = model.reference(ids, **inputs, **more).logits[0, -1].float().log_softmax(-1)
         tokens.append(int(last.argmax()))
         logprobs.append(float(last.max()))

@@ -233,6 +233,7 @@ SPECS: Spec = _object(
         streamCommentInterval=_duration,
         allowClientPriority=_mostly(st.booleans(), _junk),
         prefixIndexBytes=_bytes,
+        maxBodyBytes=_bytes,
         maxImages=_integer,
         maxPartBytes=_bytes,
         cors=_object(

@@ -171,6 +171,7 @@ CASES: dict[str, dict[str, Any]] = {
             "streamCommentInterval": "5s",
             "allowClientPriority": True,
             "prefixIndexBytes": "64Mi",
+            "maxBodyBytes": "32Mi",
             "maxImages": 16,
             "maxPartBytes": "4Mi",
             "cors": {"allowOrigins": ["https://chat.example.com"]},

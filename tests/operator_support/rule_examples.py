@@ -373,6 +373,11 @@ EXAMPLES: tuple[Example, ...] = (
     Example("spec.router.slowStart", "qwen", spec_of(router={"slowStart": "61m"})),
     Example("", "qwen", spec_of(router={"streamCommentInterval": "0s"})),
     Example("spec.router.streamCommentInterval", "qwen", spec_of(router={"streamCommentInterval": "61m"})),
+    *(Example("", "qwen", spec_of(router={"maxBodyBytes": size})) for size in ("1Mi", 1 << 20, "40M", "64Mi", 1 << 26)),
+    *(
+        Example("spec.router.maxBodyBytes", "qwen", spec_of(router={"maxBodyBytes": size}))
+        for size in ("1023Ki", "1M", 1, "65Mi", (1 << 26) + 1, "1Gi")
+    ),
     *(Example("", "qwen", spec_of(router={"maxPartBytes": size})) for size in ("1Mi", 1 << 20, "1100k", "8Gi")),
     *(
         Example("spec.router.maxPartBytes", "qwen", spec_of(router={"maxPartBytes": size}))

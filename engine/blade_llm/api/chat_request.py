@@ -14,7 +14,7 @@ class ChatRequest(GenerationFields, msgspec.Struct, frozen=True, kw_only=True):
     """``POST /v1/chat/completions``"""
 
     messages: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
-    """Texts, or lists of parts: texts, and images where the model takes any."""
+    """Texts, or lists of parts: texts, and images and videos where the model takes any."""
     max_completion_tokens: Natural | None = None
     """Newer name of ``max_tokens``; wins over it."""
     logprobs: bool = False
@@ -36,7 +36,7 @@ class ChatRequest(GenerationFields, msgspec.Struct, frozen=True, kw_only=True):
     documents: list[dict[str, str]] = []
     """For templates that know of documents: ``{"title": …, "text": …}``."""
     mm_processor_kwargs: dict[str, Any] = {}
-    """vLLM's: ``min_pixels`` and ``max_pixels`` of images that do not say it themselves."""
+    """vLLM's: ``min_pixels`` and ``max_pixels`` of images and videos that do not say it themselves."""
     tools: list[Tool] = []
     """Functions the model may call."""
     tool_choice: ToolChoice | None = None

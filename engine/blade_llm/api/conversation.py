@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, alternatives, bad_request, context_exceeded
 from blade_llm.api.common.response_notes import check_keys, note_unknown
-from blade_llm.api.image_parts import ImageParts, is_image
-from blade_llm.api.images.reader import ImagePart
+from blade_llm.api.image_parts import FRAMES_KEYS, ImageParts, is_image
+from blade_llm.api.images.reader import ImagePart, VideoPart
 from blade_llm.api.images.serving import UNSUPPORTED, NoImages
 from blade_llm.api.images.tokens import ImageTokens
 from blade_llm.api.tools.messages import with_calls
@@ -77,8 +77,8 @@ class Rendered(NamedTuple):
     """A conversation as the chat template writes it."""
 
     text: str
-    images: list[ImagePart]
-    """In order; ``text`` has an image token for each, if the template has a place for it."""
+    images: list[ImagePart | VideoPart]
+    """In order; ``text`` has an image or video token for each, if the template has a place for it."""
 
 
 async def render(context: ServerContext, chat: Conversation, tools: ToolUse | None = None) -> Rendered:
@@ -127,7 +127,9 @@ def _image_parts(context: ServerContext, chat: Conversation) -> ImageParts:
     """What takes the images of ``chat``, or refuses them."""
     if isinstance(context.images, NoImages):
         return ImageParts(context.images.reason)
-    return ImageParts("", context.images.most, chat.mm_processor_kwargs)
+    reader = context.images
+    videos = None if reader.video is None else reader.most_videos
+    return ImageParts("", reader.most, chat.mm_processor_kwargs, videos, reader.most_frames)
 
 
 def _refuse_images_in_text(
@@ -150,7 +152,7 @@ def _mark_end(message: dict[str, Any], mark: str) -> None:
     elif "text" in content[-1]:
         content[-1]["text"] += mark
     else:
-        problem = "continue_final_message goes on with a text, but the last message ends with an image"
+        problem = "continue_final_message goes on with a text, but the last message ends with an image or a video"
         raise bad_request(problem, "continue_final_message")
 
 
@@ -230,7 +232,8 @@ def _checked(messages: list[dict[str, Any]], template: str, images: ImageParts) 
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict):
-                check_keys(part, _PART_KEYS, "messages[].content[]")
+                keys = _PART_KEYS | FRAMES_KEYS if part.get("type") == "video" else _PART_KEYS
+                check_keys(part, keys, "messages[].content[]")
     return [checked_message(message, index, images) for index, message in enumerate(messages)]
 
 
@@ -296,6 +299,6 @@ def _part(part: Any, where: str, by_model: bool) -> str:
     for name in ("text", "refusal") if by_model else ("text",):
         if kind == name and isinstance(part.get(name), str):
             return str(part[name])
-    if kind in ("input_audio", "file", "video_url", "audio_url"):
+    if kind in ("input_audio", "file", "audio_url"):
         raise bad_request(f"{where}: {kind} {UNSUPPORTED}", "messages", "unsupported")
     raise bad_request(f'{where} must be {{"type": "text", "text": …}}', "messages")

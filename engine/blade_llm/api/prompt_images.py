@@ -1,21 +1,27 @@
-"""The images of a conversation in its prompt: from what the chat template wrote to image tokens and pixels."""
+"""The images and videos of a conversation in its prompt: from what the chat template wrote to their tokens and
+pixels."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Final
 
 from blade_llm.api.common.context import ServerContext
 from blade_llm.api.common.errors import ApiError, bad_request, context_exceeded
 from blade_llm.api.generation.request_scope import kept_parts, while_connected
 from blade_llm.api.images.errors import BadImagesError, BusyError
-from blade_llm.api.images.reader import ImagePart, ImageReader
+from blade_llm.api.images.reader import ImagePart, ImageReader, VideoPart
 from blade_llm.api.images.serving import NoImages
+from blade_llm.multimodal.request_videos import VideoPixels
 from blade_llm.spec.vision.images import ImagePixels, ImageSpan
+
+_A: Final = {"image": "an image", "video": "a video"}
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Tokens of a prompt, and its images."""
+    """Tokens of a prompt, and its images and videos."""
 
     token_ids: list[int]
     images: list[ImageSpan] = field(default_factory=list)
@@ -24,9 +30,9 @@ class PromptTokens:
 
 
 async def with_images(
-    context: ServerContext, token_ids: list[int], parts: list[ImagePart], limit: int | None = None
+    context: ServerContext, token_ids: list[int], parts: list[ImagePart | VideoPart], limit: int | None = None
 ) -> PromptTokens:
-    """``token_ids`` with the tokens of the images ``parts``, which are fetched and decoded for that.
+    """``token_ids`` with the tokens of the images and videos ``parts``, which are fetched and decoded for that.
 
     Args:
         limit: tokens that the context holds; what does not fit is refused before it is fetched. None: it is counted
@@ -37,34 +43,58 @@ async def with_images(
     reader = context.images
     if isinstance(reader, NoImages):
         return PromptTokens(token_ids)
-    places = reader.tokens.count_in(token_ids)
-    if places > len(parts):
-        message = f"messages have {reader.tokens.reserved[0]!r} in their text, which stands for an image; leave it out"
-        raise bad_request(message, "messages", "invalid_prompt")
-    if places < len(parts):
-        message = f"the chat template shows {places} of {len(parts)} images; it is not one for images in these messages"
-        raise bad_request(message, "messages", "unsupported")
+    num_videos = sum(isinstance(part, VideoPart) for part in parts)
+    _check_places(reader, "image", 0, reader.tokens.count_in(token_ids), len(parts) - num_videos)
+    _check_places(reader, "video", 1, reader.tokens.videos_in(token_ids), num_videos)
     if not parts:
         return PromptTokens(token_ids)
     if limit is not None and len(token_ids) >= limit:
         however = f"your messages resulted in {len(token_ids)} tokens before those of their images. Please reduce them"
         raise context_exceeded(limit, however, "messages")
-    images = await _read(reader, parts)
-    expanded, spans = reader.tokens.expand(token_ids, images, reader.processor.count)
+    found = await _read(reader, parts)
+    images = [each for each in found if isinstance(each, ImagePixels)]
+    videos = [each for each in found if isinstance(each, VideoPixels)]
+    expanded, spans = reader.tokens.expand(token_ids, images, reader.processor.count, videos)
     if limit is not None and len(expanded) >= limit:
         however = (
             f"your messages resulted in {len(expanded)} tokens, {sum(span.count for span in spans)} of them for "
-            f"{len(spans)} images, and an output takes at least one. Please send fewer images, or smaller ones (detail "
-            "low, max_pixels)"
+            f"{_of(parts)}, and an output takes at least one. Please send fewer of them, or smaller ones (detail low, "
+            "max_pixels)"
         )
         raise context_exceeded(limit, however, "messages")
+    if any(span.stretched for span in spans):
+        problem = "a video's frames are so far apart that they have more positions than tokens; say a higher fps"
+        raise bad_request(problem, "messages", "unsupported")
+    images += [image for video in videos for image in video.images]
     return PromptTokens(expanded, spans, [*{image.digest: image for image in images}.values()])
 
 
-async def _read(reader: ImageReader, parts: list[ImagePart]) -> list[ImagePixels]:
-    """Pixels of the images, which are read once for a request however often its prompt is made."""
+def _check_places(reader: ImageReader, name: str, token: int, places: int, parts: int) -> None:
+    """Whether the template has written as many tokens as there are parts. ``token``: which of the reserved ones."""
+    if places > parts:
+        text = reader.tokens.reserved[token]
+        message = f"messages have {text!r} in their text, which stands for {_A[name]}; leave it out"
+        raise bad_request(message, "messages", "invalid_prompt")
+    if places < parts:
+        message = f"the chat template shows {places} of {parts} {name}s; it is not one for {name}s in these messages"
+        raise bad_request(message, "messages", "unsupported")
+
+
+def _of(parts: list[ImagePart | VideoPart]) -> str:
+    videos = sum(isinstance(part, VideoPart) for part in parts)
+    counts = ((len(parts) - videos, "images"), (videos, "videos"))
+    return " and ".join(f"{count} {name}" for count, name in counts if count)
+
+
+def _key(part: ImagePart | VideoPart) -> Hashable:
+    urls = tuple(map(id, part.urls))  # to hash megabytes would hold up others
+    return (urls, part.settings, part.fps, part.animated) if isinstance(part, VideoPart) else (urls, part.settings)
+
+
+async def _read(reader: ImageReader, parts: list[ImagePart | VideoPart]) -> list[ImagePixels | VideoPixels]:
+    """Pixels of the images and videos, which are read once for a request however often its prompt is made."""
     kept = kept_parts()
-    keys = [(id(part.url), part.settings) for part in parts]  # to hash megabytes would hold up others
+    keys = [_key(part) for part in parts]
     missing = {key: part for key, part in zip(keys, parts, strict=True) if key not in kept}
     new = list(missing.values())
     if new:
@@ -76,5 +106,5 @@ async def _read(reader: ImageReader, parts: list[ImagePart]) -> list[ImagePixels
         except BadImagesError as error:
             where = "" if error.index is None else f"{new[error.index].where}: "
             raise bad_request(f"{where}{error}", "messages", error.code) from None
-        kept.update(zip(missing, zip((part.url for part in new), found, strict=True), strict=True))
+        kept.update(zip(missing, zip((part.urls for part in new), found, strict=True), strict=True))
     return [kept[key][1] for key in keys]

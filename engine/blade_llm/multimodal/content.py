@@ -6,9 +6,14 @@ import hashlib
 import struct
 
 
-def content_digest(grid: tuple[int, int, int], shape: tuple[int, int, int, int], pixels: bytes) -> bytes:
-    """sha256 of grid, shape and pixels. Equal files give equal digests, and so do different files that are decoded and
-    resized to the same pixels."""
+def content_digest(
+    grid: tuple[int, int, int], shape: tuple[int, int, int, int], pixels: bytes, interval: float = 1.0
+) -> bytes:
+    """sha256 of grid, shape and pixels, and of ``interval``
+    (:attr:`~blade_llm.spec.vision.images.ImageSpan.interval`) where it is another than that of images. Equal files give
+    equal digests, and so do different files that are decoded and resized to the same pixels."""
     digest = hashlib.sha256(struct.pack("<7I", *grid, *shape))
+    if interval != 1.0:
+        digest.update(struct.pack("<d", interval))
     digest.update(pixels)
     return digest.digest()

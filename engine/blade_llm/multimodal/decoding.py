@@ -43,10 +43,10 @@ def decode(data: bytes, max_pixels: int, check_size: Callable[[int, int], None])
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the file; a server's log is no place for them
-        image = _open(data, max_pixels)
+        image = open_file(data, max_pixels)
         check_size(image.height, image.width)
         try:
-            with _pillow_limit(max_pixels):  # frames can be larger than the picture
+            with pillow_limit(max_pixels):  # frames can be larger than the picture
                 image.load()
         except MemoryError:
             raise
@@ -65,7 +65,7 @@ def decode(data: bytes, max_pixels: int, check_size: Callable[[int, int], None])
 
 
 @contextlib.contextmanager
-def _pillow_limit(pixels: int | None) -> Iterator[None]:
+def pillow_limit(pixels: int | None) -> Iterator[None]:
     """Pillow's own limit; exceeding twice its value is an error there."""
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None if pixels is None else (pixels + 1) // 2
@@ -75,13 +75,13 @@ def _pillow_limit(pixels: int | None) -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def _open(data: bytes, max_pixels: int) -> Image.Image:
-    """Read the header."""
+def open_file(data: bytes, max_pixels: int) -> Image.Image:
+    """Read the header. Raises :class:`ImageError`; :class:`MemoryError` when the process has too little."""
     if not data:
         raise ImageError("the image is empty: it has 0 bytes")
     _check_webp(data, max_pixels)
     try:
-        with _pillow_limit(None):  # ours is checked instead, which says more
+        with pillow_limit(None):  # ours is checked instead, which says more
             image = Image.open(io.BytesIO(data), formats=FORMATS)
     except MemoryError:
         raise

@@ -30,6 +30,12 @@ class ImageOptions:
     """Most processes that decode. They start when needed; a server without images has none."""
     image_timeout: float = 4.0
     """CPU seconds (not wall-clock: a busy machine is no image's fault) to decode and resize one image."""
+    max_videos_per_request: int = 4
+    """The API refuses requests with more."""
+    max_video_frames: int = 256
+    """Frames of a video: of more that are sent it is refused, of a file with more so many are taken."""
+    video_timeout: float = 20.0
+    """CPU seconds to decode and resize a video, its frames together."""
     max_waiting_images: int = 64
     """Images that wait for a process; further ones are refused for now."""
     max_waiting_bytes: int = 256 * MIB
@@ -40,6 +46,8 @@ class ImageOptions:
     def __post_init__(self) -> None:
         for name in (
             "max_images_per_request",
+            "max_videos_per_request",
+            "max_video_frames",
             "max_pixels_per_request",
             "max_source_pixels",
             "max_image_bytes",
@@ -50,7 +58,7 @@ class ImageOptions:
         for name in ("max_image_pixels", "min_image_pixels"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("image_timeout", "image_worker_idle_seconds"):
+        for name in ("image_timeout", "video_timeout", "image_worker_idle_seconds"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a positive number of seconds")
         if self.max_waiting_images < 0:

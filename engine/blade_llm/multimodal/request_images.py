@@ -41,9 +41,7 @@ async def process_images(workers: ImageWorkers, files: Sequence[ImageFile]) -> l
             try:
                 results[index] = await workers.process(files[index].data, files[index].settings)
             except ImageError as error:
-                raise ImageError(
-                    f"image {index + 1} of {len(files)}: {error}" if len(files) > 1 else str(error)
-                ) from None
+                raise ImageError(error.problem, index, len(files)) from None
         pixels = sum(len(result.pixels) for result in results.values()) // 3
         if pixels > options.max_pixels_per_request:
             raise ImageError(

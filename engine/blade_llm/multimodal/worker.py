@@ -9,13 +9,13 @@ import os
 import signal
 import sys
 from concurrent.futures import Executor
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.settings import PixelBounds
-from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup, write_all
+from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Animation, Job, OneFrame, Reply, Setup, write_all
 from blade_llm.spec.vision.images import ImagePixels
 
 _START_SECONDS: Final = 60.0
@@ -30,6 +30,23 @@ _BREAKS: Final = "the image breaks its decoder: save it anew, as PNG or JPEG"
 
 class WorkerGoneError(Exception):
     """A worker that ended before it began with the image: no image's fault."""
+
+
+class Frames(NamedTuple):
+    """Frames of a video, resized."""
+
+    shape: tuple[int, int, int, int]
+    """Frames, height, width, 3."""
+    pixels: bytes
+    """uint8, C order."""
+    indices: tuple[int, ...] = ()
+    """Of those that were taken of an animation."""
+    total: int = 0
+    """Frames that it has."""
+    rate: float = 0.0
+    """So many of them are a second."""
+    seconds: float = 0.0
+    """CPU time that a single one took."""
 
 
 class SharedFile:
@@ -101,6 +118,18 @@ class Worker:
     async def run(self, data: bytes, bounds: PixelBounds, threads: Executor) -> ImagePixels:
         """Raises :class:`ImageError`, :class:`WorkerGoneError` and :class:`ImagesBusyError`. After an
         :class:`ImageError` the worker may be gone."""
+        reply, pixels = await self._exchange(data, Job(len(data), bounds), threads)
+        return ImagePixels(reply.digest, reply.grid, reply.shape, pixels)
+
+    async def run_video(
+        self, data: bytes, bounds: PixelBounds, video: OneFrame | Animation, threads: Executor
+    ) -> Frames:
+        """As :meth:`run`, of a file that is a video or a frame of one."""
+        reply, pixels = await self._exchange(data, Job(len(data), bounds, video), threads)
+        return Frames(reply.shape, pixels, reply.indices, reply.total, reply.rate, reply.seconds)
+
+    async def _exchange(self, data: bytes, job: Job, threads: Executor) -> tuple[Reply, bytes]:
+        seconds = self._setup.seconds_for(job)
         loop = asyncio.get_running_loop()
         assert self._file is not None
         try:
@@ -108,27 +137,27 @@ class Worker:
         except OSError as error:
             raise ImagesBusyError(f"there is no memory for an image: {error}") from None
         try:
-            await self._write(Job(len(data), bounds))
+            await self._write(job)
             await self._read()
         except _BROKEN:
             raise WorkerGoneError from None
         try:
-            async with asyncio.timeout(self._setup.seconds * _PATIENCE):
+            async with asyncio.timeout(seconds * _PATIENCE):
                 reply = msgspec.msgpack.decode(await self._read(), type=Reply)
         except TimeoutError:
             self.end()
             raise ImagesBusyError("an image was not decoded in time on a busy machine; try again later") from None
         except (*_BROKEN, msgspec.DecodeError):
-            raise await self._why_ended() from None
+            raise await self._why_ended(seconds) from None
         if reply.error:
             raise ImageError(reply.error)
         pixels = await loop.run_in_executor(threads, self._file.read, reply.size)
         if len(pixels) != math.prod(reply.shape):  # a broken process says anything
             self.end()
             raise ImageError(_BREAKS)
-        return ImagePixels(reply.digest, reply.grid, reply.shape, pixels)
+        return reply, pixels
 
-    async def _why_ended(self) -> ImageError | ImagesBusyError:
+    async def _why_ended(self, seconds: float) -> ImageError | ImagesBusyError:
         """Not killed before: asyncio's own loop may then lose the exit code."""
         assert self._process is not None
         code: int | None = None
@@ -137,9 +166,7 @@ class Worker:
                 code = await self._process.wait()
         self.end()
         if code == -signal.SIGPROF:
-            return ImageError(
-                f"the image takes more than {self._setup.seconds:g} s of CPU time to decode: send a smaller one"
-            )
+            return ImageError(f"the image takes more than {seconds:g} s of CPU time to decode: send a smaller one")
         if code == -signal.SIGKILL:  # from outside, as by a machine without memory
             return ImagesBusyError("the process that decoded the image was killed; try again later")
         return ImageError(_BREAKS)

@@ -1,4 +1,5 @@
-"""The process that decodes and resizes images: ``python -m blade_llm.multimodal.worker_process DESCRIPTOR``.
+"""The process that decodes and resizes images, and frames of videos:
+``python -m blade_llm.multimodal.worker_process DESCRIPTOR``.
 
 A file may unpack to gigabytes, keep a decoder busy for minutes, or break it. So this process has little memory, opens
 no files, and SIGPROF ends it when an image takes too much CPU time. It imports neither torch nor numpy: it starts in a
@@ -18,15 +19,17 @@ import os
 import resource
 import signal
 import sys
+import time
 from typing import Final
 
 import msgspec
 from PIL import Image
 
+from blade_llm.multimodal.animations import ANIMATED, AnimatedFile
 from blade_llm.multimodal.content import content_digest
 from blade_llm.multimodal.decoding import FORMATS, decode
 from blade_llm.multimodal.errors import ImageError
-from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Job, Reply, Setup, write_all
+from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Animation, Job, OneFrame, Reply, Setup, write_all
 
 _OPEN_FILES: Final = 3
 """The standard streams: what is open already stays so, wherever its number is."""
@@ -41,6 +44,10 @@ def process(setup: Setup, descriptor: int, job: Job) -> Reply:
     try:
         data = os.pread(descriptor, job.size, 0)
         os.ftruncate(descriptor, 0)
+        if isinstance(job.video, OneFrame):
+            return _frame(setup, descriptor, data, job.video, job)
+        if isinstance(job.video, Animation):
+            return _animation(setup, descriptor, data, job.video, job)
         image = decode(data, setup.max_source_pixels, setup.processor.check_size)
         resized = setup.processor.process(image, job.bounds)
         write_all(descriptor, resized.pixels)
@@ -52,6 +59,35 @@ def process(setup: Setup, descriptor: int, job: Job) -> Reply:
         return Reply("the image needs too much memory to decode: send a smaller one, or PNG or baseline JPEG")
     except Exception as error:  # of a file from anyone: whatever it raises is its fault
         return Reply(f"the image cannot be used: {type(error).__name__}: {error}")
+
+
+def _frame(setup: Setup, descriptor: int, data: bytes, video: OneFrame, job: Job) -> Reply:
+    assert setup.video is not None
+    started = time.process_time()
+    image = decode(data, setup.max_source_pixels, setup.processor.check_size)
+    size = setup.video.size(video.frames, image.height, image.width, job.bounds)
+    pixels = setup.video.resize(image, size)
+    write_all(descriptor, pixels)
+    return Reply("", len(pixels), shape=(1, *size, 3), seconds=time.process_time() - started)
+
+
+def _animation(setup: Setup, descriptor: int, data: bytes, video: Animation, job: Job) -> Reply:
+    assert setup.video is not None
+    file = AnimatedFile(data, setup.max_source_pixels, setup.processor.check_size)
+    indices = setup.video.sample(file.total, file.rate, video.fps, video.most)
+    height, width = setup.video.size(len(indices), file.height, file.width, job.bounds)
+    if (pixels := len(indices) * height * width) > video.max_pixels:
+        raise ImageError(
+            f"the video's {len(indices)} frames of {width} x {height} have {pixels} pixels after they were resized, "
+            f"and the limit is {video.max_pixels}: send fewer frames (fps), or less max_pixels"
+        )
+    start = 0
+    for image in file.frames(indices):
+        frame = setup.video.resize(image, (height, width))
+        write_all(descriptor, frame, start)
+        start += len(frame)
+    shape = (len(indices), height, width, 3)
+    return Reply("", start, shape=shape, indices=tuple(indices), total=file.total, rate=file.rate)
 
 
 class AddressSpace:
@@ -71,6 +107,11 @@ def _load() -> None:
         encoded = io.BytesIO()
         Image.new("RGB", (32, 32)).save(encoded, name)
         decode(encoded.getvalue(), 1 << 16, lambda height, width: None)
+    for name in ANIMATED:
+        encoded = io.BytesIO()
+        frames = [Image.new("RGB", (32, 32), grey) for grey in ("black", "white")]
+        frames[0].save(encoded, name, save_all=True, append_images=frames[1:])
+        list(AnimatedFile(encoded.getvalue(), 1 << 16, lambda height, width: None).frames([0, 1]))
 
 
 def _limit(setup: Setup, size: int) -> None:
@@ -118,7 +159,7 @@ def main() -> None:
     while (message := _read_message()) is not None:
         job = msgspec.msgpack.decode(message, type=Job)
         _write_message()
-        signal.setitimer(signal.ITIMER_PROF, setup.seconds)
+        signal.setitimer(signal.ITIMER_PROF, setup.seconds_for(job))
         payload = msgspec.msgpack.encode(process(setup, descriptor, job))
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write_message(payload)

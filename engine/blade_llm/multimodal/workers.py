@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.options import MIB, ImageOptions
 from blade_llm.multimodal.processors import ImageProcessor
+from blade_llm.multimodal.processors.video import QwenVideo
 from blade_llm.multimodal.settings import ImageSettings, PixelBounds
-from blade_llm.multimodal.worker import Worker, WorkerGoneError
-from blade_llm.multimodal.worker_messages import setup
+from blade_llm.multimodal.worker import Frames, Worker, WorkerGoneError
+from blade_llm.multimodal.worker_messages import Animation, OneFrame, setup
 from blade_llm.spec.vision.images import ImagePixels
 
 _ENDING: Final = "the server is ending"
+_Result = TypeVar("_Result")
 
 
 class WorkersLoad(NamedTuple):
@@ -36,10 +38,12 @@ class WorkersLoad(NamedTuple):
 class ImageWorkers:
     """Use within one running event loop. Nothing is started before the first image."""
 
-    def __init__(self, processor: ImageProcessor, options: ImageOptions) -> None:
+    def __init__(self, processor: ImageProcessor, options: ImageOptions, video: QwenVideo | None = None) -> None:
+        """``video``: how videos are read; None: there are none."""
         self.processor = processor
+        self.video = video
         self.options = options
-        self._setup = setup(processor, options)
+        self._setup = setup(processor, options, video)
         self._free = asyncio.Semaphore(options.image_workers)
         self._threads = ThreadPoolExecutor(options.image_workers, "image")
         self._workers: set[Worker] = set()
@@ -55,6 +59,13 @@ class ImageWorkers:
         ends the work at once."""
         settings = settings or ImageSettings()
         bounds = settings.bounds(self.processor.own_bounds, self.options)
+        return await self._in_turn(data, lambda worker: worker.run(data, bounds, self._threads))
+
+    async def process_video(self, data: bytes, bounds: PixelBounds, video: OneFrame | Animation) -> Frames:
+        """As :meth:`process`, of a file that is a video or a frame of one."""
+        return await self._in_turn(data, lambda worker: worker.run_video(data, bounds, video, self._threads))
+
+    async def _in_turn(self, data: bytes, work: Callable[[Worker], Awaitable[_Result]]) -> _Result:
         if not data:
             raise ImageError("the image is empty: it has 0 bytes")
         if len(data) > self.options.max_image_bytes:
@@ -64,7 +75,7 @@ class ImageWorkers:
             )
         async with self._slot(len(data)):
             try:
-                return await self._process(data, bounds)
+                return await self._process(work)
             except RuntimeError:
                 self._check_open()  # its threads end with it
                 raise
@@ -110,10 +121,10 @@ class ImageWorkers:
         finally:
             self._bytes -= size
 
-    async def _process(self, data: bytes, bounds: PixelBounds) -> ImagePixels:
+    async def _process(self, work: Callable[[Worker], Awaitable[_Result]]) -> _Result:
         while worker := self._take():
             with contextlib.suppress(WorkerGoneError):  # ended while it was idle; another one may have as well
-                return await self._run(worker, data, bounds)
+                return await self._run(worker, work)
         self._check_open()
         worker = Worker(self._setup)
         self._workers.add(worker)
@@ -123,15 +134,15 @@ class ImageWorkers:
             self._end(worker)
             raise
         try:
-            return await self._run(worker, data, bounds)
+            return await self._run(worker, work)
         except WorkerGoneError:
             raise ImagesBusyError("the process that decodes images ended; try again later") from None
 
-    async def _run(self, worker: Worker, data: bytes, bounds: PixelBounds) -> ImagePixels:
+    async def _run(self, worker: Worker, work: Callable[[Worker], Awaitable[_Result]]) -> _Result:
         usable = False
         try:
             self._check_open()
-            pixels = await worker.run(data, bounds, self._threads)
+            found = await work(worker)
             usable = True
         except ImageError:
             usable = worker.alive
@@ -141,7 +152,7 @@ class ImageWorkers:
                 self._put_back(worker)
             else:
                 self._end(worker)
-        return pixels
+        return found
 
     def _check_open(self) -> None:
         if self._closed:

@@ -143,7 +143,9 @@ def _own_schemas(body: type[msgspec.Struct], context: ServerContext) -> dict[str
 
     found: dict[str, Any] = {"model": {"enum": ["", *context.model.names, *sorted(context.model.aliases)]}}
     if "messages" in body.__struct_fields__:
-        message = MESSAGE if isinstance(context.images, NoImages) else MESSAGE_WITH_IMAGES
+        message = MESSAGE
+        if not isinstance(context.images, NoImages):
+            message = MESSAGE_WITH_IMAGES if context.images.video is None else MESSAGE_WITH_VIDEOS
         found["messages"] = {"type": "array", "minItems": 1, "items": message}
     if issubclass(body, SamplingFields):
         found["stop_token_ids"] = {"type": "array", "items": token_id, "maxItems": 128, "default": []}
@@ -185,6 +187,42 @@ _IMAGE: Final[dict[str, Any]] = {
                     "properties": {
                         "url": {"type": "string"},
                         "detail": {"enum": [None, *DETAILS]},
+                        "min_pixels": _PIXELS,
+                        "max_pixels": _PIXELS,
+                    },
+                },
+            ]
+        },
+    },
+}
+
+_FPS: Final[dict[str, Any]] = {"anyOf": [{"type": "number", "minimum": 1e-3, "maximum": 1e3}, _NULL]}
+_FRAMES: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["type", "video"],
+    "properties": {
+        "type": {"const": "video"},
+        "video": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "fps": _FPS,
+        "sample_fps": _FPS,
+        "min_pixels": _PIXELS,
+        "max_pixels": _PIXELS,
+    },
+}
+_VIDEO_FILE: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["type", "video_url"],
+    "properties": {
+        "type": {"const": "video_url"},
+        "video_url": {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "required": ["url"],
+                    "properties": {
+                        "url": {"type": "string"},
+                        "fps": _FPS,
                         "min_pixels": _PIXELS,
                         "max_pixels": _PIXELS,
                     },
@@ -255,3 +293,4 @@ def _of_client(roles: list[str], content: list[dict[str, Any]], **more: dict[str
 
 MESSAGE: Final[dict[str, Any]] = _message()
 MESSAGE_WITH_IMAGES: Final[dict[str, Any]] = _message(_IMAGE)
+MESSAGE_WITH_VIDEOS: Final[dict[str, Any]] = _message(_IMAGE, _FRAMES, _VIDEO_FILE)

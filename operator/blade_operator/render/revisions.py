@@ -16,7 +16,7 @@ from blade_protocol.labels import CHANGE_CAUSE, OF_CLAIM, RESTARTED_AT, REVISION
 
 RESTORED: Final = ("model", "engine", "check", "tracing", "logFormat")
 """The parts of a spec that shape engine pods as a whole."""
-RESTORED_FIELDS: Final = (("security", "engineToken"), ("rollout", "drainTimeout"))
+RESTORED_FIELDS: Final = (("security", "engineToken"), ("router", "maxBodyBytes"), ("rollout", "drainTimeout"))
 """Further fields that do."""
 
 

@@ -226,6 +226,8 @@ def _flags(service: LLMService) -> list[str]:
         flags += ["--stream_comment_interval", str(parse_duration(router.stream_comment_interval))]
     if router.prefix_index_bytes is not None:
         flags += ["--prefix_index_bytes", str(parse_bytes(router.prefix_index_bytes))]
+    if router.max_body_bytes is not None:
+        flags += ["--max_body_bytes", str(parse_bytes(router.max_body_bytes))]
     if router.max_images is not None:
         flags += ["--max_images", str(router.max_images)]
     if router.max_part_bytes is not None:

@@ -52,7 +52,10 @@ def body_budget(router: Router) -> int | None:
     if limits is None or limits.memory is None or router.image:
         return None
     left = parse_bytes(limits.memory) - _besides_bodies(router)
-    return max(MIN_BODY_BUDGET_BYTES, left // router.workers)
+    least = MIN_BODY_BUDGET_BYTES
+    if router.max_body_bytes is not None:  # with less than 8/7 of it a router does not start
+        least = max(least, parse_bytes(router.max_body_bytes) * 3 // 2)
+    return max(least, left // router.workers)
 
 
 def _besides_bodies(router: Router) -> int:

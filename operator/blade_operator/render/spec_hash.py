@@ -15,6 +15,7 @@ from blade_operator.model.objects import Object
 from blade_operator.render.meta import digest
 from blade_operator.render.storage import one_machine
 from blade_operator.spec.parse import LLMService
+from blade_operator.spec.quantity import parse_bytes
 from blade_protocol.labels import RESTARTED_AT
 
 BORN_WITH: Final[dict[str, dict[str, Any]]] = {
@@ -109,6 +110,8 @@ def spec_hash(service: LLMService, claim: Object | None = None) -> str:
         relevant["model"]["cache"] = _cache_fields(service, claim)
     if (engine_token := service.spec.security.engine_token) is not None:
         relevant["engineToken"] = engine_token
+    if (body := service.spec.router.max_body_bytes) is not None:
+        relevant["maxBodyBytes"] = parse_bytes(body)
     relevant |= {field: whole[field] for field in _FURTHER if field in whole}
     relevant["drainTimeout"] = service.spec.rollout.drain_timeout
     relevant["restartedAt"] = service.annotations.get(RESTARTED_AT, "")

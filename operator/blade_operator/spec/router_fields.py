@@ -248,6 +248,10 @@ class Router(Record):
         default=None,
         description="Memory of a router process for engines' prompts (`--prefix_index_bytes`).",
     )
+    max_body_bytes: Bytes | None = Field(
+        default=None,
+        description="Largest request body, of engines as well (`--max_body_bytes`; 16Mi when unset).",
+    )
     max_images: int | None = Field(
         default=None,
         ge=0,

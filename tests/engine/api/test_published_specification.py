@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis import GenerationMode
 
 MODEL = "tools"
-FEW = {"/chat/completions": 60, "/responses": 60, "/completions": 30, "/embeddings": 15}
+FEW = {"/chat/completions": 60, "/responses": 60, "/completions": 45, "/embeddings": 15}
 MANY = {"/chat/completions": 1050, "/responses": 900, "/completions": 350, "/embeddings": 150}
 """Requests to a path, of each kind: twice 2,450."""
 READS = 200
@@ -87,7 +87,7 @@ def _ask(server: ServerProcess, schema: Any, path: str, examples: int, *, served
     """Send so many requests; how often they were refused for which reason, and under 200 how often they were served.
 
     Args:
-        served: all have to be.
+        served: all have to be, but for what the specification forbids in words.
     """
     # An additional field may have the name of one that the schema does not know and we do, and any value.
     without = fields_here(f"/v1{path}") - fields_of(schema.raw_schema, path)
@@ -105,7 +105,7 @@ def _ask(server: ServerProcess, schema: Any, path: str, examples: int, *, served
         else:
             error = response.json()["error"]
             reason = reason_of(f"/v1{path}", response.status_code, error)
-            if reason is None or served:
+            if reason is None or (served and reason not in FORBIDDEN):
                 wrong.append((response.status_code, error, response.request.body))
             found[reason] += 1
 

@@ -20,6 +20,7 @@ from blade_llm.cli.images.serving import image_serving
 from blade_llm.cli.server_flags import GROUPS
 from blade_llm.multimodal.options import ImageOptions
 from blade_llm.multimodal.processors import QwenProcessor
+from blade_llm.multimodal.processors.video import QwenVideo
 from blade_llm.text.tokenizer import Tokenizer
 
 CONFIG: Any = SimpleNamespace(vision=SimpleNamespace(image_token=5, video_token=6))
@@ -40,10 +41,12 @@ def serving(folder: Path, *words: str, config: Any = CONFIG) -> ImageServing | N
 
 def test_flags_are_the_fields_of_the_options(folder: Path) -> None:
     found = serving(folder)
-    assert found == ImageServing(processor=QwenProcessor(max_pixels=4000), image_token=5, video_token=6)
+    processor, video = QwenProcessor(max_pixels=4000), QwenVideo(max_pixels=4000)
+    assert found == ImageServing(processor=processor, image_token=5, video_token=6, video=video)
     words = (
         *("--max_images_per_request", "3", "--max_image_pixels", "900", "--min_image_pixels=800"),
         *("--max_image_bytes", "500MiB", "--max_source_pixels", "1000", "--image_workers", "4", "--image_timeout", "2"),
+        *("--max_videos_per_request", "2", "--max_video_frames", "9", "--video_timeout", "7"),
         *("--allowed_local_media_path", "/a", "/b", "--allowed_media_domains", "*.example", "cdn.example.com"),
         *("--private_media_domains", "minio.svc"),
     )
@@ -57,6 +60,9 @@ def test_flags_are_the_fields_of_the_options(folder: Path) -> None:
         max_source_pixels=1000,
         image_workers=4,
         image_timeout=2.0,
+        max_videos_per_request=2,
+        max_video_frames=9,
+        video_timeout=7.0,
         max_waiting_bytes=500 << 20,
     )
     assert found.request_bytes == 500 << 20

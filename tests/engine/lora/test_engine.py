@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from engine_support.adapter_models import (
+    FEATURES,
     GREEDY,
     RANKS,
     build_core,
@@ -21,16 +22,12 @@ from engine_support.adapter_models import (
     run,
 )
 from engine_support.adapters import targets_of, write_adapter
-from engine_support.fake_grammar import grammar_spec_of
 from engine_support.heads import save_eagle3
 from engine_support.tiny_models import engine_config
 
 from blade_llm.engine.messages import GenerateRequest
-from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.request import RequestRefusedError
 from blade_llm.speculative_options import speculative_of
-
-PLACES = [[7, 8, 9], [9], [20, 30, 40], *([[11]] * 20), list(range(50, 120)), list(range(3, 90)), [12], []]
 
 
 @pytest.fixture(scope="module")
@@ -47,22 +44,6 @@ SPECULATIVE: dict[str, dict[str, Any]] = {
     "eagle3": {"draft_model": "head"},
 }
 """Speculative decoding beside adapters, with each method."""
-FEATURES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "sampled": {"sampling": msgspec.structs.replace(GREEDY, temperature=0.8, top_p=0.9, seed=4)},
-    "penalties and bias": {
-        "sampling": msgspec.structs.replace(GREEDY, repetition_penalty=1.3, logit_bias={13: 4.0, 14: -100.0})
-    },
-    "log-probabilities": {"sampling": msgspec.structs.replace(GREEDY, logprobs=3)},
-    "prompt log-probabilities": {"sampling": msgspec.structs.replace(GREEDY, prompt_logprobs=2)},
-    "samples": {"sampling": msgspec.structs.replace(GREEDY, temperature=0.9, seed=2), "sibling_ids": ["x", "y", "z"]},
-    "beams": {"sampling": msgspec.structs.replace(GREEDY, beam_width=3), "sibling_ids": ["x", "y"]},
-    "a grammar with forced tokens": {
-        "sampling": SamplingParams(temperature=0.7, max_tokens=60, seed=3, grammar_spec=grammar_spec_of(PLACES))
-    },
-    "embedding, last": {"pooling": "last"},
-    "embedding, mean": {"pooling": "mean"},
-}
 
 
 @pytest.mark.parametrize("engine", ["room", "preempting", "chunks", "no prefix cache", *SPECULATIVE])

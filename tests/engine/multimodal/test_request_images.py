@@ -85,20 +85,24 @@ async def test_files_that_differ_in_their_last_bytes_alone(
 
 async def test_a_bad_image_is_named_and_ends_the_others(workers: CountingWorkers) -> None:
     files = [ImageFile(data) for data in (_file(56), image_bombs.SVG, _file(84), _file(112))]
-    with pytest.raises(ImageError, match=r"^image 2 of 4: the image is SVG"):
+    with pytest.raises(ImageError, match=r"^image 2 of 4: the image is SVG") as caught:
         await process_images(workers, files)
+    assert caught.value.index == 1
+    assert caught.value.problem.startswith("the image is SVG")
     assert workers.load[1:] == (0, 0, 0)
     assert len(workers.done) <= 2
-    with pytest.raises(ImageError, match=r"^the image is SVG"):
+    with pytest.raises(ImageError, match=r"^the image is SVG") as caught:
         await process_images(workers, [ImageFile(image_bombs.SVG)])
+    assert caught.value.index == 0
 
 
 async def test_the_limits_of_a_request(workers: CountingWorkers) -> None:
     with pytest.raises(ImageError, match="10 images, and the limit is 9"):
         await process_images(workers, [ImageFile(_file(56))] * 10)
     assert workers.load.processes == 0
-    with pytest.raises(ImageError, match="more than 50000 pixels altogether"):
+    with pytest.raises(ImageError, match="more than 50000 pixels altogether") as caught:
         await process_images(workers, [ImageFile(_file(height)) for height in range(196, 224, 4)])
+    assert caught.value.index is None
     assert len(workers.done) < 7
 
 

@@ -65,6 +65,7 @@ FORBIDDEN: Final = (
     Reason("best_of", r"best_of above n cannot be streamed: the best is known at the end", words="cannot be streamed"),
     Reason("input", r"input must not be empty", words="cannot be an empty string"),
     Reason("suffix", rf"this model cannot fill in: {_ANY}", words="only supported for"),
+    Reason("metadata", rf"metadata: Expected `str` of length <= 64 {_ANY}", words="maximum length of 64 characters"),
     Reason("dimensions", r"dimensions must be at most \d+, the model's hidden size", words="Only supported in"),
 )
 """What the specification forbids too."""

@@ -82,6 +82,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], Any]] = {
     "router.slowStart": ({}, "10s"),
     "router.streamCommentInterval": ({}, "5s"),
     "router.prefixIndexBytes": ({}, "64Mi"),
+    "router.maxBodyBytes": ({}, "32Mi"),
     "router.maxImages": ({}, 8),
     "router.maxPartBytes": ({}, "4Mi"),
     "router.cors": ({}, {"allowOrigins": ["*"]}),

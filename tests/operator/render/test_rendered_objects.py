@@ -231,7 +231,7 @@ def test_engine_flags_are_flags_the_server_has() -> None:
     known = {flag.name for flags in GROUPS.values() for flag in flags}
     cases = (
         *("every_field", "gpu_memory", "preset", "quantization", "tensor_parallel", "embeddings", "no_graphs"),
-        *("no_vision", "speculative", "lookahead", "eagle3", "mtp", "nodes", "expert_parallel"),
+        *("no_vision", "speculative", "lookahead", "eagle3", "mtp", "nodes", "expert_parallel", "router"),
     )
     words = [arg for case in cases for arg in args(render(CASES[case]), "engine")]
     used = {word.removeprefix("--").partition("=")[0] for word in words if word.startswith("--")}

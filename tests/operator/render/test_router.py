@@ -206,6 +206,10 @@ def test_a_router_has_requests_and_a_memory_limit(
         ({"resources": {"limits": {"memory": "1Gi"}}, "policy": "kvAware"}, 672 << 20),
         ({"resources": {"limits": {"memory": "1056Mi"}}, "workers": 2}, 256 << 20),
         ({"resources": {"limits": {"memory": "200Mi"}}}, 24 << 20),
+        ({"resources": {"limits": {"memory": "200Mi"}}, "maxBodyBytes": "8Mi"}, 24 << 20),
+        ({"resources": {"limits": {"memory": "200Mi"}}, "maxBodyBytes": "64Mi"}, 96 << 20),
+        ({"resources": {"limits": {"memory": "1Gi"}}, "maxBodyBytes": "64Mi"}, 768 << 20),
+        ({"maxBodyBytes": "64Mi"}, None),
         ({"resources": {"limits": {"memory": "1Gi"}}, "image": "registry/router:older"}, None),
     ],
 )

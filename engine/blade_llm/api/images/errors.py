@@ -11,7 +11,7 @@ class BadImagesError(ValueError):
         self.code = code
         """Of OpenAI's codes about images, where there is one."""
         self.index = index
-        """The image that is meant; None: the message says it."""
+        """The image that is meant; None: all of them."""
 
 
 class BusyError(Exception):

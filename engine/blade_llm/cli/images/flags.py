@@ -17,6 +17,18 @@ LIMITS: Final = (
         default=_DEFAULTS.max_images_per_request,
     ),
     Flag(
+        name="max_videos_per_request",
+        help="videos of one request",
+        kind=positive,
+        default=_DEFAULTS.max_videos_per_request,
+    ),
+    Flag(
+        name="max_video_frames",
+        help="frames of one video: of more that are sent it is refused, of a file with more so many are taken",
+        kind=positive,
+        default=_DEFAULTS.max_video_frames,
+    ),
+    Flag(
         name="max_image_pixels",
         help="pixels an image is shrunk to at most; requests may ask for less, not for more (default: the model's "
         "max_pixels)",
@@ -50,6 +62,12 @@ LIMITS: Final = (
         help="CPU seconds to decode and resize one image",
         kind=seconds,
         default=_DEFAULTS.image_timeout,
+    ),
+    Flag(
+        name="video_timeout",
+        help="CPU seconds to decode and resize a video, its frames together",
+        kind=seconds,
+        default=_DEFAULTS.video_timeout,
     ),
 )
 SOURCES: Final = (

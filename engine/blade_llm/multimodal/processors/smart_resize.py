@@ -1,4 +1,4 @@
-"""The size that the Qwen-VL models resize an image to."""
+"""The sizes that the Qwen-VL models resize an image and the frames of a video to."""
 
 from __future__ import annotations
 
@@ -37,4 +37,25 @@ def smart_resize(height: int, width: int, factor: int, bounds: PixelBounds) -> t
         rows, columns = (math.ceil(side * enlarge / factor) for side in (height, width))
     else:
         rows, columns = round(height / factor), round(width / factor)
+    return rows * factor, columns * factor
+
+
+def video_resize(
+    frames: int, height: int, width: int, temporal: int, factor: int, bounds: PixelBounds
+) -> tuple[int, int]:
+    """As :func:`smart_resize`, for a video whose ``bounds`` are those of all its frames together (Qwen3-VL, Bai et al.,
+    arXiv 2511.21631). ``temporal``: frames of a patch, at least so many ``frames`` are there. Short sides are enlarged
+    to ``factor`` first. Raises :class:`ImageError`."""
+    if height < factor or width < factor:
+        scale = max(factor / height, factor / width)
+        height, width = int(height * scale), int(width * scale)
+    check_ratio(height, width)
+    rows, columns = round(height / factor), round(width / factor)
+    volume = round(frames / temporal) * temporal * rows * factor * (columns * factor)
+    if volume > bounds.max_pixels:
+        shrink = math.sqrt((frames * height * width) / bounds.max_pixels)
+        rows, columns = (max(1, math.floor(side / shrink / factor)) for side in (height, width))
+    elif volume < bounds.min_pixels:
+        enlarge = math.sqrt(bounds.min_pixels / (frames * height * width))
+        rows, columns = (math.ceil(side * enlarge / factor) for side in (height, width))
     return rows * factor, columns * factor

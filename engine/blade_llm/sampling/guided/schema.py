@@ -190,7 +190,7 @@ class _Walk:
             self._waiting.append((self._references.resolve(value, path), Place(value)))
         elif keyword in ("enum", "const"):
             for number in _numbers(value):
-                if abs(number) >= _EXACT:
+                if abs(number) > _EXACT:
                     raise GrammarSpecError(f"{path}: {number} is too large to be kept exactly; the limit is 2^53")
         elif keyword in _ONE:
             self._waiting.append((value, path))

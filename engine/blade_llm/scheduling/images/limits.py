@@ -67,6 +67,8 @@ def check_images(request: Request, limits: EncoderLimits | None) -> None:
             raise RequestRefusedError(f"{name} has the digest of another one, but not its grid")
         _check_grid(name, image, spec)
         _check_pixels(name, image, request.pixels.get(image.digest), spec)
+        if image.stretched or not 0 <= image.interval < math.inf:
+            raise RequestRefusedError(f"{name} has frames {image.interval} positions from each other: too far")
         if (nbytes := limits.nbytes(image)) > limits.cache_bytes:
             raise RequestRefusedError(
                 f"{name} has {image.count} tokens, whose embeddings take {nbytes} bytes, but the encoder cache holds "

@@ -23,6 +23,14 @@ class ImageSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     grid: tuple[int, int, int]
     """Frames (after temporal merging), rows and columns, in patches, before spatial merging. Of towers that cut an
     image into tiles: tiles, rows and columns of one tile."""
+    interval: float = 1.0
+    """Temporal positions from a frame to the next (Qwen2.5-VL: seconds times ``tokens_per_second``). What the digest of
+    a video names as well, since the values of attention depend on it."""
+
+    @property
+    def stretched(self) -> bool:
+        """Whether its last frame is at a position beyond that of its last token, for which no position is planned."""
+        return (self.grid[0] - 1) * self.interval > self.count - 1
 
     @property
     def end(self) -> int:

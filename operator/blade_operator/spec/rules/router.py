@@ -15,6 +15,9 @@ LONGEST: Final = 3600
 
 LEAST_PART: Final = "1Mi"
 """Routers measure no part that is smaller."""
+LEAST_BODY: Final = "1Mi"
+LARGEST_BODY: Final = "64Mi"
+"""Several of them fit into a router's memory for bodies."""
 
 
 def _first_byte(spec: LLMServiceSpec) -> str | None:
@@ -50,6 +53,15 @@ def _time(part: str, field: str, value: Callable[[LLMServiceSpec], str | None], 
         holds=lambda name, spec: (text := value(spec)) is None or least <= parse_duration(text) <= LONGEST,
         message=f"must be at least {least}s and at most 1h" if least else "must be at most 1h",
     )
+
+
+def _size(field: str) -> str:
+    """CEL: a number of bytes, which may be written as one."""
+    return f"quantity(string(self.{field}))"
+
+
+def _within(size: str | int | None, least: str, most: str) -> bool:
+    return size is None or parse_bytes(least) <= parse_bytes(size) <= parse_bytes(most)
 
 
 def _is_served(name: str) -> str:
@@ -92,8 +104,16 @@ ROUTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         at=("spec", "router"),
+        field="spec.router.maxBodyBytes",
+        cel=f"!has(self.maxBodyBytes) || {_size('maxBodyBytes')}.compareTo(quantity('{LEAST_BODY}')) >= 0 && "
+        f"{_size('maxBodyBytes')}.compareTo(quantity('{LARGEST_BODY}')) <= 0",
+        holds=lambda name, spec: _within(spec.router.max_body_bytes, LEAST_BODY, LARGEST_BODY),
+        message=f"must be at least {LEAST_BODY} and at most {LARGEST_BODY}",
+    ),
+    Rule(
+        at=("spec", "router"),
         field="spec.router.maxPartBytes",
-        cel=f"!has(self.maxPartBytes) || quantity(string(self.maxPartBytes)).compareTo(quantity('{LEAST_PART}')) >= 0",
+        cel=f"!has(self.maxPartBytes) || {_size('maxPartBytes')}.compareTo(quantity('{LEAST_PART}')) >= 0",
         holds=lambda name, spec: parse_bytes(spec.router.max_part_bytes or LEAST_PART) >= parse_bytes(LEAST_PART),
         message=f"must be at least {LEAST_PART}",
     ),

@@ -41,6 +41,7 @@ OWNED_FLAGS: Final[dict[str, str]] = {
     "max_waiting_requests": "spec.engine.maxWaitingRequests",
     "kv_cache_bytes": "spec.engine.kvCacheBytes",
     "max_gpu_memory_utilization": "spec.engine.memoryFraction",
+    "max_body_bytes": "spec.router.maxBodyBytes",
     "with_visual": "spec.engine.vision.enabled",
     "max_images_per_request": "spec.engine.vision.maxImagesPerRequest",
     "encoder_cache_bytes": "spec.engine.vision.encoderCacheBytes",
@@ -175,20 +176,19 @@ def _metadata(template: PodTemplate | None) -> PodMetadata:
 def _not_ours(part: str, template: Callable[[LLMServiceSpec], PodTemplate | None]) -> tuple[Rule, Rule]:
     """Labels and annotations that a user may add to the pods of ``part``."""
     field = f"spec.{part}.podTemplate.metadata"
-    unset = "!has(self.podTemplate) || !has(self.podTemplate.metadata) || !has(self.podTemplate.metadata"
-    free = f"exists(k, k.startsWith('{GROUP}/'))"
+    owned = f"exists(k, k.startsWith('{GROUP}/'))"
     return (
         Rule(
-            at=("spec", part),
+            at=("spec", part, "podTemplate"),
             field=f"{field}.labels",
-            cel=f"{unset}.labels) || !self.podTemplate.metadata.labels.{free}",
+            cel=f"!has(self.metadata) || !has(self.metadata.labels) || !self.metadata.labels.{owned}",
             holds=lambda name, spec: not _owned(_metadata(template(spec)).labels),
             message=f"labels of {GROUP} select the pods and are the operator's; use another prefix",
         ),
         Rule(
-            at=("spec", part),
+            at=("spec", part, "podTemplate"),
             field=f"{field}.annotations",
-            cel=f"{unset}.annotations) || !self.podTemplate.metadata.annotations.{free}",
+            cel=f"!has(self.metadata) || !has(self.metadata.annotations) || !self.metadata.annotations.{owned}",
             holds=lambda name, spec: not _owned(_metadata(template(spec)).annotations),
             message=f"annotations of {GROUP} are the operator's; use another prefix",
         ),

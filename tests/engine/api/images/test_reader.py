@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from engine_support import image_bombs
 from engine_support.image_cases import encode, waves
@@ -21,11 +23,12 @@ from starlette.types import Message
 from blade_llm.api.common.errors import ApiError
 from blade_llm.api.generation.request_scope import forget_parts, kept_parts, request_scope
 from blade_llm.api.images.errors import BadImagesError, BusyError
-from blade_llm.api.images.reader import ImagePart, ImageReader, open_reader
+from blade_llm.api.images.reader import ImagePart, ImageReader, VideoPart, open_reader
 from blade_llm.api.images.serving import ImageServing, NoImages
 from blade_llm.api.prompt_images import PromptTokens, with_images
 from blade_llm.multimodal.options import ImageOptions
 from blade_llm.multimodal.processors import QwenProcessor
+from blade_llm.multimodal.processors.video import QwenVideo
 from blade_llm.multimodal.settings import ImageSettings
 from blade_llm.text.tokenizer import Tokenizer
 
@@ -53,7 +56,11 @@ async def reader(tokenizer: Tokenizer) -> AsyncIterator[ImageReader]:
 
 
 def part(data: bytes = PICTURE, **settings: Any) -> ImagePart:
-    return ImagePart(f"data:;base64,{base64.b64encode(data).decode()}", ImageSettings(**settings), "messages[0]")
+    return placed("messages[0]", data, **settings)
+
+
+def placed(where: str, data: bytes = PICTURE, **settings: Any) -> ImagePart:
+    return ImagePart(f"data:;base64,{base64.b64encode(data).decode()}", ImageSettings(**settings), where)
 
 
 class Connection:
@@ -107,17 +114,50 @@ async def test_from_urls_to_pixels_and_tokens(reader: ImageReader) -> None:
     assert (await with_images(context(NoImages()), [1, 5], [])) == PromptTokens([1, 5])
 
 
+async def test_videos_beside_images(tokenizer: Tokenizer) -> None:
+    """Frames and a file with all of them; both read once for a request."""
+    video = QwenVideo(28 * 28, 56 * 84, tokens_per_second=2.0)
+    found = open_reader(msgspec.structs.replace(SERVING, video_token=6, video=video), tokenizer)
+    assert isinstance(found, ImageReader)
+    other = encode(Image.fromarray(255 - waves(56, 84, 3)), "PNG")
+    film = encode(Image.fromarray(waves(56, 84, 3)), "GIF", save_all=True, append_images=[Image.open(BytesIO(other))])
+    frames = VideoPart((part().url, part(other).url, part().url), False, 4.0, ImageSettings(), "messages[0].content[0]")
+    file = VideoPart((part(film).url,), True, None, ImageSettings(), "messages[0].content[2]")
+    recorded, parts = Recorded(found), [frames, part(), file]
+    with request_scope(Connection().receive):
+        made = await with_images(context(recorded), [3, 6, 4, 3, 5, 4, 3, 6, 4], parts)
+        assert made == await with_images(context(recorded), [3, 6, 4, 3, 5, 4, 3, 6, 4], parts)
+    assert recorded.read_parts == [3]
+    assert [(span.grid, span.count) for span in made.images] == [((2, 4, 6), 12), ((1, 4, 6), 6), ((1, 4, 6), 6)]
+    assert [span.interval for span in made.images] == [1.0, 1.0, 0.4]
+    assert made.token_ids == [3, *[6] * 12, 4, 3, *[5] * 6, 4, 3, *[6] * 6, 4]
+    assert {image.digest for image in made.pixels} == {span.digest for span in made.images}
+    with pytest.raises(ApiError, match="frames are so far apart"):
+        await with_images(context(found), [6], [frames._replace(fps=0.01)])
+    with pytest.raises(ApiError, match="shows 0 of 1 videos"):
+        await with_images(context(found), [5], [frames, part()])
+    with pytest.raises(ApiError, match="stands for a video"):
+        await with_images(context(found), [6, 6], [frames])
+    broken = frames._replace(urls=(part().url, part(image_bombs.SVG).url))
+    with pytest.raises(ApiError, match=r"^messages\[0\]\.content\[0\]: frame 2: the image is SVG"):
+        await with_images(context(found), [5, 6], [part(), broken])
+    refused = frames._replace(urls=(part().url, "http://10.0.0.1/cat.png"), where="messages[7].content[1]")
+    with pytest.raises(ApiError, match=r"^messages\[7\]\.content\[1\]: frame 2: http://10\.0\.0\.1"):
+        await with_images(context(found), [5, 6], [part(), refused])
+    await found.close()
+
+
 async def test_errors_name_the_place(reader: ImageReader) -> None:
     refused = ImagePart("http://10.0.0.1/cat.png", ImageSettings(), "messages[7].content[1]")
     with pytest.raises(ApiError, match=r"^messages\[7\]\.content\[1\]: http://10\.0\.0\.1") as caught:
         await with_images(context(reader), [*ONE, *ONE], [part(), refused])
     detail = caught.value.detail
     assert (caught.value.status, detail.param, detail.code) == (400, "messages", "invalid_image_url")
-    with pytest.raises(ApiError, match=r"^image 2 of 2: the image is SVG") as caught:
-        await with_images(context(reader), [*ONE, *ONE], [part(), part(image_bombs.SVG)])
-    assert caught.value.detail.code == "invalid_image"
-    with pytest.raises(ApiError, match=r"^messages\[0\]: the image is SVG"):
-        await with_images(context(reader), [*ONE], [part(image_bombs.SVG)])
+    broken = placed("messages[2].content[0]", image_bombs.SVG)
+    for parts in ([broken], [part(), broken], [part(), part(), broken], [part(max_pixels=28 * 28), broken, part()]):
+        with pytest.raises(ApiError, match=r"^messages\[2\]\.content\[0\]: the image is SVG") as caught:
+            await with_images(context(reader), ONE * len(parts), parts)
+        assert caught.value.detail.code == "invalid_image"
     with pytest.raises(BadImagesError) as bad:
         await reader.read([part(b"x" * (21 << 20))])
     assert bad.value.code == "image_file_too_large"
@@ -163,7 +203,10 @@ async def test_a_request_reads_an_image_once_however_often_its_prompt_is_made(re
         await with_images(context(recorded), [*ONE], parts[:1])
     with request_scope(Connection().receive):
         await with_images(context(recorded), [*ONE], parts[:1])
-    assert recorded.read_parts == [2, 1, 1, 1]
+        broken = placed("messages[3].content[1]", image_bombs.SVG)
+        with pytest.raises(ApiError, match=r"^messages\[3\]\.content\[1\]: the image is SVG"):
+            await with_images(context(recorded), [*ONE, *ONE, *ONE], [parts[0], part(), broken])
+    assert recorded.read_parts == [2, 1, 1, 1, 2]
 
 
 async def test_a_client_that_leaves_ends_the_work(reader: ImageReader) -> None:

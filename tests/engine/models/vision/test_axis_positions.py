@@ -6,9 +6,11 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from engine_support.vision_positions import behind_videos
 
 from blade_llm.models.vision.axis_positions import axis_positions
 from blade_llm.spec.vision.images import ImageSpan
@@ -17,7 +19,9 @@ MODELS = ("qwen2_vl.modeling_qwen2_vl.Qwen2VLModel", "qwen2_5_vl.modeling_qwen2_
 QWEN3 = "qwen3_vl.modeling_qwen3_vl.Qwen3VLModel"
 
 
-def theirs(name: str, merge: int, types: list[int], grids: dict[int, list[Any]], **more: Any) -> tuple[Any, int]:
+def theirs(
+    name: str, merge: int, types: list[int], spans: list[ImageSpan], grids: dict[int, list[Any]], **more: Any
+) -> tuple[Any, int]:
     """transformers' positions of tokens of these types (0 text, 1 image, 2 video), and the delta."""
     import importlib
 
@@ -28,10 +32,11 @@ def theirs(name: str, merge: int, types: list[int], grids: dict[int, list[Any]],
     self.get_vision_position_ids = lambda *args, **options: model.get_vision_position_ids(self, *args, **options)
     tokens = torch.zeros(1, len(types), dtype=torch.int64)
     image, video = (torch.tensor(grids[kind]) if grids[kind] else None for kind in (1, 2))
-    found, delta = model.get_rope_index(
+    found, _ = model.get_rope_index(
         self, tokens, torch.tensor([types]), image_grid_thw=image, video_grid_thw=video, **more
     )
-    return found[:, 0].numpy(), int(delta)
+    positions = behind_videos(found[:, 0], spans, merge)
+    return positions.numpy(), int(positions.max()) + 1 - len(types)
 
 
 def random_prompt(
@@ -57,7 +62,7 @@ def test_images(model: str, merge: int) -> None:
     for seed in range(40):
         types, spans, grids = random_prompt(seed, merge, kinds=(1,))
         positions, delta = axis_positions(len(types), spans, merge)
-        expected, theirs_delta = theirs(model, merge, types, grids)
+        expected, theirs_delta = theirs(model, merge, types, spans, grids)
         np.testing.assert_array_equal(positions, expected)
         assert delta == theirs_delta
         assert positions.dtype == np.int32
@@ -75,17 +80,28 @@ def test_videos(model: str) -> None:
         more = {"second_per_grid_ts": seconds} if timed else {}
         order = iter(seconds)
         intervals = [2 * next(order) if timed and types[span.start] == 2 else 1.0 for span in spans]
-        positions, delta = axis_positions(len(types), spans, 2, intervals)
-        expected, theirs_delta = theirs(model, 2, types, grids, **more)
+        spans = [msgspec.structs.replace(span, interval=each) for span, each in zip(spans, intervals, strict=True)]
+        positions, delta = axis_positions(len(types), spans, 2)
+        expected, theirs_delta = theirs(model, 2, types, spans, grids, **more)
         np.testing.assert_array_equal(positions, expected)
         assert delta == theirs_delta
+
+
+def test_text_begins_behind_the_last_frame() -> None:
+    """Numbers of transformers 5.2 for Qwen2.5-VL, in https://github.com/huggingface/transformers/issues/45381."""
+    video = ImageSpan(15, 16128, bytes(32), (84, 24, 32), 4.0)
+    positions, delta = axis_positions(15 + 16128 + 10, [video], 2)
+    assert positions[:, 15].tolist() == [15, 15, 15]
+    assert positions[:, video.end - 1].tolist() == [347, 26, 30]
+    np.testing.assert_array_equal(positions[:, video.end :], np.tile(np.arange(348, 358), (3, 1)))
+    assert delta == 358 - 16153
 
 
 def test_a_video_of_qwen3_is_an_image_for_each_frame() -> None:
     types = [0, 0, *[2] * 6, 0, 0, *[2] * 6, 0]
     spans = [ImageSpan(2, 6, bytes(32), (1, 4, 6)), ImageSpan(10, 6, bytes(32), (1, 4, 6))]
     positions, delta = axis_positions(len(types), spans, 2)
-    expected, theirs_delta = theirs(QWEN3, 2, types, {1: [], 2: [[2, 4, 6]]})
+    expected, theirs_delta = theirs(QWEN3, 2, types, spans, {1: [], 2: [[2, 4, 6]]})
     np.testing.assert_array_equal(positions, expected)
     assert delta == theirs_delta
 

@@ -34,6 +34,11 @@ def _check(driver: Driver, schema: dict[str, Any], right: list[Any], wrong: list
         assert not driver.takes(spec, json.dumps(value, ensure_ascii=False)), value
 
 
+@pytest.mark.parametrize("number", [2**53, -(2**53), -(2.0**53), 1e15])
+def test_large_numbers_are_kept_exactly(driver: Driver, number: float) -> None:
+    _check(driver, {"enum": [number, 0]}, [int(number), 0], [int(number) - 1, int(number) + 2])
+
+
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [

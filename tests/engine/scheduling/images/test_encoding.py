@@ -17,6 +17,7 @@ from engine_support.scheduler_driver import add, deliver, plan_of, scheduler_of
 
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
+from blade_llm.models.vision.axis_positions import axis_positions
 from blade_llm.models.vision.patches import PatchedImage
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.budget.prefill import PrefillBudget
@@ -272,6 +273,7 @@ def test_a_preempted_request_comes_back_however_many_wait_for_the_encoder(monkey
     assert [new.request_id for new in next_plan(scheduler).new_requests] == ["preempted"]
 
 
+NAN = float("nan")
 IMAGE = image_of("a", 2, 6)
 PIXELS = pixels_of(IMAGE)
 
@@ -312,6 +314,19 @@ def test_frames_that_do_not_fill_the_patches_are_refused(frames: int, fits: bool
         check_images(request, limits)
     with nullcontext() if fits else pytest.raises(ValueError, match="do not make a grid"):
         PatchedImage(spec, pixels, 0, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("interval", "fits"), [(0.0, True), (7.0, True), (7.1, False), (-1.0, False), (NAN, False)])
+def test_frames_beyond_the_positions_of_their_prompt_are_refused(interval: float, fits: bool) -> None:
+    """Two frames of four tokens each: no angles are planned for more positions than tokens."""
+    image = ImageSpan(0, 8, bytes(32), (2, 1, 4), interval)
+    pixels = ImagePixels(image.digest, image.grid, (2, 1, 4, 3), bytes(24))
+    request = Request("r", [IMAGE_TOKEN] * 8, SamplingParams(), images=(image,), pixels={image.digest: pixels})
+    with nullcontext() if fits else pytest.raises(RequestRefusedError, match="positions from each other: too far"):
+        check_images(request, EncoderLimits(spec=SPEC, cache_bytes=1 << 20, element_bytes=4))
+    if fits:
+        _, delta = axis_positions(8, [image], SPEC.merge_size)
+        assert delta <= 0
 
 
 def test_an_image_larger_than_the_encoder_cache_is_refused_by_name() -> None:

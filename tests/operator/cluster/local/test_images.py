@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
@@ -13,12 +12,14 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from engine_support.families import ROWS, save_row
-from engine_support.tiny_text import write_tokenizer
+import yaml
+from engine_support.image_cases import encode, waves
+from engine_support.served_vision import part, save_served, user, words
 from operator_support.local import pid_of
 from operator_support.loop import Loop, loop, manifest
+from PIL import Image
 
-TOKENS = {"image_token_id": 380, "video_token_id": 381, "vision_start_token_id": 382, "vision_end_token_id": 383}
+EXAMPLE = Path(__file__).parents[4] / "examples" / "qwen2-vl.yaml"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """A PNG."""
 MIB = 1 << 20
@@ -32,11 +33,8 @@ def running(tmp_path: Path) -> Iterator[Loop]:
 
 
 def _save_model(folder: Path) -> Path:
-    """A small Qwen2-VL with a tokenizer."""
-    row = ROWS["qwen2-vl"]
-    text = {**row.fields["text_config"], "vocab_size": 384, "eos_token_id": 2}
-    save_row(folder, dataclasses.replace(row, fields={**row.fields, **TOKENS, "text_config": text}))
-    return write_tokenizer(folder)
+    """A small Qwen2-VL with all its files."""
+    return save_served(folder, "qwen2-vl").folder
 
 
 def _pods(loop: Loop, part: str) -> dict[str, int]:
@@ -82,13 +80,14 @@ def test_limits_of_images_reach_engine_check_and_router(running: Loop, tmp_path:
             "kvCacheBytes": "16Mi",
             "vision": {"maxImagesPerRequest": 5, "encoderCacheBytes": "8Mi"},
         },
-        "router": {"maxImages": 2, "maxPartBytes": "1Mi"},
+        "router": {"maxImages": 2, "maxPartBytes": "1Mi", "maxBodyBytes": "3Mi"},
     }
     running.start("-f", str(manifest(tmp_path, model=model, **spec)))
     running.until(lambda: running.ready("qwen"), 120)
     [engine] = _pods(running, "engine").items()
     flags = _flags(engine[1])
     assert (flags["max_images_per_request"], flags["encoder_cache_bytes"]) == ("5", str(8 * MIB))
+    assert flags["max_body_bytes"] == str(3 * MIB)
     small = _vision_bytes(running)
     assert small > 8 * MIB
 
@@ -98,10 +97,12 @@ def test_limits_of_images_reach_engine_check_and_router(running: Loop, tmp_path:
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "too_many_images")
     refused = _ask(url, _image(base64.b64encode(bytes(MIB)).decode()))
     assert (refused.status_code, refused.json()["error"]["code"]) == (413, "part_too_large")
-    assert _ask(url).status_code == 200
+    refused = _ask(url, *[{"type": "text", "text": "x" * (MIB * 15 // 16)}] * 4)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
+    assert _ask(url).status_code == _ask(url, *[_image(PIXEL)] * 2).status_code == 200
 
     # Other limits are other routers; the engine goes on.
-    spec["router"] = {"maxImages": 3}
+    spec["router"] = {"maxImages": 3, "maxBodyBytes": "3Mi"}
     before = _names(running, "router")
     running.command("apply", "-f", str(manifest(tmp_path, model=model, **spec)))
     running.until(lambda: not before & _names(running, "router") and running.ready("qwen"), 60)
@@ -128,4 +129,38 @@ def test_an_engine_without_its_tower_takes_no_image(running: Loop, tmp_path: Pat
     refused = _ask(url, _image(PIXEL))
     assert refused.status_code == 400
     assert "--with_visual false" in refused.json()["error"]["message"]
+    assert running.interrupt() == 0
+
+
+@pytest.mark.timeout(300)
+def test_the_example_answers_questions_about_a_picture(running: Loop, tmp_path: Path) -> None:
+    """With a small model in a folder instead of the published one from the hub."""
+    model = save_served(tmp_path / "model", "qwen2-vl")
+    spec = yaml.safe_load(EXAMPLE.read_text())["spec"]
+    assert spec.pop("model")["uri"] == "hf://Qwen/Qwen2-VL-2B-Instruct"
+    spec["engine"] |= {"dtype": "float32", "contextLength": 512, "kvCacheBytes": "16Mi"}
+    running.start("-f", str(manifest(tmp_path, model=model.folder, **spec)))
+    running.until(lambda: running.ready("qwen"), 120)
+    url = running.service("qwen")["status"]["url"]
+    picture = encode(Image.fromarray(waves(40, 56, 3)), "PNG")
+
+    def ask(question: str) -> Any:
+        body = {
+            "messages": [user(words("Look at this picture: "), part(picture), words(question))],
+            "max_tokens": 4,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        response = httpx.post(f"{url}/chat/completions", json=body, timeout=60, trust_env=False)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    first, second = ask("what is it?"), ask("where is it?")
+    turn = "<|im_start|>user\nLook at this picture: <|vision_start|><|image_pad|><|vision_end|>what is it?<|im_end|>\n"
+    prompt = model.prompt(f"{turn}<|im_start|>assistant\n", [picture])
+    assert first["choices"][0]["token_ids"] == model.greedy(prompt, [picture], 4)
+    assert first["usage"]["prompt_tokens"] == len(prompt)
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= model.count(picture) > 4
     assert running.interrupt() == 0

@@ -1,0 +1,87 @@
+"""Videos as files that Pillow reads: animated GIF, WebP and PNG. For worker processes only, as :mod:`decoding`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from PIL import Image
+
+from blade_llm.multimodal.decoding import open_file, pillow_limit, to_rgb
+from blade_llm.multimodal.errors import ImageError
+
+MAX_FRAMES: Final = 10_000
+"""Of a file, whose durations are read before any frame is taken."""
+ANIMATED: Final = ("GIF", "WEBP", "PNG")
+_USE: Final = (
+    'send its frames, {"type": "video", "video": ["data:image/jpeg;base64,…", …], "fps": 2}, or an animated GIF, WebP '
+    "or PNG"
+)
+_CONTAINERS: Final = (
+    (4, (b"ftypqt",), "QuickTime"),
+    (4, (b"ftypavif", b"ftypavis"), "an AVIF picture"),
+    (4, (b"ftyp", b"moov", b"mdat"), "MP4, or of its kind"),
+    (0, (b"\x1a\x45\xdf\xa3",), "WebM or Matroska"),
+    (8, (b"AVI ",), "AVI"),
+    (0, (b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3"), "MPEG"),
+    (0, (b"OggS",), "Ogg"),
+    (0, (b"FLV\x01",), "Flash video"),
+    (0, (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",), "Windows Media"),
+)
+_STILL_SECONDS: Final = 0.1
+"""Of a frame that says 0, as browsers show it."""
+
+
+class AnimatedFile:
+    """A file of one or more frames. Raises :class:`ImageError`; :class:`MemoryError` when the process has too little.
+
+    Its frames need not be equally long: times are those of a video with as many, all as long as their mean.
+
+    Attributes:
+        total: frames.
+        rate: of which so many are a second.
+    """
+
+    def __init__(self, data: bytes, max_pixels: int, check_size: Callable[[int, int], None]) -> None:
+        """``check_size(height, width)`` is called before anything is decoded."""
+        for at, starts, name in _CONTAINERS:
+            if data[at:].startswith(starts):
+                raise ImageError(f"the video is {name}, which is not supported: {_USE}")
+        warnings.simplefilter("ignore")  # about the file; a server's log is no place for them
+        self._max_pixels = max_pixels
+        self._image = open_file(data, max_pixels)
+        if self._image.format not in ANIMATED:
+            raise ImageError(f"the video is {self._image.format}, a picture: {_USE}, or send it as image_url")
+        self.width, self.height = self._image.size
+        check_size(self.height, self.width)
+        self.total: int = getattr(self._image, "n_frames", 1)
+        if self.total > MAX_FRAMES:
+            raise ImageError(f"the video has {self.total} frames, and the limit is {MAX_FRAMES}: send fewer")
+        seconds = 0.0
+        for image in self._load(range(self.total)):
+            duration = image.info.get("duration")
+            seconds += duration / 1000 if isinstance(duration, int | float) and duration > 0 else _STILL_SECONDS
+        self.rate = self.total / seconds
+
+    def frames(self, indices: Sequence[int]) -> Iterator[Image.Image]:
+        """The frames at ``indices``, which ascend, in RGB, as :func:`~blade_llm.multimodal.decoding.to_rgb` says."""
+        for image in self._load(indices):
+            yield to_rgb(image)
+
+    def _load(self, indices: Sequence[int]) -> Iterator[Image.Image]:
+        image = self._image
+        for index in indices:
+            try:
+                with pillow_limit(self._max_pixels):
+                    image.seek(index)
+                    image.load()
+            except MemoryError:
+                raise
+            except Exception as error:  # a decoder's, of a file made by anyone
+                raise ImageError(
+                    f"frame {index + 1} of the {image.format} video is truncated or broken: {error}"
+                ) from None
+            if image.size != (self.width, self.height):
+                raise ImageError(f"frame {index + 1} of the {image.format} video has another size than the first")
+            yield image
