@@ -71,9 +71,8 @@ def build(tower_layers: int, threads: int, *, with_peer: bool = False) -> Sides:
         vision_end_token_id=END,
         tie_word_embeddings=True,
     )
-    peer = transformers.Qwen2VLForConditionalGeneration._from_config(
-        config, dtype=torch.bfloat16, attn_implementation="sdpa"
-    ).eval()
+    family: Any = transformers.Qwen2VLForConditionalGeneration
+    peer = family._from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
     with TemporaryDirectory() as folder:
         peer.save_pretrained(folder)
         core = build_core(

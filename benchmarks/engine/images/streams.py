@@ -76,7 +76,7 @@ def cached_figures(core: EngineCore) -> list[Figure]:
             cached = _answer(core, add(core, tokens, 1, [(image, span)]))
             times.append(time.perf_counter() - begin)
             if turn:
-                recomputed.append(span.start + span.count + 1 - cached)
+                recomputed.append(span.end + 1 - cached)
                 before += images.counts.images - encoded
     first, second = times[::2], times[1::2]
     return [

@@ -37,7 +37,7 @@ def test_no_picture_is_found_in_a_cache_but_itself() -> None:
 def test_a_prompt_has_the_picture_where_it_says() -> None:
     image = picture(56, 1)
     tokens, span = prompt_of(image, [1, 2, 3], [4, 5])
-    assert tokens[span.start : span.start + span.count] == [IMAGE] * tokens_of(image)
+    assert tokens[span.start : span.end] == [IMAGE] * tokens_of(image)
     assert len(tokens) == 3 + 1 + span.count + 1 + 2
 
 

@@ -31,8 +31,8 @@ def written_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sequences: in
     rows, heads, dim = q.shape
     queries = q.double().view(sequences, rows // sequences, heads, dim).transpose(1, 2)
     keys, values = (each.double().view(heads, sequences, -1, dim).transpose(0, 1) for each in (k, v))
-    weights = (queries @ keys.transpose(2, 3) * dim**-0.5).softmax(-1)
-    return (weights @ values).transpose(1, 2).reshape(rows, heads, dim)
+    scores: torch.Tensor = queries @ keys.transpose(2, 3) * dim**-0.5
+    return (scores.softmax(-1) @ values).transpose(1, 2).reshape(rows, heads, dim)
 
 
 def inputs(rows: int, keys: int, heads: int, dim: int) -> list[torch.Tensor]:

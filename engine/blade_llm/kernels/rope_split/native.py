@@ -26,9 +26,7 @@ def rope_split(
     _split()(is_bf16, qkv.data_ptr(), *turns, *targets, *sizes)
 
 
-def _writable(
-    qkv: Tensor, angles: tuple[Tensor, Tensor] | None, queries: Tensor, keys: Tensor, values: Tensor
-) -> bool:
+def _writable(qkv: Tensor, angles: tuple[Tensor, Tensor] | None, queries: Tensor, keys: Tensor, values: Tensor) -> bool:
     rows, num_heads, head_dim = queries.shape
     return (
         qkv.dtype is queries.dtype is keys.dtype is values.dtype
