@@ -82,8 +82,8 @@ def build(tower_layers: int, threads: int, *, with_peer: bool = False) -> Sides:
                 dtype="bfloat16",
                 num_threads=threads,
                 max_num_seqs=32,
-                max_model_len=8192,
-                kv_cache_bytes=1 << 30,
+                max_model_len=32_768,  # streams of text go on until the last picture is done
+                kv_cache_bytes=2 << 30,
             )
         )
     return Sides(core, peer if with_peer else None)

@@ -13,7 +13,7 @@ from blade_llm.engine.core import EngineCore
 
 STREAMS = 4
 CALM = 100 if QUICK else 400
-"""Steps without pictures."""
+"""Steps without pictures, before and again after."""
 PICTURES = 4 if QUICK else 20
 SIDE = 1008 if QUICK else 1988
 """A megapixel; 3.95."""
@@ -24,7 +24,7 @@ RECOMPUTED = 16
 
 def stream_figures(core: EngineCore) -> list[Figure]:
     """p99 of the time between tokens of streams while pictures are encoded and their prompts computed, divided by the
-    p99 before they come. The streams outlast them."""
+    p99 before they come and after they are done, since tokens take longer as streams grow. The streams outlast them."""
     longest = core.info.max_model_len - 200
     streams = {add(core, words(128, number), longest) for number in range(STREAMS)}
     waiting = set(streams)
@@ -48,6 +48,7 @@ def stream_figures(core: EngineCore) -> list[Figure]:
             busy.append(now - last)
             last = now
     seconds = time.perf_counter() - begin
+    calm += _gaps(core, streams, CALM)
     core.abort(sorted(streams))
     while core.has_work:
         step(core)
