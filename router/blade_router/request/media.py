@@ -17,7 +17,7 @@ MOST_COUNTED: Final = 4096
 
 _IMAGE: Final = re.compile(
     rb'"(?:image_url|video_url)"\s*+:\s*+(?:"[^"]|\{\s*+"(?:url|detail)")'
-    rb'|"video"\s*+:\s*+\[\s*+"'
+    rb'|"video"\s*+:\s*+\[\s*+"(?:data|https?|file):'
     rb'|"media_type"\s*+:\s*+"(?:image|video)/'
     rb'|"source"\s*+:\s*+\{\s*+"type"\s*+:\s*+"(?:url|file)"'
 )

@@ -380,6 +380,12 @@ async def test_all_frames_of_a_video_count_as_one(size: int, indent: int | None)
     assert shared(one.prompt, two.prompt) == 0
 
 
+async def test_lists_that_are_called_so_are_no_videos() -> None:
+    tools = [{"type": "function", "function": {"name": "play", "parameters": {"enum": {"video": ["a", "b"]}}}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": content(SHORT)}], "tools": tools}
+    assert (await read_body(body)).media is NO_MEDIA
+
+
 @pytest.mark.parametrize("size", [60_000, 2 * MIB])
 @pytest.mark.parametrize("before", ['"video": [', "video"], ids=["escaped", "word"])
 async def test_texts_behind_frames_or_a_word_of_them_are_text(before: str, size: int) -> None:
