@@ -66,11 +66,15 @@ FILE_FIELD = rb'"(?:url|image_url|video_url|file_data)"\s{0,8}:\s{0,8}"'
 """Matches the start of a field that may hold a file; within a text, which may say the same, the quotes are escaped."""
 FILE_URL = rb"data:[\w.+/;=\\-]{0,200};base64,"
 """Matches what stands there before the file."""
+FRAMES_FIELD = rb'"video"\s{0,8}:\s{0,8}\['
+"""Matches the start of a list of URLs of a video's frames."""
 BARE_FILE_FIELD = rb'"data"\s{0,8}:\s{0,8}"'
 """Matches the start of a field that may hold a file which is no URL, as in ``/v1/messages``."""
 BASE64 = rb"[A-Za-z0-9+/=_\\-]"
 """Matches a character of a file."""
 _FILE = re.compile(FILE_FIELD + rb"(" + FILE_URL + rb")")
+_FRAMES = re.compile(FRAMES_FIELD + rb"[^\[\]]*+\Z")
+_FRAME = re.compile(FILE_URL)
 _BARE_FILE = re.compile(BARE_FILE_FIELD + rb"\Z")
 _BASE64 = re.compile(BASE64 + rb"*+")
 _NAME = re.compile(rb'"(?:model|user|cache_salt)"\s{0,8}:\s{0,8}"\Z')
@@ -92,7 +96,7 @@ class Abridged:
         self.file_bytes = 0
         """Size of pictures and other files."""
         self.files = 0
-        """How many there are of them."""
+        """How many there are of them; frames of a video are none."""
         self.longest = 0
         """Bytes of the longest text or file."""
         self._ends = array("q")
@@ -141,6 +145,8 @@ def abridge(body: bytes) -> Generator[None, None, Abridged]:
     view = memoryview(body)
     position = copied = 0  # walked so far; written to ``out`` so far, or cut
     kept = 0
+    behind = 0  # the last text that looked like a file
+    in_frames = False
     next_yield = STEP
     while position < size:
         start = position = _end(_SHORT, body, position, position + STEP)
@@ -153,12 +159,17 @@ def abridge(body: bytes) -> Generator[None, None, Abridged]:
             position = end + 1
             if end - start > found.longest:
                 found.longest = end - start
-            if _is_file(body, start, end):
+            is_frame = False
+            if end - start > _FILE_FROM and body.startswith(b"data:", start):
+                in_frames = _is_in_frames(body, max(behind, start - STEP), start - 1, in_frames)
+                is_frame = in_frames and _is_frame(body, start, end)
+                behind = position
+            if is_frame or _is_file(body, start, end):
                 cut = _before_character(body, start, start + _FILE_HEAD)
                 digest = yield from _digest(view[start:end])
                 mark = CUT + digest
                 found.file_bytes += end - cut
-                found.files += 1
+                found.files += not is_frame  # the list of them is one video
             elif end - start <= LONG or found.omissions >= MAX_CUTS or _is_name(body, start, end):
                 cut = end
             else:
@@ -291,6 +302,20 @@ def _is_file(body: bytes, start: int, end: int) -> bool:
     elif _BARE_FILE.search(body, before, start) is None or not _is_base64(body, start, end):
         return False
     return body.find(b" ", start, end) < 0
+
+
+def _is_in_frames(body: bytes, start: int, end: int, before: bool) -> bool:
+    """The text that begins at ``end`` is in a list of frames. ``start``: as far back as it is looked for, or the end of
+    a text before it of which ``before`` says whether that was in one."""
+    name = body.rfind(b'"video"', start, end)
+    if name >= 0:
+        return _FRAMES.match(body, name, end) is not None
+    return before and body.find(b"]", start, end) < 0
+
+
+def _is_frame(body: bytes, start: int, end: int) -> bool:
+    """The text from ``start`` to ``end``, in a list of frames, is the content of one."""
+    return _FRAME.match(body, start) is not None and body.find(b" ", start, end) < 0
 
 
 def _is_base64(body: bytes, start: int, end: int) -> bool:

@@ -27,6 +27,8 @@ class Part(msgspec.Struct, frozen=True):
     type: msgspec.Raw = ABSENT
     image_url: msgspec.Raw = ABSENT
     video_url: msgspec.Raw = ABSENT
+    video: msgspec.Raw = ABSENT
+    """The frames of one, as URLs."""
     source: msgspec.Raw = ABSENT
     """Of a picture in ``/v1/messages``."""
     detail: msgspec.Raw = ABSENT

@@ -284,7 +284,7 @@ def _image_digest(part: msgspec.Raw) -> bytes:
     """The digest of an image, or a video: of its URL or content, and of the detail in which it is to be seen."""
     content = _abridged(part)
     read = _part(content)
-    fields = (read.image_url, read.video_url, read.source)
+    fields = (read.image_url, read.video_url, read.video, read.source)
     found = next((field for field in fields if given(field)), ABSENT)
     what = bytes(found) or content
     detail = bytes(read.detail)

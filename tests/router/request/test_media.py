@@ -57,6 +57,11 @@ def video(data: str) -> Part:
     return {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}}
 
 
+def frames(*data: str) -> Part:
+    """A video as its frames."""
+    return {"type": "video", "video": [f"data:image/jpeg;base64,{each}" for each in data], "fps": 2}
+
+
 def responses(data: str) -> Part:
     return {"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "high"}
 
@@ -73,7 +78,7 @@ def anthropic_linked(url: str) -> Part:
     return {"type": "image", "source": {"type": "url", "url": url}}
 
 
-EMBEDDED = [openai, bare, video, responses, anthropic]
+EMBEDDED = [openai, bare, video, frames, responses, anthropic]
 SIZES = [400, 60_000, 600_000, 3 * MIB]
 """Of pictures in a part that is digested as it stands, in a small body, in one parsed whole, in one abridged."""
 
@@ -359,6 +364,36 @@ async def test_a_picture_counts_a_fixed_number_of_tokens(form: Any, size: int) -
     several = await read(*[form(picture(size // 4, seed)) for seed in range(4)], "Look.")
     for tokens in (Estimate().prompt(several), rough_tokens(several), several.prompt.tokens):
         assert 4 * IMAGE_TOKENS <= tokens <= 4 * IMAGE_TOKENS + text
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+@pytest.mark.parametrize("size", [4_000, 200_000, 600_000])
+async def test_all_frames_of_a_video_count_as_one(size: int, indent: int | None) -> None:
+    video = frames(*(picture(size, seed) for seed in range(6)))
+    video["video"].insert(2, "https://example.com/" + "2" * 100)
+    found = await read(SHORT, video, frames(picture(size)), SHORT, indent=indent)
+    assert (found.media.images, found.media.files) == (2, 0)
+    assert text_bytes(found) < 2000
+    assert 2 * IMAGE_TOKENS <= Estimate().prompt(found) <= 2 * IMAGE_TOKENS + 500
+    other = {**video, "video": [*video["video"][:-1], f"data:image/jpeg;base64,{picture(size, 9)}"]}
+    one, two = [await read(each, LONG, indent=indent) for each in (video, other)]
+    assert shared(one.prompt, two.prompt) == 0
+
+
+async def test_lists_that_are_called_so_are_no_videos() -> None:
+    tools = [{"type": "function", "function": {"name": "play", "parameters": {"enum": {"video": ["a", "b"]}}}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": content(SHORT)}], "tools": tools}
+    assert (await read_body(body)).media is NO_MEDIA
+
+
+@pytest.mark.parametrize("size", [60_000, 2 * MIB])
+@pytest.mark.parametrize("before", ['"video": [', "video"], ids=["escaped", "word"])
+async def test_texts_behind_frames_or_a_word_of_them_are_text(before: str, size: int) -> None:
+    text = "data:image/png;base64," + "A" * size
+    found = await read(frames("A" * 400), before, text, text)
+    assert text_bytes(found) > 2 * size
+    body = {"model": "m", "prompt": ["a video", text], "suffix": "video"}
+    assert text_bytes(await read_body(body, b"/v1/completions")) > size
 
 
 async def test_a_picture_elsewhere_counts_as_much() -> None:
