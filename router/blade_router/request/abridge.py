@@ -70,11 +70,18 @@ BARE_FILE_FIELD = rb'"data"\s{0,8}:\s{0,8}"'
 """Matches the start of a field that may hold a file which is no URL, as in ``/v1/messages``."""
 BASE64 = rb"[A-Za-z0-9+/=_\\-]"
 """Matches a character of a file."""
+FRAMES_FIELD = rb'"video"\s{0,8}:\s{0,8}\[\s{0,64}'
+"""Matches the start of a list of a video's frames, before the quote of the first."""
 _FILE = re.compile(FILE_FIELD + rb"(" + FILE_URL + rb")")
+_FILE_URL = re.compile(FILE_URL)
+_FIRST_FRAME = re.compile(FRAMES_FIELD + rb'"\Z')
+_BETWEEN_FRAMES = re.compile(rb'\s{0,64},\s{0,64}(?:"[^"\\]{0,%d}"\s{0,64},\s{0,64})*+"' % LONG)
+"""Matches a comma, and short ones."""
 _BARE_FILE = re.compile(BARE_FILE_FIELD + rb"\Z")
 _BASE64 = re.compile(BASE64 + rb"*+")
 _NAME = re.compile(rb'"(?:model|user|cache_salt)"\s{0,8}:\s{0,8}"\Z')
 _FILE_NAME_BYTES = 40
+_FRAMES_NAME_BYTES = 90
 CUT = rb"\u0000"
 """Stands in the abridged JSON for what was left out of a text; followed by a digest where that is a file."""
 
@@ -140,6 +147,7 @@ def abridge(body: bytes) -> Generator[None, None, Abridged]:
     size = len(body)
     view = memoryview(body)
     position = copied = 0  # walked so far; written to ``out`` so far, or cut
+    frame = -1  # behind the last frame of a video
     kept = 0
     next_yield = STEP
     while position < size:
@@ -153,7 +161,9 @@ def abridge(body: bytes) -> Generator[None, None, Abridged]:
             position = end + 1
             if end - start > found.longest:
                 found.longest = end - start
-            if _is_file(body, start, end):
+            framed = _is_frame(body, frame, start)
+            frame = position if framed else -1  # so that nothing is matched twice behind it
+            if _is_file(body, start, end, framed):
                 cut = _before_character(body, start, start + _FILE_HEAD)
                 digest = yield from _digest(view[start:end])
                 mark = CUT + digest
@@ -279,12 +289,24 @@ def _inner_numbers(body: bytes, start: int, end: int, room: int) -> tuple[int, i
     return (cut, last) if cut else (end, end)
 
 
-def _is_file(body: bytes, start: int, end: int) -> bool:
-    """The text from ``start`` to ``end`` is the content of a file."""
+def _is_frame(body: bytes, before: int, start: int) -> bool:
+    """The text whose inside begins at ``start`` is in the list of a video's frames: the first one, or the next behind
+    the one that ended at ``before`` (-1: there is none)."""
+    if _FIRST_FRAME.search(body, max(0, start - _FRAMES_NAME_BYTES), start) is not None:
+        return True
+    return before >= 0 and _BETWEEN_FRAMES.fullmatch(body, before, start) is not None
+
+
+def _is_file(body: bytes, start: int, end: int, framed: bool) -> bool:
+    """The text from ``start`` to ``end`` is the content of a file. ``framed``: it is in the list of a video's
+    frames."""
     if end - start <= _FILE_FROM:
         return False
     before = max(0, start - _FILE_NAME_BYTES)
-    if body.startswith(b"data:", start):
+    if framed:
+        if _FILE_URL.match(body, start, start + 256) is None:
+            return False
+    elif body.startswith(b"data:", start):
         match = _FILE.search(body, before, start + 256)
         if match is None or match.start(1) != start:
             return False
