@@ -55,7 +55,8 @@ class AnimatedFile:
             raise ImageError(f"the video is {self._image.format}, a picture: {_USE}, or send it as image_url")
         self.width, self.height = self._image.size
         check_size(self.height, self.width)
-        self.total: int = getattr(self._image, "n_frames", 1)
+        self._start = int(getattr(self._image, "default_image", False))  # of a PNG: shown where nothing can move
+        self.total: int = getattr(self._image, "n_frames", 1) - self._start
         if self.total > MAX_FRAMES:
             raise ImageError(f"the video has {self.total} frames, and the limit is {MAX_FRAMES}: send fewer")
         seconds = 0.0
@@ -74,7 +75,7 @@ class AnimatedFile:
         for index in indices:
             try:
                 with pillow_limit(self._max_pixels):
-                    image.seek(index)
+                    image.seek(self._start + index)
                     image.load()
             except MemoryError:
                 raise

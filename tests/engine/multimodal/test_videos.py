@@ -79,6 +79,18 @@ def test_animations(kind: str) -> None:
         assert difference < (40 if kind == "GIF" else 0.1)
 
 
+def test_the_default_image_of_a_png_is_no_frame() -> None:
+    """What it shows where animations are not known (W3C PNG, third edition, 4.4), of which its frames say nothing."""
+    frames = [Image.fromarray(np.roll(waves(40, 56, 3), step, axis=1)) for step in range(3)]
+    data = io.BytesIO()
+    still = Image.new("RGB", (56, 40), "red")
+    still.save(data, "PNG", save_all=True, default_image=True, append_images=frames, duration=200)
+    file = AnimatedFile(data.getvalue(), 1 << 20, lambda height, width: None)
+    assert (file.total, file.rate) == (3, pytest.approx(5.0))
+    for found, frame in zip(file.frames([0, 2]), (frames[0], frames[2]), strict=True):
+        assert np.array_equal(np.asarray(found), np.asarray(frame))
+
+
 def test_a_still_picture_and_frames_without_a_duration() -> None:
     assert AnimatedFile(png(28, 28), 1 << 20, lambda height, width: None).total == 1
     assert AnimatedFile(animated("GIF", 3, duration=0), 1 << 20, lambda height, width: None).rate == pytest.approx(10.0)
