@@ -224,6 +224,10 @@ PROMPTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "array": (lambda image: pictured(image, waves(9, 9, 3)), "not ndarray; .*Image.fromarray"),
     "nothing": (lambda image: {"multi_modal_data": {}}, "needs one of 'prompt', a text, and 'prompt_token_ids'"),
     "both": (lambda image: {"prompt": "x", "prompt_token_ids": [5]}, "needs one of 'prompt', a text, and"),
+    "sizes": (
+        lambda image: ["x", {"prompt": "y", "mm_processor_kwargs": {"fps": 1}}],
+        "^prompt 2 of 2: mm_processor_kwargs: fps is not supported",
+    ),
     "truncated": (
         lambda image: pictured(2 * image, opened(DOG), opened(CAT[: len(CAT) // 2])),
         r"^multi_modal_data\['image'\]\[1\]: the image cannot be used",
