@@ -50,7 +50,7 @@ class AnimatedFile:
                 raise ImageError(f"the video is {name}, which is not supported: {_USE}")
         warnings.simplefilter("ignore")  # about the file; a server's log is no place for them
         self._max_pixels = max_pixels
-        self._image = open_file(data, max_pixels)
+        self._image = open_file(data, max_pixels, "video", _USE)
         if self._image.format not in ANIMATED:
             raise ImageError(f"the video is {self._image.format}, a picture: {_USE}, or send it as image_url")
         self.width, self.height = self._image.size

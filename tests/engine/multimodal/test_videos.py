@@ -104,7 +104,9 @@ def test_a_still_picture_and_frames_without_a_duration() -> None:
         (b"\x1a\x45\xdf\xa3" + bytes(40), "WebM or Matroska"),
         (b"RIFF" + bytes(4) + b"AVI " + bytes(40), "is AVI, which"),
         (encode(Image.fromarray(waves(28, 28, 3)), "JPEG"), "is JPEG, a picture"),
-        (image_bombs.SVG, "SVG"),
+        (image_bombs.SVG, "the video is SVG, which is not supported: send its frames"),
+        (b"\x47\x40" + bytes(186), "the video's 188 bytes are of no known format.*: send its frames"),
+        (b"", "the video is empty"),
         (animated("PNG", 4)[:-2000], "truncated or broken"),
     ],
 )
