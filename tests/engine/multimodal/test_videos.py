@@ -79,6 +79,14 @@ def test_animations(kind: str) -> None:
         assert difference < (40 if kind == "GIF" else 0.1)
 
 
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_times_are_summed_exactly(kind: str) -> None:
+    """Three seconds have six frames, not the four of a little less."""
+    file = AnimatedFile(animated(kind, 300, duration=10), 1 << 20, lambda height, width: None)
+    assert file.rate == 100.0
+    assert len(QwenVideo().sample(file.total, file.rate, None, 256)) == 6
+
+
 def test_the_default_image_of_a_png_is_no_frame() -> None:
     """What it shows where animations are not known (W3C PNG, third edition, 4.4), of which its frames say nothing."""
     frames = [Image.fromarray(np.roll(waves(40, 56, 3), step, axis=1)) for step in range(3)]
