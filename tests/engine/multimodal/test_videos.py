@@ -68,6 +68,17 @@ def test_time_is_in_the_digest_where_it_is_in_the_positions() -> None:
     assert assemble(plain, frames, 0.5, 1 << 20).interval == 1.0
 
 
+@pytest.mark.parametrize("how", [QwenVideo(), QWEN3])
+def test_frames_that_fill_one_patch_are_not_copied(how: QwenVideo) -> None:
+    """And those of a longer video once, with the last one again where it is missing."""
+    pixels = np.arange(3 * 32 * 32 * 3, dtype=np.uint8).tobytes()
+    size = len(pixels) // 3
+    two, three = (Frames((count, 32, 32, 3), pixels[: count * size], (0, 1, 2)[:count], rate=2.0) for count in (2, 3))
+    assert assemble(how, two, 2.0, 1 << 20).images[0].pixels is two.pixels
+    found = assemble(how, three, 2.0, 1 << 20).images
+    assert b"".join(image.pixels for image in found) == pixels + pixels[-size:]
+
+
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_animations(kind: str) -> None:
     file = AnimatedFile(animated(kind, 5, duration=200), 1 << 20, lambda height, width: None)
