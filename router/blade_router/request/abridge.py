@@ -74,14 +74,15 @@ FRAMES_FIELD = rb'"video"\s{0,8}:\s{0,8}\[\s{0,64}'
 """Matches the start of a list of a video's frames, before the quote of the first."""
 _FILE = re.compile(FILE_FIELD + rb"(" + FILE_URL + rb")")
 _FILE_URL = re.compile(FILE_URL)
-_FIRST_FRAME = re.compile(FRAMES_FIELD + rb'"\Z')
+_FIRST_FRAME = re.compile(FRAMES_FIELD + rb'(?:"[^"\\]{0,%d}"\s{0,64},\s{0,64}){0,8}"\Z' % LONG)
+"""Matches what stands before the first long frame of a video."""
 _BETWEEN_FRAMES = re.compile(rb'\s{0,64},\s{0,64}(?:"[^"\\]{0,%d}"\s{0,64},\s{0,64})*+"' % LONG)
 """Matches a comma, and short ones."""
 _BARE_FILE = re.compile(BARE_FILE_FIELD + rb"\Z")
 _BASE64 = re.compile(BASE64 + rb"*+")
 _NAME = re.compile(rb'"(?:model|user|cache_salt)"\s{0,8}:\s{0,8}"\Z')
 _FILE_NAME_BYTES = 40
-_FRAMES_NAME_BYTES = 90
+_FRAMES_NAME_BYTES = 512
 CUT = rb"\u0000"
 """Stands in the abridged JSON for what was left out of a text; followed by a digest where that is a file."""
 

@@ -62,6 +62,14 @@ async def test_frames_elsewhere_are_one_video() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("url", ["https://a.b/1.png", "https://a.b/" + 70 * "1"])
+async def test_frames_elsewhere_beside_others(url: str, size: int) -> None:
+    found = await read(video(url, frame(size), url, url, frame(size, 1), url))
+    assert (found.media.images, found.media.files) == (1, 2)
+    assert text_bytes(found) < 1000
+
+
+@pytest.mark.parametrize("size", SIZES)
 async def test_lists_of_texts_that_look_like_frames_are_texts(size: int) -> None:
     found = await read(documents=[frame(size), frame(size, 1)])
     assert found.media is NO_MEDIA
