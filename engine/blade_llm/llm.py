@@ -289,6 +289,7 @@ class LLM:
                 images=prompt.images,
                 pixels=prompt.pixels,
             )
+            self._core.check(request)
             waiting.append((result, request))
         running: dict[str, _PendingOutput] = {}
         try:

@@ -164,7 +164,10 @@ class OfflineImages:
         several = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
         if several and isinstance(self._serving, NoImages):
             raise ValueError(f"{where}multi_modal_data: 'image' {self._serving.reason}")
-        settings = ImageSettings().with_processor_kwargs(prompt.get("mm_processor_kwargs") or {})
+        try:
+            settings = ImageSettings().with_processor_kwargs(prompt.get("mm_processor_kwargs") or {})
+        except ImageError as error:
+            raise ValueError(f"{where}{error}") from None
         pictures = [
             Picture(_pillow(image, place), settings, place)
             for index, image in enumerate(several)

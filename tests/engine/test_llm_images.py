@@ -171,6 +171,22 @@ def test_more_pixels_than_the_engine_holds_wait(llm: LLM, monkeypatch: pytest.Mo
     assert [answer.outputs for answer in llm.chat(conversations, GREEDY)] == expected
 
 
+def test_nothing_is_generated_beside_an_image_that_cannot_be_encoded(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the prompts before it take turns."""
+    images = llm._core.scheduler.images
+    assert images is not None
+    sizes = ((28, 28), (28, 30), (31, 90), (31, 91), (60, 60))
+    conversations = [[user(pillow(file(height, width)))] for height, width in sizes]
+    tokens = [answer.prompt_token_ids.count(llm._images._tokens.image) for answer in llm.chat(conversations, GREEDY)]
+    small, large = min(tokens), tokens.index(max(tokens))
+    first = [each for each, count in zip(conversations, tokens, strict=True) if count == small][:2]
+    bounded = dataclasses.replace(images.limits, pixel_bytes=1, max_tokens=small)
+    monkeypatch.setattr(images, "limits", bounded)
+    monkeypatch.setattr(llm._core, "step", lambda: pytest.fail("a step"))
+    with pytest.raises(ValueError, match=f"memory is planned for images of {small}"):
+        llm.chat([*first, conversations[large]], GREEDY)
+
+
 BROKEN = part(CAT[: len(CAT) // 2])
 CONVERSATIONS: dict[str, tuple[list[Messages], str]] = {
     "broken": ([[user(part(DOG), BROKEN)]], r"^messages\[0\]\.content\[1\]: .*truncated or broken"),
@@ -208,6 +224,10 @@ PROMPTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "array": (lambda image: pictured(image, waves(9, 9, 3)), "not ndarray; .*Image.fromarray"),
     "nothing": (lambda image: {"multi_modal_data": {}}, "needs one of 'prompt', a text, and 'prompt_token_ids'"),
     "both": (lambda image: {"prompt": "x", "prompt_token_ids": [5]}, "needs one of 'prompt', a text, and"),
+    "sizes": (
+        lambda image: ["x", {"prompt": "y", "mm_processor_kwargs": {"fps": 1}}],
+        "^prompt 2 of 2: mm_processor_kwargs: fps is not supported",
+    ),
     "truncated": (
         lambda image: pictured(2 * image, opened(DOG), opened(CAT[: len(CAT) // 2])),
         r"^multi_modal_data\['image'\]\[1\]: the image cannot be used",

@@ -79,8 +79,8 @@ class ImageParts:
             raise bad_request(message, "messages", "too_many_images")
         if part["type"] == "video":
             urls = self._frames(part, where)
-            fps = part.get("sample_fps") if part.get("fps") is None else part["fps"]
-            return VideoPart(urls, False, _fps(fps, where), self._settings(_pixels_of(part), where), where)
+            name = "sample_fps" if part.get("fps") is None else "fps"
+            return VideoPart(urls, False, _fps(part, where, name), self._settings(_pixels_of(part), where), where)
         given = part.get("video_url")
         given = {"url": given} if isinstance(given, str) else given
         if not isinstance(given, dict) or not isinstance(given.get("url"), str):
@@ -88,7 +88,7 @@ class ImageParts:
         check_keys(given, _VIDEO_KEYS, "messages[].content[].video_url")
         where_url = f"{where}.video_url"
         settings = self._settings(_pixels_of(given), where_url)
-        return VideoPart((given["url"],), True, _fps(given.get("fps"), where_url), settings, where)
+        return VideoPart((given["url"],), True, _fps(given, where_url), settings, where)
 
     def _frames(self, part: Mapping[str, Any], where: str) -> tuple[str, ...]:
         urls = part.get("video")
@@ -123,9 +123,10 @@ def _pixels_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name) for name in _PIXELS}
 
 
-def _fps(value: Any, where: str) -> float | None:
+def _fps(given: Mapping[str, Any], where: str, name: str = "fps") -> float | None:
+    value = given.get(name)
     if value is None:
         return None
     if type(value) not in (int, float) or not _MIN_FPS <= value <= _MAX_FPS:
-        raise bad_request(f"{where}.fps must be a number between {_MIN_FPS:g} and {_MAX_FPS:g}", "messages")
+        raise bad_request(f"{where}.{name} must be a number between {_MIN_FPS:g} and {_MAX_FPS:g}", "messages")
     return float(value)

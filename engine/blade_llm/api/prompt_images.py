@@ -62,9 +62,14 @@ async def with_images(
             "max_pixels)"
         )
         raise context_exceeded(limit, however, "messages")
-    if any(span.stretched for span in spans):
-        problem = "a video's frames are so far apart that they have more positions than tokens; say a higher fps"
-        raise bad_request(problem, "messages", "unsupported")
+    stretched = {span.digest for span in spans if span.stretched}
+    for part, each in zip(parts, found, strict=True):
+        if isinstance(each, VideoPixels) and each.images[0].digest in stretched:
+            problem = (
+                "the video's frames are so far apart in time that they have more positions than tokens; send frames "
+                "that are closer to each other, with their fps, or larger ones (min_pixels)"
+            )
+            raise bad_request(f"{part.where}: {problem}", "messages", "unsupported")
     images += [image for video in videos for image in video.images]
     return PromptTokens(expanded, spans, [*{image.digest: image for image in images}.values()])
 

@@ -240,6 +240,26 @@ class EngineCore:
         Raises:
             ValueError: it can never run as it is; the message says what to change.
         """
+        requests = self._samples(message)
+        self._check_room(1 if message.sampling.beam_width else len(requests))
+        if requests[0].pixels and self.scheduler.images is not None:
+            self.scheduler.images.check_room(requests[0].pixels, self._pixels_outside)
+        if not message.adapter:
+            self._submit(requests)
+            return
+        if self.adapters is None:
+            text = f"model {message.adapter!r} does not exist; this server serves no adapters (--enable_lora)"
+            raise RequestRefusedError(RequestError(message=text, kind="unknown_adapter"))
+        for request in requests:
+            self.scheduler.check(request)
+        self.adapters.add(requests, message.adapter, message.adapter_digest)
+
+    def check(self, message: GenerateRequest) -> None:
+        """Raises what :meth:`add` raises of a request that can never run."""
+        for request in self._samples(message):
+            self.scheduler.check(request)
+
+    def _samples(self, message: GenerateRequest) -> list[Request]:
         ids = tuple(message.all_request_ids)
         if len(set(ids)) < len(ids):
             raise RequestRefusedError("request_id and sibling_ids name one request twice")
@@ -250,14 +270,11 @@ class EngineCore:
             raise RequestRefusedError("output_token_ids is for a single answer that is drawn; send none")
         if not beams:
             check_samples(len(ids), self.scheduler.config)
-        self._check_room(1 if beams else len(ids))
         others = message.sampling
         if others.prompt_logprobs is not None:  # reported once
             others = msgspec.structs.replace(others, prompt_logprobs=None)
         images, pixels = tuple(message.images), {image.digest: image for image in message.pixels}
-        if pixels and self.scheduler.images is not None:
-            self.scheduler.images.check_room(pixels, self._pixels_outside)
-        requests = [
+        return [
             Request(
                 request_id=request_id,
                 prompt_token_ids=message.prompt_token_ids,
@@ -274,15 +291,6 @@ class EngineCore:
             )
             for index, request_id in enumerate(ids[:1] if beams else ids)
         ]
-        if not message.adapter:
-            self._submit(requests)
-            return
-        if self.adapters is None:
-            text = f"model {message.adapter!r} does not exist; this server serves no adapters (--enable_lora)"
-            raise RequestRefusedError(RequestError(message=text, kind="unknown_adapter"))
-        for request in requests:
-            self.scheduler.check(request)
-        self.adapters.add(requests, message.adapter, message.adapter_digest)
 
     def _submit(self, requests: list[Request]) -> None:
         """Schedule samples of one prompt, now or when their grammar is compiled. Raises RequestRefusedError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -29,7 +30,7 @@ _CONTAINERS: Final = (
     (0, (b"FLV\x01",), "Flash video"),
     (0, (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",), "Windows Media"),
 )
-_STILL_SECONDS: Final = 0.1
+_STILL_MILLISECONDS: Final = 100.0
 """Of a frame that says 0, as browsers show it."""
 
 
@@ -50,19 +51,19 @@ class AnimatedFile:
                 raise ImageError(f"the video is {name}, which is not supported: {_USE}")
         warnings.simplefilter("ignore")  # about the file; a server's log is no place for them
         self._max_pixels = max_pixels
-        self._image = open_file(data, max_pixels)
+        self._image = open_file(data, max_pixels, "video", _USE)
         if self._image.format not in ANIMATED:
             raise ImageError(f"the video is {self._image.format}, a picture: {_USE}, or send it as image_url")
         self.width, self.height = self._image.size
         check_size(self.height, self.width)
-        self.total: int = getattr(self._image, "n_frames", 1)
+        self._start = int(getattr(self._image, "default_image", False))  # of a PNG: shown where nothing can move
+        self.total: int = getattr(self._image, "n_frames", 1) - self._start
         if self.total > MAX_FRAMES:
             raise ImageError(f"the video has {self.total} frames, and the limit is {MAX_FRAMES}: send fewer")
-        seconds = 0.0
-        for image in self._load(range(self.total)):
-            duration = image.info.get("duration")
-            seconds += duration / 1000 if isinstance(duration, int | float) and duration > 0 else _STILL_SECONDS
-        self.rate = self.total / seconds
+        milliseconds = math.fsum(
+            map(_milliseconds, self._load(range(self.total)))
+        )  # exact: it decides how many are taken
+        self.rate = self.total * 1000 / milliseconds
 
     def frames(self, indices: Sequence[int]) -> Iterator[Image.Image]:
         """The frames at ``indices``, which ascend, in RGB, as :func:`~blade_llm.multimodal.decoding.to_rgb` says."""
@@ -74,7 +75,7 @@ class AnimatedFile:
         for index in indices:
             try:
                 with pillow_limit(self._max_pixels):
-                    image.seek(index)
+                    image.seek(self._start + index)
                     image.load()
             except MemoryError:
                 raise
@@ -85,3 +86,9 @@ class AnimatedFile:
             if image.size != (self.width, self.height):
                 raise ImageError(f"frame {index + 1} of the {image.format} video has another size than the first")
             yield image
+
+
+def _milliseconds(image: Image.Image) -> float:
+    """How long the frame that was loaded last is shown."""
+    duration = image.info.get("duration")
+    return float(duration) if isinstance(duration, int | float) and duration > 0 else _STILL_MILLISECONDS

@@ -75,10 +75,13 @@ def pillow_limit(pixels: int | None) -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def open_file(data: bytes, max_pixels: int) -> Image.Image:
-    """Read the header. Raises :class:`ImageError`; :class:`MemoryError` when the process has too little."""
+def open_file(data: bytes, max_pixels: int, name: str = "image", use: str = _USE) -> Image.Image:
+    """Read the header. ``name``, ``use``: what errors call the file, and say to send in its place.
+
+    Raises :class:`ImageError`; :class:`MemoryError` when the process has too little.
+    """
     if not data:
-        raise ImageError("the image is empty: it has 0 bytes")
+        raise ImageError(f"the {name} is empty: it has 0 bytes")
     _check_webp(data, max_pixels)
     try:
         with pillow_limit(None):  # ours is checked instead, which says more
@@ -86,7 +89,7 @@ def open_file(data: bytes, max_pixels: int) -> Image.Image:
     except MemoryError:
         raise
     except Exception:
-        raise ImageError(_unidentified(data)) from None
+        raise ImageError(_unidentified(data, name, use)) from None
     _check_pixels(*image.size, max_pixels)
     return image
 
@@ -118,16 +121,16 @@ def _check_webp(data: bytes, max_pixels: int) -> None:
     _check_pixels(width, height, max_pixels)
 
 
-def _unidentified(data: bytes) -> str:
-    for at, starts, name in _OTHERS:
+def _unidentified(data: bytes, name: str, use: str) -> str:
+    for at, starts, kind in _OTHERS:
         if data[at:].startswith(starts):
-            return f"the image is {name}, which is not supported: {_USE}"
+            return f"the {name} is {kind}, which is not supported: {use}"
     text = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if b"<svg" in text:
-        return f"the image is SVG, which is not supported: {_USE}"
+        return f"the {name} is SVG, which is not supported: {use}"
     if text.startswith((b"<!doctype html", b"<html")):
-        return f"the image is a web page (HTML), perhaps one about the image or an error: {_USE}"
-    return f"the image's {len(data)} bytes are of no known format, or broken at their beginning: {_USE}"
+        return f"the {name} is a web page (HTML), perhaps one about the {name} or an error: {use}"
+    return f"the {name}'s {len(data)} bytes are of no known format, or broken at their beginning: {use}"
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

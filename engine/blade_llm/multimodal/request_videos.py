@@ -154,11 +154,10 @@ def assemble(how: QwenVideo, frames: Frames, sampled: float, room: int) -> Video
     missing = -count % patch
     check_room((count + missing) * height * width, room)
     size = height * width * channels
-    view = memoryview(frames.pixels)
-    last = view[(count - 1) * size :]
+    last = frames.pixels[(count - 1) * size :]
     rows, columns = height // how.patch_size, width // how.patch_size
     if not how.timestamps:
-        pixels = b"".join([view, *[last] * missing]) if missing else frames.pixels
+        pixels = _joined(frames.pixels, [last] * missing)
         interval = how.interval(sampled)
         grid, shape = ((count + missing) // patch, rows, columns), (count + missing, height, width, channels)
         digest = content_digest(grid, shape, pixels, interval)
@@ -166,10 +165,16 @@ def assemble(how: QwenVideo, frames: Frames, sampled: float, room: int) -> Video
     images = []
     for start in range(0, count, patch):
         end = min(count, start + patch)
-        pixels = b"".join([view[start * size : end * size], *[last] * (start + patch - end)])
+        pixels = _joined(frames.pixels[start * size : end * size], [last] * (start + patch - end))
         grid, shape = (1, rows, columns), (patch, height, width, channels)
         images.append(ImagePixels(content_digest(grid, shape, pixels), grid, shape, pixels))
     return VideoPixels(tuple(images), 1.0, tuple(how.seconds(frames.indices, frames.rate)))
+
+
+def _joined(pixels: bytes, others: list[bytes]) -> bytes:
+    """All of them. They are bytes alone: with a memoryview among them ``join`` holds the interpreter's lock, and the
+    event loop stands still for half a second."""
+    return b"".join([pixels, *others]) if others else pixels
 
 
 def _size(frame: Frames) -> str:

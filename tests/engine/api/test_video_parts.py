@@ -69,6 +69,7 @@ def test_other_spellings() -> None:
         ({"type": "video"}, "content[0].video must be ["),
         ({"type": "video", "video": ["a"] * 5}, "has 5 frames, and the limit is 4 (--max_video_frames)"),
         ({**FRAMES, "fps": 0}, "content[0].fps must be a number between 0.001 and 1000"),
+        ({**FRAMES, "fps": None, "sample_fps": 0}, "content[0].sample_fps must be a number"),
         ({**FRAMES, "fps": float("nan")}, "fps must be a number"),
         ({**FRAMES, "fps": True}, "fps must be a number"),
         ({**FRAMES, "max_pixels": "9"}, "content[0].max_pixels must be a whole number"),

@@ -68,6 +68,17 @@ def test_time_is_in_the_digest_where_it_is_in_the_positions() -> None:
     assert assemble(plain, frames, 0.5, 1 << 20).interval == 1.0
 
 
+@pytest.mark.parametrize("how", [QwenVideo(), QWEN3])
+def test_frames_that_fill_one_patch_are_not_copied(how: QwenVideo) -> None:
+    """And those of a longer video once, with the last one again where it is missing."""
+    pixels = np.arange(3 * 32 * 32 * 3, dtype=np.uint8).tobytes()
+    size = len(pixels) // 3
+    two, three = (Frames((count, 32, 32, 3), pixels[: count * size], (0, 1, 2)[:count], rate=2.0) for count in (2, 3))
+    assert assemble(how, two, 2.0, 1 << 20).images[0].pixels is two.pixels
+    found = assemble(how, three, 2.0, 1 << 20).images
+    assert b"".join(image.pixels for image in found) == pixels + pixels[-size:]
+
+
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_animations(kind: str) -> None:
     file = AnimatedFile(animated(kind, 5, duration=200), 1 << 20, lambda height, width: None)
@@ -77,6 +88,26 @@ def test_animations(kind: str) -> None:
     for image, index in zip(found, (0, 2, 4), strict=True):
         difference = np.abs(image.astype(int) - video_frames(5, 56, 84)[index]).mean()
         assert difference < (40 if kind == "GIF" else 0.1)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_times_are_summed_exactly(kind: str) -> None:
+    """Three seconds have six frames, not the four of a little less."""
+    file = AnimatedFile(animated(kind, 300, duration=10), 1 << 20, lambda height, width: None)
+    assert file.rate == 100.0
+    assert len(QwenVideo().sample(file.total, file.rate, None, 256)) == 6
+
+
+def test_the_default_image_of_a_png_is_no_frame() -> None:
+    """What it shows where animations are not known (W3C PNG, third edition, 4.4), of which its frames say nothing."""
+    frames = [Image.fromarray(np.roll(waves(40, 56, 3), step, axis=1)) for step in range(3)]
+    data = io.BytesIO()
+    still = Image.new("RGB", (56, 40), "red")
+    still.save(data, "PNG", save_all=True, default_image=True, append_images=frames, duration=200)
+    file = AnimatedFile(data.getvalue(), 1 << 20, lambda height, width: None)
+    assert (file.total, file.rate) == (3, pytest.approx(5.0))
+    for found, frame in zip(file.frames([0, 2]), (frames[0], frames[2]), strict=True):
+        assert np.array_equal(np.asarray(found), np.asarray(frame))
 
 
 def test_a_still_picture_and_frames_without_a_duration() -> None:
@@ -92,7 +123,9 @@ def test_a_still_picture_and_frames_without_a_duration() -> None:
         (b"\x1a\x45\xdf\xa3" + bytes(40), "WebM or Matroska"),
         (b"RIFF" + bytes(4) + b"AVI " + bytes(40), "is AVI, which"),
         (encode(Image.fromarray(waves(28, 28, 3)), "JPEG"), "is JPEG, a picture"),
-        (image_bombs.SVG, "SVG"),
+        (image_bombs.SVG, "the video is SVG, which is not supported: send its frames"),
+        (b"\x47\x40" + bytes(186), "the video's 188 bytes are of no known format.*: send its frames"),
+        (b"", "the video is empty"),
         (animated("PNG", 4)[:-2000], "truncated or broken"),
     ],
 )

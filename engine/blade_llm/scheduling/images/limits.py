@@ -54,7 +54,7 @@ def check_images(request: Request, limits: EncoderLimits | None) -> None:
     grids: dict[bytes, tuple[int, int, int]] = {}
     end = 0
     for index, image in enumerate(request.images):
-        name = f"image {index + 1} of {len(request.images)}"
+        name, smaller = f"image {index + 1} of {len(request.images)}", "send a smaller one"
         before, end = end, image.end
         if not before <= image.start < end <= request.num_prompt_tokens:
             raise RequestRefusedError(
@@ -63,6 +63,8 @@ def check_images(request: Request, limits: EncoderLimits | None) -> None:
             )
         if not tokens.issuperset(request.prompt_token_ids[image.start : end]):
             raise RequestRefusedError(f"{name} stands where the prompt has other tokens than {spec.image_token}")
+        if request.prompt_token_ids[image.start] == spec.video_token:
+            name, smaller = f"{name}, a video,", "send fewer frames, or smaller ones (max_pixels)"
         if grids.setdefault(image.digest, image.grid) != image.grid:
             raise RequestRefusedError(f"{name} has the digest of another one, but not its grid")
         _check_grid(name, image, spec)
@@ -72,12 +74,11 @@ def check_images(request: Request, limits: EncoderLimits | None) -> None:
         if (nbytes := limits.nbytes(image)) > limits.cache_bytes:
             raise RequestRefusedError(
                 f"{name} has {image.count} tokens, whose embeddings take {nbytes} bytes, but the encoder cache holds "
-                f"{limits.cache_bytes}; send a smaller one, or raise --encoder_cache_bytes to {nbytes}"
+                f"{limits.cache_bytes}; {smaller}, or raise --encoder_cache_bytes to {nbytes}"
             )
         if image.count > limits.max_tokens:
             raise RequestRefusedError(
-                f"{name} has {image.count} tokens, but memory is planned for images of {limits.max_tokens}; send a "
-                "smaller one"
+                f"{name} has {image.count} tokens, but memory is planned for images of {limits.max_tokens}; {smaller}"
             )
 
 

@@ -132,8 +132,8 @@ async def test_videos_beside_images(tokenizer: Tokenizer) -> None:
     assert [span.interval for span in made.images] == [1.0, 1.0, 0.4]
     assert made.token_ids == [3, *[6] * 12, 4, 3, *[5] * 6, 4, 3, *[6] * 6, 4]
     assert {image.digest for image in made.pixels} == {span.digest for span in made.images}
-    with pytest.raises(ApiError, match="frames are so far apart"):
-        await with_images(context(found), [6], [frames._replace(fps=0.01)])
+    with pytest.raises(ApiError, match=r"^messages\[0\]\.content\[2\]: the video's frames are so far apart"):
+        await with_images(context(found), [5, 6, 6], [part(), frames, frames._replace(fps=0.01, where=file.where)])
     with pytest.raises(ApiError, match="shows 0 of 1 videos"):
         await with_images(context(found), [5], [frames, part()])
     with pytest.raises(ApiError, match="stands for a video"):

@@ -329,6 +329,20 @@ def test_frames_beyond_the_positions_of_their_prompt_are_refused(interval: float
         assert delta <= 0
 
 
+@pytest.mark.parametrize("bounds", [{"max_tokens": 7}, {"cache_bytes": 16}])
+@pytest.mark.parametrize(("token", "advice"), [(IMAGE_TOKEN, "send a smaller one"), (9, "send fewer frames, or")])
+def test_what_to_do_about_one_that_is_too_large(bounds: dict[str, int], token: int, advice: str) -> None:
+    image = ImageSpan(0, 8, bytes(32), (2, 1, 4))
+    pixels = ImagePixels(image.digest, image.grid, (2, 1, 4, 3), bytes(24))
+    request = Request("r", [token] * 8, SamplingParams(), images=(image,), pixels={image.digest: pixels})
+    limits = EncoderLimits(
+        **{"spec": replace(SPEC, video_token=9), "cache_bytes": 1 << 20, "element_bytes": 4} | bounds
+    )
+    with pytest.raises(RequestRefusedError, match=advice) as refused:
+        check_images(request, limits)
+    assert ("a video" in str(refused.value)) == (token == 9)
+
+
 def test_an_image_larger_than_the_encoder_cache_is_refused_by_name() -> None:
     scheduler = scheduler_of(images=encoding(cache_tokens=20))
     with pytest.raises(RequestRefusedError, match=r"raise --encoder_cache_bytes to 672"):
