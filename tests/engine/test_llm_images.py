@@ -121,7 +121,7 @@ def test_prompts(model: ServedVision, llm: LLM) -> None:
     assert llm.generate(prompts[0], GREEDY)[0].outputs == answers[0].outputs
 
 
-def test_a_server_answers_the_same(tmp_path: Path) -> None:
+def test_as_a_server(tmp_path: Path) -> None:
     model = save_served(tmp_path / "tiny-vision", "qwen2-vl")
     messages = [user(words("see "), part(OWL), part(CAT, max_pixels=512), words(": which?"))]
     with running_server(tmp_path / "server", model.folder, *FLAGS, engine="real") as server:
