@@ -131,6 +131,7 @@ def _wait_resumed(router: Program, streams: float) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.soak  # test_tensor_parallel.py kills an engine under streams each time
 async def test_two_of_three_engines_are_killed_and_no_stream_notices(three_replicas: Fleet) -> None:
     async with httpx.AsyncClient(base_url=three_replicas.router.url, timeout=300, trust_env=False) as client:
         whole = [Reader() for _ in STREAMS]

@@ -39,7 +39,11 @@ EXPECTED = {
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this is about machines without a GPU")
 @pytest.mark.parametrize(
     "part",
-    ["kernels", "ranks", "engine", "lora", pytest.param("bench", marks=pytest.mark.soak, id="bench-with-transformers")],
+    [
+        *("kernels", "engine"),
+        *(pytest.param(each, marks=pytest.mark.soak) for each in ("ranks", "lora")),
+        pytest.param("bench", marks=pytest.mark.soak, id="bench-with-transformers"),
+    ],
 )
 def test_dry_run(part: str) -> None:
     if part in ("kernels", "ranks", "lora") and find_spec("triton") is None:

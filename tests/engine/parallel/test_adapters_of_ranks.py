@@ -26,7 +26,7 @@ from blade_llm.runner import build_runner
 from blade_llm.sampling.parameters import SamplingParams
 
 CASES = [name for name, row in ROWS.items() if row.through == "blade"]
-THOROUGH = [("qwen2", 1, 2), ("mixtral", 4, 1), ("deepseek-v3", 4, 1)]
+THOROUGH = [("qwen2", 1, 2), ("mixtral", 4, 1)]
 """Rows in every kind of step also where the long tests are not run, tensor ranks of each stage, stages."""
 LAYOUTS = [(2, 1), (4, 1), (1, 2), (2, 2), (1, 3)]
 """Tensor ranks of each stage, stages."""

@@ -81,7 +81,9 @@ def test_space_is_compared_on_the_disk_that_is_written(
     assert asked == [disk, disk, disk, tmp_path]
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["each tensor", "each file"])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.0, id="each tensor"), pytest.param(1e9, id="each file", marks=pytest.mark.soak)]
+)
 def test_killed_anywhere_a_folder_is_not_loadable_and_the_run_goes_on(
     model: Path, made: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:

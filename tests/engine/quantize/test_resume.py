@@ -53,7 +53,9 @@ def worked_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["each tensor", "each file"])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.0, id="each tensor"), pytest.param(1e9, id="each file", marks=pytest.mark.soak)]
+)
 def test_killed_anywhere_it_goes_on_and_ends_with_the_same_bytes(
     model: Path, made: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:

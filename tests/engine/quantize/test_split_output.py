@@ -85,7 +85,7 @@ def test_a_split_source_says_for_how_many_ranks(tmp_path: Path, name: str) -> No
     assert described(tmp_path / "parts") == described(expected)
 
 
-@pytest.mark.parametrize("mounted", [False, True])
+@pytest.mark.parametrize("mounted", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_killed_it_goes_on_and_ends_with_the_same_bytes(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: bool
 ) -> None:

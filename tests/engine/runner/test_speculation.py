@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,21 @@ from blade_llm.sampling.parameters import SamplingParams
 
 REQUESTS = restricted(requests_of(24))
 METHODS = ("ngram", "equal", "other", "look_ahead", "eagle3", "mtp")
+LIMITS: dict[str, dict[str, Any]] = {
+    "room": {"max_num_seqs": 24},
+    "preempting": {"max_num_seqs": 24, "max_kv_blocks": 40},
+    "small steps": {"max_num_seqs": 3, "max_batch_tokens": 24},
+    "no prefix cache": {"max_num_seqs": 8, "enable_prompt_cache": False},
+}
+ALWAYS = {
+    "ngram": [*LIMITS],
+    "equal": ["room", "preempting"],
+    "other": ["preempting", "small steps"],
+    "look_ahead": [*LIMITS],
+    "eagle3": ["small steps", "no prefix cache"],
+    "mtp": ["room", "preempting"],
+}
+"""Not only in the long tests."""
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +74,15 @@ def speculative(method: str, folder: Path, other: Path, **options: object) -> Sp
     return SpeculativeConfig(method="draft", draft_model=str(draft), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    "limits",
+    ("limits", "method"),
     [
-        {"max_num_seqs": 24},
-        {"max_num_seqs": 24, "max_kv_blocks": 40},
-        {"max_num_seqs": 3, "max_batch_tokens": 24},
-        {"max_num_seqs": 8, "enable_prompt_cache": False},
+        pytest.param(
+            LIMITS[name], method, id=f"{name}-{method}", marks=() if name in ALWAYS[method] else pytest.mark.soak
+        )
+        for name in LIMITS
+        for method in METHODS
     ],
-    ids=["room", "preempting", "small steps", "no prefix cache"],
 )
 def test_no_token_differs(
     folder: Path, other: Path, expected: dict[str, Result], method: str, limits: dict[str, object]

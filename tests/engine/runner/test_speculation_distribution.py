@@ -85,7 +85,7 @@ def second_tokens(folder: Path, speculative: SpeculativeConfig | None) -> Tensor
 
 @pytest.mark.parametrize(
     "method",
-    ["normal", "ngram", *(pytest.param(each, marks=pytest.mark.soak) for each in ("draft", "look_ahead")), "eagle3"],
+    ["normal", "ngram", *(pytest.param(each, marks=pytest.mark.soak) for each in ("draft", "look_ahead", "eagle3"))],
 )
 def test_tokens_have_the_distribution_of_the_model(folder: Path, other: Path, method: str) -> None:
     speculative = {

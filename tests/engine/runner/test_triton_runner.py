@@ -65,7 +65,9 @@ def warm(runner: TorchRunner) -> None:
     warm_attention(k_cache, tables.block_table, model.num_heads, v_cache=v_cache, rows=rows)
 
 
-@pytest.mark.parametrize("kv_cache_quant", ["no_quant", "int8", "int4_affine", "mix_i8i4"])
+@pytest.mark.parametrize(
+    "kv_cache_quant", ["no_quant", "int8", "int4_affine", pytest.param("mix_i8i4", marks=pytest.mark.soak)]
+)
 def test_same_tokens_as_torch_operators_and_nothing_to_compile_in_service(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kv_cache_quant: str
 ) -> None:

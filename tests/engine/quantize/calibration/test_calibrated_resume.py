@@ -54,8 +54,19 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("algorithm", ["gptq", "awq", "smoothquant+"])
-@pytest.mark.parametrize("seconds", [0.0, 1e9], ids=["each tensor", "each file"])
+@pytest.mark.parametrize(
+    ("algorithm", "seconds"),
+    [
+        pytest.param(
+            algorithm,
+            seconds,
+            id=f"{'each file' if seconds else 'each tensor'}-{algorithm}",
+            marks=() if (algorithm, seconds) in (("gptq", 0.0), ("awq", 1e9)) else pytest.mark.soak,
+        )
+        for algorithm in ("gptq", "awq", "smoothquant+")
+        for seconds in (0.0, 1e9)
+    ],
+)
 def test_killed_anywhere_it_ends_with_the_same_bytes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, seconds: float
 ) -> None:

@@ -99,7 +99,7 @@ def test_nothing_is_written_beside_a_mount_point(
     assert SplitOutput.at(tmp_path / "split").lock.parent == tmp_path / "split"
 
 
-@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("inside", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_killed_anywhere_a_joined_folder_is_not_loadable_and_the_next_run_completes_it(
     made: Path, joined: dict[str, bytes], tmp_path: Path, inside: bool
 ) -> None:

@@ -25,7 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, text_model: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("quantised", [False, True], ids=["plain", "quantised"])
+@pytest.mark.parametrize(
+    "quantised", [pytest.param(False, id="plain", marks=pytest.mark.soak), pytest.param(True, id="quantised")]
+)
 def test_it_answers_as_on_the_whole_folder_and_refuses_another_size(folder: Path, quantised: bool) -> None:
     model, split = folder / "model", folder / "split"
     if quantised:

@@ -50,6 +50,7 @@ def _engine(running: Loop) -> Object:
     return pod
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_weights_are_quantised_while_they_are_loaded_and_so_is_the_kv_cache(running: Loop) -> None:
     running.start()

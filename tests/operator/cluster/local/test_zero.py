@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 from operator_support.loop import Loop, loop, manifest
 
 from blade_operator.cluster.local.logs import ContainerLogs
@@ -23,6 +24,7 @@ SCALING: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.soak  # e2e/tests/test_service_zero.py asks the same of a real cluster each time
 def test_a_service_sleeps_and_256_requests_that_wake_it_are_answered_in_order(tmp_path: Path) -> None:
     unready = tmp_path / "unready"
     spec: dict[str, Any] = {
