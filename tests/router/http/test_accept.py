@@ -114,7 +114,9 @@ async def test_accepting_goes_on_when_there_are_descriptors_again(caplog: pytest
         with contextlib.ExitStack() as stack:
             probes = [stack.enter_context(socket.socket()) for _ in range(5)]
             silent = [stack.enter_context(socket.socket()) for _ in range(5)]
-            with no_descriptors():
+            with no_descriptors() as take:
+                await asyncio.sleep(0.05)  # what earlier tests left is closed
+                take()
                 for sock in probes:
                     await connect(sock, router.port, get(b"/live"))
                 for sock in probes:  # one after the other, each on the descriptor that was kept back
