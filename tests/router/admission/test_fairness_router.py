@@ -104,9 +104,7 @@ async def test_replicas_lend_each_other_slots_and_keep_some_for_who_comes(tmp_pa
         while slots[1].share < 7 and not all(each.done() for each in pending):
             for _ in range(2):  # as requests end, the other one gets its share back
                 permits.release()
-            await asyncio.sleep(
-                0.03
-            )  # rather slowly: before all have ended, replicas have told each other several times
+            await asyncio.sleep(0.03)  # slowly: replicas tell each other meanwhile
         assert slots[1].share >= 7
         assert sum(each.share for each in slots) <= 16
         await end(permits, pending)
