@@ -60,9 +60,8 @@ class AnimatedFile:
         self.total: int = getattr(self._image, "n_frames", 1) - self._start
         if self.total > MAX_FRAMES:
             raise ImageError(f"the video has {self.total} frames, and the limit is {MAX_FRAMES}: send fewer")
-        milliseconds = math.fsum(
-            map(_milliseconds, self._load(range(self.total)))
-        )  # exact: it decides how many are taken
+        # exactly: it decides how many are taken
+        milliseconds = math.fsum(map(_milliseconds, self._load(range(self.total))))
         self.rate = self.total * 1000 / milliseconds
 
     def frames(self, indices: Sequence[int]) -> Iterator[Image.Image]:

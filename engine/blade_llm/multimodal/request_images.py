@@ -23,25 +23,19 @@ class ImageFile(msgspec.Struct, frozen=True, gc=False):
 
 
 async def process_images(workers: ImageWorkers, files: Sequence[ImageFile]) -> list[ImagePixels]:
-    """Pixels of every file, in order; equal files share them.
-
-    A request has no more images in the queue at a time than there are processes, so that one with many delays the
-    others by one turn each. The first error ends the others' work. Raises :class:`ImageError`, which says which image
-    is meant, and :class:`ImagesBusyError`.
-    """
+    """Pixels of every file, in order; equal files share them. Raises :class:`ImageError`, which says which image is
+    meant, and :class:`ImagesBusyError`."""
     options = workers.options
     if len(files) > options.max_images_per_request:
         raise ImageError(f"the request has {len(files)} images, and the limit is {options.max_images_per_request}")
     first = await _first_equal(files)
-    turns = asyncio.Semaphore(options.image_workers)
     results: dict[int, ImagePixels] = {}
 
     async def process(index: int) -> None:
-        async with turns:
-            try:
-                results[index] = await workers.process(files[index].data, files[index].settings)
-            except ImageError as error:
-                raise ImageError(error.problem, index, len(files)) from None
+        try:
+            results[index] = await workers.process(files[index].data, files[index].settings)
+        except ImageError as error:
+            raise ImageError(error.problem, index, len(files)) from None
         pixels = sum(len(result.pixels) for result in results.values()) // 3
         if pixels > options.max_pixels_per_request:
             raise ImageError(
@@ -49,15 +43,8 @@ async def process_images(workers: ImageWorkers, files: Sequence[ImageFile]) -> l
                 "were resized: send fewer, or less max_pixels or detail"
             )
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for index in sorted(set(first)):
-                group.create_task(process(index))
-    except* Exception as errors:
-        failure = min(errors.exceptions, key=lambda error: not isinstance(error, ImageError))
-    else:
-        return [results[index] for index in first]
-    raise failure
+    await workers.for_each(sorted(set(first)), process)
+    return [results[index] for index in first]
 
 
 async def _first_equal(files: Sequence[ImageFile]) -> list[int]:

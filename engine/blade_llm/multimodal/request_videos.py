@@ -92,18 +92,16 @@ async def _process(workers: ImageWorkers, video: VideoFile, room: int) -> VideoP
 
 async def _frames(workers: ImageWorkers, files: Sequence[bytes], bounds: PixelBounds, room: int) -> Frames:
     """Of files of one frame each; one that stands several times is processed once."""
-    turns = asyncio.Semaphore(workers.options.image_workers)
     results: dict[int, Frames] = {}
     limit = workers.options.video_timeout
     pixels, seconds = 0, 0.0
 
     async def process(index: int) -> None:
         nonlocal pixels, seconds
-        async with turns:
-            try:
-                found = await workers.process_video(files[index], bounds, OneFrame(len(files)))
-            except ImageError as error:
-                raise ImageError(f"frame {index + 1}: {error.problem}") from None
+        try:
+            found = await workers.process_video(files[index], bounds, OneFrame(len(files)))
+        except ImageError as error:
+            raise ImageError(f"frame {index + 1}: {error.problem}") from None
         pixels += len(found.pixels) // 3
         check_room(pixels, room)
         seconds += found.seconds
@@ -114,24 +112,17 @@ async def _frames(workers: ImageWorkers, files: Sequence[bytes], bounds: PixelBo
             )
         results[id(files[index])] = found
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for index in sorted({id(file): index for index, file in enumerate(files)}.values()):
-                group.create_task(process(index))
-    except* Exception as errors:
-        failure = min(errors.exceptions, key=lambda error: not isinstance(error, ImageError))
-    else:
-        found = [results[id(file)] for file in files]
-        for index, frame in enumerate(found):
-            if frame.shape != found[0].shape:
-                raise ImageError(
-                    f"frame {index + 1} has {_size(frame)} pixels after it was resized, and frame 1 has "
-                    f"{_size(found[0])}: send frames of one size"
-                )
-        check_room(len(found) * len(found[0].pixels) // 3, room)
-        joined = await asyncio.to_thread(b"".join, [frame.pixels for frame in found])
-        return Frames((len(found), *found[0].shape[1:]), joined)
-    raise failure
+    await workers.for_each(sorted({id(file): index for index, file in enumerate(files)}.values()), process)
+    frames = [results[id(file)] for file in files]
+    for index, frame in enumerate(frames):
+        if frame.shape != frames[0].shape:
+            raise ImageError(
+                f"frame {index + 1} has {_size(frame)} pixels after it was resized, and frame 1 has "
+                f"{_size(frames[0])}: send frames of one size"
+            )
+    check_room(len(frames) * len(frames[0].pixels) // 3, room)
+    joined = await asyncio.to_thread(b"".join, [frame.pixels for frame in frames])
+    return Frames((len(frames), *frames[0].shape[1:]), joined)
 
 
 def check_room(pixels: int, room: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar
 
@@ -64,6 +64,28 @@ class ImageWorkers:
     async def process_video(self, data: bytes, bounds: PixelBounds, video: OneFrame | Animation) -> Frames:
         """As :meth:`process`, of a file that is a video or a frame of one."""
         return await self._in_turn(data, lambda worker: worker.run_video(data, bounds, video, self._threads))
+
+    async def for_each(self, indices: Iterable[int], process: Callable[[int], Awaitable[None]]) -> None:
+        """``process`` each of a request's files, no more of them at a time than there are processes, so that a request
+        with many delays the others by one turn each.
+
+        The first error ends the others' work, and is raised; of several an :class:`ImageError`, if there is one.
+        """
+        turns = asyncio.Semaphore(self.options.image_workers)
+
+        async def process_in_turn(index: int) -> None:
+            async with turns:
+                await process(index)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in indices:
+                    group.create_task(process_in_turn(index))
+        except* Exception as errors:
+            failure = min(errors.exceptions, key=lambda error: not isinstance(error, ImageError))
+        else:
+            return
+        raise failure
 
     async def _in_turn(self, data: bytes, work: Callable[[Worker], Awaitable[_Result]]) -> _Result:
         if not data:

@@ -173,30 +173,22 @@ def _part(kind: str) -> dict[str, Any]:
 
 
 _PIXELS: Final[dict[str, Any]] = {"anyOf": [{"type": "integer", "minimum": 1}, _NULL]}
-_IMAGE: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["type", "image_url"],
-    "properties": {
-        "type": {"const": "image_url"},
-        "image_url": {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "required": ["url"],
-                    "properties": {
-                        "url": {"type": "string"},
-                        "detail": {"enum": [None, *DETAILS]},
-                        "min_pixels": _PIXELS,
-                        "max_pixels": _PIXELS,
-                    },
-                },
-            ]
-        },
-    },
-}
-
+_BOUNDS: Final = {"min_pixels": _PIXELS, "max_pixels": _PIXELS}
 _FPS: Final[dict[str, Any]] = {"anyOf": [{"type": "number", "minimum": 1e-3, "maximum": 1e3}, _NULL]}
+
+
+def _file(kind: str, **fields: dict[str, Any]) -> dict[str, Any]:
+    """A part with a URL, or an object of one and ``fields``."""
+    found = _part(kind)
+    properties = {"url": {"type": "string"}, **fields}
+    found["properties"][kind] = {
+        "anyOf": [{"type": "string"}, {"type": "object", "required": ["url"], "properties": properties}]
+    }
+    return found
+
+
+_IMAGE: Final = _file("image_url", detail={"enum": [None, *DETAILS]}, **_BOUNDS)
+_VIDEO_FILE: Final = _file("video_url", fps=_FPS, **_BOUNDS)
 _FRAMES: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["type", "video"],
@@ -205,30 +197,7 @@ _FRAMES: Final[dict[str, Any]] = {
         "video": {"type": "array", "items": {"type": "string"}, "minItems": 1},
         "fps": _FPS,
         "sample_fps": _FPS,
-        "min_pixels": _PIXELS,
-        "max_pixels": _PIXELS,
-    },
-}
-_VIDEO_FILE: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["type", "video_url"],
-    "properties": {
-        "type": {"const": "video_url"},
-        "video_url": {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "required": ["url"],
-                    "properties": {
-                        "url": {"type": "string"},
-                        "fps": _FPS,
-                        "min_pixels": _PIXELS,
-                        "max_pixels": _PIXELS,
-                    },
-                },
-            ]
-        },
+        **_BOUNDS,
     },
 }
 

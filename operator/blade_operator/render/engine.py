@@ -165,8 +165,7 @@ def _engine(service: LLMService, defaults: Defaults) -> Object:
     args += ["--deterministic=true"] if engine.deterministic else []
     args += _text_flags(service)
     args += _flag("max_waiting_requests", engine.max_waiting_requests)
-    if (body := service.spec.router.max_body_bytes) is not None:
-        args += ["--max_body_bytes", str(parse_bytes(body))]
+    args += _flag("max_body_bytes", _bytes(service.spec.router.max_body_bytes))
     vision = engine.vision or Vision()
     args += _flag("max_images_per_request", vision.max_images_per_request if vision.enabled else None)
     args += _flag("api_server_count", None if engine.api_servers == 1 else engine.api_servers)

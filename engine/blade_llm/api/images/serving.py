@@ -12,8 +12,6 @@ from blade_llm.multimodal.processors.video import QwenVideo
 
 UNSUPPORTED: Final = "is not supported by this model; send text"
 """What is said of a part that a text model cannot read, after its name."""
-
-
 NO_VIDEOS: Final = "is not supported here, only images are; send frames of it as image_url"
 """What is said of a video where only images are read."""
 

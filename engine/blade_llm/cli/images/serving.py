@@ -15,10 +15,8 @@ from blade_llm.cli.images.flags import LIMITS, SOURCES
 from blade_llm.models.config import ModelConfig
 from blade_llm.multimodal.errors import ProcessorFilesError
 from blade_llm.multimodal.options import ImageOptions
-from blade_llm.multimodal.processors import ImageProcessor
 from blade_llm.multimodal.processors.reading import read_processor
 from blade_llm.multimodal.processors.reading_videos import read_video
-from blade_llm.multimodal.processors.video import QwenVideo
 from blade_llm.text.tokenizer import Tokenizer
 
 _log: Final = logging.getLogger(__name__)
@@ -59,35 +57,26 @@ def image_serving(
             processor=processor,
             image_token=vision.image_token,
             video_token=vision.video_token,
-            video=_read_video(folder, processor),
             options=options,
             **sources,
         )
-        return _with_tokens(serving, tokenizer)
+        return _with_videos(serving, folder, tokenizer)
     except (ProcessorFilesError, ValueError) as error:
         _log.warning("images are refused: %s", error)
         return NoImages(reason=_FILES)
 
 
-def _read_video(folder: Path, images: ImageProcessor) -> QwenVideo | None:
-    """None, and a warning, for a model whose files lack what videos need."""
+def _with_videos(serving: ImageServing, folder: Path, tokenizer: Tokenizer) -> ImageServing:
+    """``serving`` with videos; without, and with a warning, where the model's files or the tokenizer lack what only
+    they need. Raises ``ValueError`` where the tokenizer lacks what images need."""
+    ImageTokens.of(serving, tokenizer)
     try:
-        return read_video(folder, images)
-    except ProcessorFilesError as error:
+        with_videos = msgspec.structs.replace(serving, video=read_video(folder, serving.processor))
+        ImageTokens.of(with_videos, tokenizer)
+    except (ProcessorFilesError, ValueError) as error:
         _log.warning("videos are refused: %s", error)
-        return None
-
-
-def _with_tokens(serving: ImageServing, tokenizer: Tokenizer) -> ImageServing:
-    """``serving``, without videos where the tokenizer lacks what only they need. Raises ``ValueError``."""
-    plain = msgspec.structs.replace(serving, video=None)
-    ImageTokens.of(plain, tokenizer)
-    try:
-        ImageTokens.of(serving, tokenizer)
-    except ValueError as error:
-        _log.warning("videos are refused: %s", error)
-        return plain
-    return serving
+        return serving
+    return with_videos
 
 
 def image_options(flags: Mapping[str, Any]) -> ImageOptions:

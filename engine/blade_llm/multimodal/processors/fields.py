@@ -29,6 +29,10 @@ class Fields:
         names = {kind, kind.replace("Qwen2VL", "Qwen2_5_VL"), kind.replace("Qwen2VL", "Qwen3VL")}
         if str(found).removesuffix("Fast").removesuffix("Pil") not in names:
             raise ProcessorFilesError(f"{self.path}: image_processor_type {found!r} is not supported, only {kind}")
+        self.expect_steps()
+
+    def expect_steps(self) -> None:
+        """Every step of a processor, which files may leave out."""
         for step in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
             if self.values.get(step, True) is not True:
                 raise ProcessorFilesError(f"{self.path}: {step} must be true")

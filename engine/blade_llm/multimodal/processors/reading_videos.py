@@ -30,9 +30,7 @@ def read_video(folder: Path, images: ImageProcessor) -> QwenVideo | None:
     for name in ("num_frames", "cap_pixels_per_frame", "do_center_crop"):
         if files.values.get(name):
             raise ProcessorFilesError(f"{files.path}: {name} is not supported")
-    for step in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
-        if files.values.get(step, True) is not True:
-            raise ProcessorFilesError(f"{files.path}: {step} must be true")
+    files.expect_steps()
     patch, least, most = (16, 128 * 32 * 32, 768 * 32 * 32) if timestamps else (14, 128 * 28 * 28, 768 * 28 * 28)
     defaults: dict[str, Any] = {"patch_size": patch, "temporal_patch_size": 2, "merge_size": 2}
     values = defaults | {"min_frames": 4, "max_frames": 768} | files.values
