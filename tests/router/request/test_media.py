@@ -1,86 +1,38 @@
-"""Pictures in requests: what makes two of them alike, how much they count, and how many there may be."""
+"""Pictures and videos in requests: what makes two of them alike, and how much they count."""
 
 import asyncio
-import base64
 import json
-import random
 from typing import Any
 
 import pytest
+from router_support.media import (
+    EMBEDDED,
+    LONG,
+    MIB,
+    SHORT,
+    SIZES,
+    Part,
+    anthropic,
+    anthropic_linked,
+    bare,
+    content,
+    frames,
+    linked,
+    openai,
+    picture,
+    read,
+    read_body,
+    responses,
+)
 
 from blade_router.admission.tokens import Estimate, rough_tokens, text_bytes
 from blade_router.http.errors import Refused
-from blade_router.http.head import RawRequest
 from blade_router.request import media, request
 from blade_router.request.abridge import STEP, abridge, abridge_at_once
 from blade_router.request.media import IMAGE_TOKENS, LEAST_IMAGE_BYTES, NO_MEDIA
 from blade_router.request.part_limits import LEAST_PART_LIMIT, PartLimits
 from blade_router.request.prompt_text import BLOCK, IMAGE_BLOCKS, MAX_BLOCKS, Prompt
-from blade_router.request.request import ClientRequest, read_request
 from blade_router.request.usage import Usage
-
-MIB = 1 << 20
-SHORT = "What is this?"
-LONG = "All work and no play makes Jack a dull boy. " * 40
-
-Part = dict[str, Any]
-
-
-async def read(*parts: Part | str, path: bytes = b"/v1/chat/completions", **dumps: Any) -> ClientRequest:
-    """A request with these parts, of which texts are given as such."""
-    return await read_body({"model": "m", "messages": [{"role": "user", "content": content(*parts)}]}, path, **dumps)
-
-
-async def read_body(body: dict[str, Any], path: bytes = b"/v1/chat/completions", **dumps: Any) -> ClientRequest:
-    data = json.dumps(body, **dumps).encode()
-    return await read_request(RawRequest(b"POST", path, [], True, True, body=data))
-
-
-def content(*parts: Part | str) -> list[Part]:
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
-
-
-def picture(size: int, seed: int = 0) -> str:
-    """Base64 of so many random bytes."""
-    return base64.b64encode(random.Random(seed).randbytes(size)).decode()
-
-
-def openai(data: str, **more: Any) -> Part:
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}", **more}}
-
-
-def bare(data: str, **more: Any) -> Part:
-    return {"type": "image_url", "image_url": f"data:image/png;base64,{data}", **more}
-
-
-def video(data: str) -> Part:
-    return {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}}
-
-
-def frames(*data: str) -> Part:
-    """A video as its frames."""
-    return {"type": "video", "video": [f"data:image/jpeg;base64,{each}" for each in data], "fps": 2}
-
-
-def responses(data: str) -> Part:
-    return {"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "high"}
-
-
-def anthropic(data: str, **more: Any) -> Part:
-    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}, **more}
-
-
-def linked(url: str) -> Part:
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def anthropic_linked(url: str) -> Part:
-    return {"type": "image", "source": {"type": "url", "url": url}}
-
-
-EMBEDDED = [openai, bare, video, frames, responses, anthropic]
-SIZES = [400, 60_000, 600_000, 3 * MIB]
-"""Of pictures in a part that is digested as it stands, in a small body, in one parsed whole, in one abridged."""
 
 
 def shared(one: Prompt, other: Prompt) -> int:
@@ -430,56 +382,3 @@ async def test_a_document_is_text(text: str, size: int) -> None:
 async def test_a_text_that_speaks_of_pictures_is_text(quoted: str) -> None:
     found = await read(quoted * 100, {"type": "text", "text": quoted})
     assert (found.media.images, found.media.files) == (0, 0)
-
-
-# limits
-
-
-@pytest.mark.parametrize("form", [*EMBEDDED, linked, anthropic_linked])
-async def test_too_many_pictures_are_refused(form: Any) -> None:
-    limits = PartLimits(max_images=64)
-    limits.check(await read(*[form(str(number)) for number in range(64)], SHORT))
-    for count in (65, 1000):
-        with pytest.raises(Refused, match=f"{count} images and videos, and the limit is 64") as refused:
-            limits.check(await read(*[form(str(number)) for number in range(count)], SHORT))
-        assert (refused.value.status, refused.value.code) == (400, "too_many_images")
-    PartLimits().check(await read(*[form(str(number)) for number in range(1000)]))
-
-
-async def test_pictures_of_all_messages_count_together() -> None:
-    messages = [{"role": "user", "content": [openai("A")]} for _ in range(10)]
-    body = {"model": "m", "messages": [*messages, {"role": "assistant", "content": None}]}
-    PartLimits(max_images=10).check(await read_body(body))
-    with pytest.raises(Refused):
-        PartLimits(max_images=9).check(await read_body(body))
-    with pytest.raises(Refused):
-        PartLimits(max_images=9).check(await read_body({**body, "metadata": "x" * 2 * MIB}))
-
-
-async def test_the_shortest_pictures_are_counted() -> None:
-    """The number of bytes below which none are counted is one that more pictures never fit into."""
-    for part in (
-        b'{"type":"image_url","image_url":"data:,"}',
-        b'{"type":"input_image","image_url":"/"}',
-        b'{"type":"image","source":{"type":"url","url":""}}',
-    ):
-        body = b'{"messages":[{"content":[%b]}]}' % b",".join([part] * 65)
-        found = await read_request(RawRequest(b"POST", b"/v1/messages", [], True, True, body=body))
-        with pytest.raises(Refused):
-            PartLimits(max_images=64).check(found)
-
-
-@pytest.mark.parametrize("form", EMBEDDED)
-async def test_a_part_that_is_too_large_is_refused(form: Any) -> None:
-    limits = PartLimits(max_part_bytes=2 * MIB)
-    limits.check(await read(*[form("A" * (2 * MIB - 100))] * 3))
-    with pytest.raises(Refused, match=r"a part of the request body has \d+ bytes, and the limit is 2097152") as refused:
-        limits.check(await read(form("A" * 1000), form("A" * (2 * MIB + 1))))
-    assert (refused.value.status, refused.value.code) == (413, "part_too_large")
-
-
-async def test_a_text_counts_as_a_part_whatever_it_claims_to_be() -> None:
-    limits = PartLimits(max_part_bytes=LEAST_PART_LIMIT)
-    for part in (openai("A A" * MIB), {"type": "text", "text": "x" * 2 * MIB}, anthropic("\\" * 2 * MIB)):
-        with pytest.raises(Refused):
-            limits.check(await read(part))
