@@ -37,6 +37,7 @@ class RequestTemplates:
 
     def __init__(self) -> None:
         self._idle: list[asyncio.subprocess.Process] = []
+        self._ending: set[asyncio.Task[None]] = set()
         self._free = asyncio.Semaphore(_PROCESSES)
         self._waiting = 0
 
@@ -90,7 +91,7 @@ class RequestTemplates:
             with contextlib.suppress(*_BROKEN):  # ended while it was idle, which is no template's fault
                 return await self._rendered(process, payload)
         try:
-            return await self._rendered(await _start(), payload)
+            return await self._rendered(await self._start(), payload)
         except _BROKEN:
             return _TOO_MUCH
 
@@ -119,41 +120,47 @@ class RequestTemplates:
             if done:
                 self._idle.append(process)
             else:
-                _end(process)
+                self._end(process)
         return msgspec.msgpack.decode(reply, type=Rendered)
 
+    async def _start(self) -> asyncio.subprocess.Process:
+        """Raises :class:`TemplatesBusyError`: the machine has no room for a process, most likely."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "blade_llm.text.template_process",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=MAX_CHARACTERS,
+                env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # no secrets
+            )
+        except OSError as error:
+            raise TemplatesBusyError(f"the process that renders chat templates does not start: {error}") from None
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await _read(process)
+        except (TimeoutError, *_BROKEN):
+            self._end(process)
+            raise TemplatesBusyError("the process that renders chat templates does not start") from None
+        except BaseException:
+            self._end(process)
+            raise
+        return process
+
+    def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        task = asyncio.get_running_loop().create_task(_ended(process))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
     async def close(self) -> None:
-        """End the processes."""
+        """End the processes, and wait until they and their pipes are gone."""
         while self._idle:
-            process = self._idle.pop()
-            _end(process)
-            await process.wait()
-
-
-async def _start() -> asyncio.subprocess.Process:
-    """Raises :class:`TemplatesBusyError`: the machine has no room for a process, most likely."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "blade_llm.text.template_process",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=MAX_CHARACTERS,
-            env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # no secrets
-        )
-    except OSError as error:
-        raise TemplatesBusyError(f"the process that renders chat templates does not start: {error}") from None
-    try:
-        async with asyncio.timeout(_START_SECONDS):
-            await _read(process)
-    except (TimeoutError, *_BROKEN):
-        _end(process)
-        raise TemplatesBusyError("the process that renders chat templates does not start") from None
-    except BaseException:
-        _end(process)
-        raise
-    return process
+            self._end(self._idle.pop())
+        await asyncio.gather(*self._ending)
 
 
 async def _query(process: asyncio.subprocess.Process, payload: bytes) -> bytes:
@@ -178,7 +185,9 @@ async def _exit_code(process: asyncio.subprocess.Process) -> int | None:
         return None
 
 
-def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    await process.wait()
+    with contextlib.suppress(*_BROKEN):
+        assert process.stdout is not None
+        while await process.stdout.read(MAX_CHARACTERS):
+            pass

@@ -46,7 +46,7 @@ async def test_a_template_that_loops_is_not_tried_twice(monkeypatch: pytest.Monk
     async def start() -> asyncio.subprocess.Process:
         raise AssertionError("a second process for one template")
 
-    monkeypatch.setattr(request_templates, "_start", start)
+    monkeypatch.setattr(templates, "_start", start)
     with pytest.raises(ChatTemplateError, match="more than 2 s"):
         await _render(templates, LOOP)
     await templates.close()
@@ -55,8 +55,31 @@ async def test_a_template_that_loops_is_not_tried_twice(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false"])
 async def test_a_process_that_does_not_start(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
     monkeypatch.setattr(sys, "executable", python)
+    templates = RequestTemplates()
     with pytest.raises(TemplatesBusyError, match="not start"):
-        await _render(RequestTemplates())
+        await _render(templates)
+    await templates.close()
+
+
+async def test_a_process_that_ended_without_its_reply_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that ends before has no way to close its pipes."""
+    ended = 0
+    wait = asyncio.subprocess.Process.wait
+
+    async def slow(process: asyncio.subprocess.Process) -> int:
+        nonlocal ended
+        await asyncio.sleep(0.2)
+        code = await wait(process)
+        ended += 1
+        return code
+
+    templates = RequestTemplates()
+    monkeypatch.setattr(asyncio.subprocess.Process, "wait", slow)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(TemplatesBusyError, match="not start"):
+        await _render(templates)
+    await templates.close()
+    assert ended == 1
 
 
 async def test_few_wait_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
