@@ -79,7 +79,7 @@ async def compared(path: str, body: dict[str, Any]) -> str:
     for found in outcomes:
         assert found.text == whole.text
         assert 0 < found.first <= found.latency
-        assert 0 < len(found.gaps) < OUTPUT
+        assert len(found.gaps) < OUTPUT  # none where a busy server sends all at once
     return f"{REQUESTS} requests, {OUTPUT} tokens out each: {whole.text[:40]!r}"
 
 
