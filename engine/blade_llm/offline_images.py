@@ -38,10 +38,6 @@ _KINDS: Final = ("image_url", "image_pil", "video", "video_url")
 _KEYS: Final = ("prompt", "prompt_token_ids", "multi_modal_data", "mm_processor_kwargs")
 """Of a prompt in vLLM's form."""
 _OFF: Final = "is refused: with_visual=False leaves the vision tower out; give text"
-_SEVERAL: Final = (
-    "is refused: several devices compute the model, and its vision tower runs on one (tensor_parallel_size, "
-    "pipeline_parallel_size); give text"
-)
 
 
 class MediaSources(NamedTuple):
@@ -121,8 +117,6 @@ def offline_serving(
         return NoImages()
     if not config.with_visual:
         return NoImages(reason=_OFF)
-    if config.tensor_parallel_size * config.pipeline_parallel_size > 1:
-        return NoImages(reason=_SEVERAL)
     try:
         processor = read_processor(folder)
     except ProcessorFilesError as error:

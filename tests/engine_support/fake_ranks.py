@@ -91,6 +91,8 @@ class RecordingRunner:
 
     def launch_forward(self, plan: StepPlan, draft_masks: DraftMasks | None = None) -> StepPlan:
         self._write(encode_forward(plan))
+        for image in plan.new_images:
+            self._write(bytes(image.pixels))
         if plan.step == RAISES:
             if self._rank == 1:
                 raise ValueError("the step is bad")

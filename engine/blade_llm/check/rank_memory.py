@@ -156,7 +156,7 @@ def rank_memory(config: EngineConfig, part: ModelConfig, dtype: DTypeName, *, on
     """Of a rank that has ``part`` of the model."""
     draft = draft_model_config(config, part, dtype)
     tower, longest = tower_of(config, part), config.max_model_len or part.max_position_embeddings
-    vision = 0 if tower is None else tower_bytes(tower, dtype) + encoder_bytes(config, part, dtype, longest)
+    vision = encoder_bytes(config, part, dtype, longest) + (0 if tower is None else tower_bytes(tower, dtype))
     return RankMemory(
         part=part,
         draft=draft,

@@ -210,8 +210,11 @@ class EngineClient:
         """
         if self._dead is not None:
             raise self._dead
-        parts = [split(request) for request in requests]
-        messages = [self._encoder.encode(request) for request, _ in parts]  # all or none, should one fail
+        parts = [split(request.pixels) for request in requests]
+        messages = [  # all or none, should one fail
+            self._encoder.encode(msgspec.structs.replace(request, pixels=headers) if headers else request)
+            for request, (headers, _) in zip(requests, parts, strict=True)
+        ]
         ids = [request_id for request in requests for request_id in request.all_request_ids]
         generation = Generation(self, ids)
         if not self._routes:

@@ -1,5 +1,5 @@
-"""The pixels of a request on their way to the engine process: further frames of its message, behind the one that names
-their digests, grids and shapes.
+"""Pixels on their way to the engine process, and from rank 0 to the others: further frames of a message, behind the one
+that names their digests, grids and shapes.
 
 They are up to hundreds of megabytes, and msgpack would copy them on the API server's event loop and again in the
 engine between two steps, sending and receiving once more each (38 MB held the event loop for 100 ms). As frames they
@@ -16,7 +16,6 @@ from typing import Final, cast
 import msgspec
 import zmq
 
-from blade_llm.engine.messages import GenerateRequest
 from blade_llm.spec.vision.images import ImagePixels
 
 MAX_BYTES_ON_WAY: Final = 1 << 30
@@ -24,21 +23,17 @@ MAX_BYTES_ON_WAY: Final = 1 << 30
 what it has taken has a bound there (:class:`~blade_llm.scheduling.images.limits.EncoderLimits`)."""
 
 
-def split(request: GenerateRequest) -> tuple[GenerateRequest, list[bytes]]:
-    """The request without its pixels, and these."""
-    if not request.pixels:
-        return request, []
-    headers = [msgspec.structs.replace(image, pixels=b"") for image in request.pixels]
-    return msgspec.structs.replace(request, pixels=headers), [image.pixels for image in request.pixels]
+def split(images: Sequence[ImagePixels]) -> tuple[list[ImagePixels], list[bytes]]:
+    """The images without their pixels, and these."""
+    return [msgspec.structs.replace(image, pixels=b"") for image in images], [image.pixels for image in images]
 
 
-def join(request: GenerateRequest, frames: Sequence[zmq.Frame]) -> GenerateRequest:
+def join(images: Sequence[ImagePixels], frames: Sequence[zmq.Frame]) -> list[ImagePixels]:
     """Undo :func:`split` without a copy: the pixels are writable memory of ``frames``, which lasts as long as they do.
 
-    Raises ``ValueError`` for another number of frames than the request has images.
+    Raises ``ValueError`` for another number of frames than images.
     """
-    pixels = [_with_memory(image, frame) for image, frame in zip(request.pixels, frames, strict=True)]
-    return msgspec.structs.replace(request, pixels=pixels)
+    return [_with_memory(image, frame) for image, frame in zip(images, frames, strict=True)]
 
 
 def _with_memory(image: ImagePixels, frame: zmq.Frame) -> ImagePixels:

@@ -162,7 +162,7 @@ class EngineProcess:
                 message = self._decoder.decode(payload.buffer)
                 if pixels:
                     assert isinstance(message, GenerateRequest), "only requests have pixels"
-                    message = join(message, pixels)
+                    message = msgspec.structs.replace(message, pixels=join(message.pixels, pixels))
                     self._send(client.bytes, PixelsTaken(nbytes=sum(map(len, pixels))))
                 self._handle(client.bytes, message)
         return True

@@ -223,8 +223,8 @@ def test_pixels_of_requests_that_wait_for_an_adapter_count(tmp_path: Path) -> No
 
 
 def test_frames_of_another_number_are_refused() -> None:
-    header, pixels = split(request("a"))
+    headers, pixels = split(request("a").pixels)
     assert [len(each) for each in pixels] == [NBYTES]
-    assert join(header, [zmq.Frame(pixels[0])]) == request("a")
+    assert join(headers, [zmq.Frame(pixels[0])]) == request("a").pixels
     with pytest.raises(ValueError, match="shorter"):
-        join(header, [])
+        join(headers, [])

@@ -21,10 +21,6 @@ from blade_llm.text.tokenizer import Tokenizer
 
 _log: Final = logging.getLogger(__name__)
 _OFF: Final = "is refused: this server reads text alone (--with_visual false); send text"
-_SEVERAL: Final = (
-    "is refused: several devices compute the model, and its vision tower runs on one (--tensor_parallel_size, "
-    "--pipeline_parallel_size); send text"
-)
 _FILES: Final = "is refused: this server cannot read what its model's files say of images; its log says more"
 
 
@@ -46,8 +42,6 @@ def image_serving(
         return NoImages()
     if not flags["with_visual"]:
         return NoImages(reason=_OFF)
-    if flags["tensor_parallel_size"] * flags["pipeline_parallel_size"] > 1:
-        return NoImages(reason=_SEVERAL)
     try:
         processor = read_processor(folder)
         if processor is None:

@@ -1,17 +1,21 @@
 """Messages between rank 0 and the other ranks (msgpack over ZeroMQ).
 
-All ranks get the same bytes, so a message is encoded once however many ranks there are.
+All ranks get the same bytes, so a message is encoded once however many ranks there are. The pixels of new images are
+further frames of the message (:mod:`blade_llm.engine.pixel_frames`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
+import zmq
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure
+from blade_llm.engine.pixel_frames import join, split
 from blade_llm.engine.ranks.adapter_messages import AdapterMessage
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.scheduling.plan import StepPlan
@@ -91,7 +95,9 @@ _DECODER: Final = msgspec.msgpack.Decoder[RankMessage](RankMessage)
 
 
 def encode_forward(plan: StepPlan) -> bytes:
-    """The message that launches ``plan``."""
+    """The message that launches ``plan``, whose pixels go behind it."""
+    if plan.new_images:
+        plan = msgspec.structs.replace(plan, new_images=split(plan.new_images)[0])
     return _ENCODER.encode(ForwardMessage(plan))
 
 
@@ -110,9 +116,17 @@ def encode_sampling(masks: TokenMasks | None) -> bytes:
 
 
 def decode(payload: bytes) -> RankMessage:
-    """Any message. Raises ``msgspec.DecodeError``."""
+    """Any message, without the frames behind it. Raises ``msgspec.DecodeError``."""
     message: RankMessage = _DECODER.decode(payload)
     return message
+
+
+def plan_with(message: ForwardMessage, frames: Sequence[zmq.Frame]) -> StepPlan:
+    """The plan with the pixels of ``frames``, whose memory they are. Raises ``ValueError`` for another number of frames
+    than the plan has new images."""
+    plan = message.plan
+    images = join(plan.new_images, frames)
+    return msgspec.structs.replace(plan, new_images=images) if images else plan
 
 
 def masks_of(message: SamplingMessage) -> TokenMasks | None:
@@ -125,5 +139,5 @@ def masks_of(message: SamplingMessage) -> TokenMasks | None:
 
 
 def plan_bytes_per_slot(plan: StepPlan) -> float:
-    """Bytes that the message of ``plan`` takes for each slot that it computes."""
+    """Bytes that the message of ``plan`` takes for each slot that it computes, pixels apart."""
     return len(encode_forward(plan)) / max(1, len(plan.chunks))

@@ -179,13 +179,13 @@ class RankProcesses:
         if self._leader is not None:
             self._leader.serving()
 
-    def send(self, payload: bytes) -> None:
-        """Send a message (:mod:`blade_llm.engine.ranks.messages`) to all ranks. It never waits.
+    def send(self, payload: bytes, frames: Sequence[bytes] = ()) -> None:
+        """Send a message (:mod:`blade_llm.engine.ranks.messages`) to all ranks, ``frames`` behind it. It never waits.
 
         Raises :class:`~blade_llm.engine.ranks.lost.RankFailedError`: a rank of another machine takes none any more.
         """
         try:
-            self._socket.send(payload, zmq.NOBLOCK, copy=False)
+            self._socket.send_multipart([payload, *frames], zmq.NOBLOCK, copy=False)
         except zmq.Again:
             self._monitor.raise_if_lost()
             failure = EngineFailure(message=f"a rank has left {_MOST_WAITING} messages unread: it hangs")

@@ -7,9 +7,11 @@ collectives' business.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from blade_llm.engine.pixel_frames import split
 from blade_llm.engine.ranks.messages import encode_forward, encode_release_cache, encode_sampling
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
@@ -32,8 +34,8 @@ _POLL_SECONDS: Final = 20e-6
 class OtherRanks(Protocol):
     """The other ranks; :class:`~blade_llm.engine.ranks.processes.RankProcesses` has their processes."""
 
-    def send(self, payload: bytes) -> None:
-        """Send a message to all of them without waiting."""
+    def send(self, payload: bytes, frames: Sequence[bytes] = ()) -> None:
+        """Send a message to all of them without waiting, with further ``frames``, which are not copied."""
 
     def raise_if_lost(self) -> None:
         """Raise :class:`~blade_llm.engine.ranks.lost.RankFailedError` if one is lost."""
@@ -98,7 +100,7 @@ class RankedRunner:
         """See :class:`~blade_llm.scheduling.plan.Runner`. ``draft_masks`` are left out: only rank 0 has grammars, and
         every rank's draft model has to sample the same."""
         self._ranks.raise_if_lost()
-        self._ranks.send(encode_forward(plan))
+        self._ranks.send(encode_forward(plan), split(plan.new_images)[1])
         with self._naming:
             return self._runner.launch_forward(plan)
 

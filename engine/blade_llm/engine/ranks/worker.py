@@ -12,6 +12,7 @@ import faulthandler
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -30,6 +31,7 @@ from blade_llm.engine.ranks.messages import (
     SamplingMessage,
     decode,
     masks_of,
+    plan_with,
 )
 from blade_llm.engine.ranks.monitor import is_collective_error
 from blade_llm.engine.ranks.ready import other_version
@@ -73,12 +75,13 @@ class RankProcess:
                 for reply in self._adapters.take_replies():
                     self._socket.send(reply)
             with contextlib.suppress(zmq.Again):
-                self._handle(self._socket.recv(zmq.NOBLOCK))
+                payload, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                self._handle(payload.bytes, frames)
 
-    def _handle(self, payload: bytes) -> None:
+    def _handle(self, payload: bytes, frames: Sequence[zmq.Frame]) -> None:
         message = decode(payload)
         if isinstance(message, ForwardMessage):
-            self._forward = self._runner.launch_forward(message.plan)
+            self._forward = self._runner.launch_forward(plan_with(message, frames))
             return
         if isinstance(message, ReleaseCacheMessage):
             self._runner.release_cache()

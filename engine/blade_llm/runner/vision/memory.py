@@ -8,26 +8,30 @@ from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.dtypes import DTYPE_BYTES, DTypeName
 from blade_llm.models.vision.memory import activation_bytes
-from blade_llm.parallel.layout import RankLayout
 from blade_llm.scheduling.images.limits import MAX_RUN_IMAGES, MAX_RUN_TOKENS
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.vision.tower import Grid, VisionSpec
 
 
 def tower_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
-    """The tower that the engine runs; None: it serves text alone, for want of one, by ``with_visual``, or as several
-    ranks compute the model."""
-    return model.vision if config.with_visual and RankLayout.of(config).size == 1 else None
+    """What computes the images of ``model``, whole on each rank; None: they are refused, for want of a tower or by
+    ``with_visual``, or they are embedded in earlier stages of the pipeline."""
+    spec, stage = model.vision, model.stage
+    if spec is None or not config.with_visual:
+        return None
+    return spec if stage is None or stage.first or stage.layers.start < spec.levels else None
 
 
 def encoder_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, max_model_len: int) -> int:
     """What images take on the device at most: the encoder cache, a run of the tower, and the table of positions. 0 of a
-    model without images."""
+    model without images; of a stage without the tower the table alone."""
+    if model.vision is None or not config.with_visual:
+        return 0
+    positions = table_bytes(config.max_num_seqs + 1, max_model_len) if has_axes(model) else 0
     spec = tower_of(config, model)
     if spec is None:
-        return 0
+        return positions
     encoding = activation_bytes(spec, dtype, _largest(spec, run_tokens(config, spec, dtype, max_model_len)))
-    positions = table_bytes(config.max_num_seqs + 1, max_model_len) if has_axes(model) else 0
     return config.encoder_cache_bytes + encoding + positions
 
 

@@ -46,8 +46,8 @@ def check_images(request: Request, limits: EncoderLimits | None) -> None:
     """
     if limits is None:
         raise RequestRefusedError(
-            "this engine takes text alone: its model has no vision tower, or it is not loaded (--with_visual false, "
-            "--tensor_parallel_size, --pipeline_parallel_size); leave the images out"
+            "this engine takes text alone: its model has no vision tower, or it is not loaded (--with_visual false); "
+            "leave the images out"
         )
     spec = limits.spec
     tokens = {spec.image_token, spec.video_token}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+import zmq
 from engine_support.fake_ranks import masks_of_words, new_request, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +18,11 @@ from blade_llm.engine.ranks.messages import (
     encode_sampling,
     masks_of,
     plan_bytes_per_slot,
+    plan_with,
 )
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.scheduling.plan import BlockUpdate, StepPlan
+from blade_llm.spec.vision.images import ImagePixels
 
 
 @given(
@@ -58,6 +62,18 @@ def test_a_plan_arrives_as_it_was() -> None:
     message = decode(encode_forward(plan))
     assert isinstance(message, ForwardMessage)
     assert message.plan == plan
+
+
+def test_pixels_arrive_in_the_memory_of_their_frames() -> None:
+    images = [ImagePixels(bytes([seed]) * 32, (1, 2, 2), (1, 4, 4, 3), bytes([seed]) * 48) for seed in (1, 2)]
+    plan = StepPlan(3, plan_of(3, 2).chunks, new_images=images)
+    message = decode(encode_forward(plan))
+    assert isinstance(message, ForwardMessage)
+    assert all(not image.pixels for image in message.plan.new_images)
+    frames = [zmq.Frame(image.pixels) for image in images]
+    assert plan_with(message, frames) == plan
+    with pytest.raises(ValueError, match="shorter"):
+        plan_with(message, frames[:1])
 
 
 def test_masks_take_little_more_than_their_bits() -> None:

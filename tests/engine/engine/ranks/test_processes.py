@@ -36,6 +36,8 @@ from blade_llm.engine.ranks.hangs import HANG_LOOKS
 from blade_llm.engine.ranks.lost import RankFailedError, RankUserError
 from blade_llm.engine.ranks.messages import encode_forward, encode_release_cache, encode_sampling
 from blade_llm.engine.ranks.processes import RankProcesses
+from blade_llm.scheduling.plan import StepPlan
+from blade_llm.spec.vision.images import ImagePixels
 
 Start = Callable[..., RankProcesses]
 
@@ -88,6 +90,19 @@ def test_every_rank_gets_every_step_in_order(start: Start, tmp_path: Path, size:
     for message in sent:
         ranks.send(message)
     for rank in range(1, size):
+        wait_until(partial(arrived, tmp_path, rank, len(sent)))
+        assert received(tmp_path, rank) == sent
+
+
+def test_every_rank_gets_the_pixels_of_a_step(start: Start, tmp_path: Path) -> None:
+    ranks = start(3)
+    pixels = [bytes([seed]) * (1 << 20) for seed in (1, 2)]
+    images = [ImagePixels(each[:32], (1, 2, 2), (1, 1, 1 << 20, 1), each) for each in pixels]
+    plan = StepPlan(1, plan_of(1).chunks, new_images=images)
+    sent = [encode_forward(plan), *pixels, encode_sampling(None)]
+    ranks.send(sent[0], pixels)
+    ranks.send(sent[-1])
+    for rank in (1, 2):
         wait_until(partial(arrived, tmp_path, rank, len(sent)))
         assert received(tmp_path, rank) == sent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -27,6 +28,7 @@ from blade_llm.parallel.group import RankLostError
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.plan import PendingForward, PendingStep, StepPlan, StepResult
+from blade_llm.spec.vision.images import ImagePixels
 
 
 class Events:
@@ -38,8 +40,8 @@ class Events:
         self._fails = fails
         self._monitor = RankMonitor(cause_seconds=0.0)
 
-    def send(self, payload: bytes) -> None:
-        self.events.append(payload)
+    def send(self, payload: bytes, frames: Sequence[bytes] = ()) -> None:
+        self.events += [payload, *frames]
 
     def raise_if_lost(self) -> None:
         if self.lost is not None:
@@ -95,6 +97,17 @@ def test_a_step_is_sent_before_it_is_computed() -> None:
     assert step.result().tokens == [[1]]
     sent = (encode_forward(plan), "forward", "drafts", encode_sampling(masks), "sampling", "result")
     assert tuple(events.events) == sent
+
+
+def test_pixels_go_behind_the_message_of_their_step() -> None:
+    events = Events()
+    pixels = bytes(range(48))
+    image = ImagePixels(bytes(32), (1, 2, 2), (1, 4, 4, 3), pixels)
+    ranked(events).launch_forward(StepPlan(1, [], new_images=[image]))
+    message, *others = events.events
+    assert isinstance(message, bytes)
+    assert pixels not in message
+    assert others == [pixels, "forward"]
 
 
 def test_a_step_that_samples_nothing_has_both_messages() -> None:

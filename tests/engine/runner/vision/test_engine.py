@@ -21,7 +21,6 @@ from engine_support.vision_models import (
 
 from blade_llm.engine.build import build_core
 from blade_llm.models.vision.memory import activation_bytes
-from blade_llm.runner.vision.memory import tower_of
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.images.limits import MAX_RUN_IMAGES
 
@@ -121,9 +120,3 @@ def test_the_engine_of_a_folder_takes_images_and_plans_memory_for_them(model: Vi
     answer = run(core, [prompt.request("0", 4)])["0"]
     assert len(answer.tokens) == 4
     assert images.counts.images == 3
-
-
-def test_an_engine_of_several_ranks_refuses_images(model: VisionModel) -> None:
-    config = engine_config(model.folder, tensor_parallel_size=2)
-    assert tower_of(config, model.config) is None
-    assert tower_of(engine_config(model.folder), model.config) == model.spec

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from engine_support.adapter_models import FEATURES, GREEDY, Got, build_core, check_equal, run
 from engine_support.adapters import merge, targets_of, write_adapter
+from engine_support.rank_adapters import ranked_core
 from engine_support.tiny_models import engine_config
 from engine_support.vision_models import Prompt, VisionModel, grids_of, save_vision_model
 
-from blade_llm.config import SpeculativeConfig
+from blade_llm.config import EngineConfig, SpeculativeConfig
 from blade_llm.engine.core import EngineCore
 from blade_llm.engine.messages import GenerateRequest
 from blade_llm.scheduling.images.limits import EncoderLimits
@@ -28,6 +29,8 @@ ENGINES: dict[str, dict[str, Any]] = {
     "no prefix cache": {"enable_prompt_cache": False},
     "small encoder cache": {"cache_tokens": 12},
     "ngram": {"speculative": SpeculativeConfig(method="ngram", ngram_min_match=1)},
+    "ranks": {"tensor_parallel_size": 2, "max_batch_tokens": 40},
+    "stages": {"pipeline_parallel_size": 2, "pipeline_micro_batch": 4},
 }
 
 
@@ -57,7 +60,11 @@ def core_of(model: VisionModel, folder: Path, *, cache_tokens: int = 1 << 12, **
     nbytes = cache_tokens * model.spec.embedding_elements * 4
     limits = {"max_num_seqs": 16, "max_model_len": 256, "encoder_cache_bytes": nbytes}
     images = EncoderLimits(spec=model.spec, cache_bytes=nbytes, element_bytes=4)
-    return build_core(engine_config(folder, **limits, **options), images=images)
+    config: EngineConfig = engine_config(folder, **limits, **options)
+    if config.num_ranks == 1:
+        return build_core(config, images=images)
+    core: EngineCore = ranked_core(config, images=images)[0]
+    return core
 
 
 def with_adapters(model: VisionModel, **options: Any) -> EngineCore:
