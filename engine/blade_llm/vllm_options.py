@@ -265,6 +265,7 @@ _OPTIONS: Final = (
     _renamed("language_model_only", "with_visual", values=_INVERTED, switch=True),
     *_ignored("give --max_images_per_request and --max_videos_per_request; there is no sound", "limit_mm_per_prompt"),
     *_ignored("give --min_image_pixels and --max_image_pixels; LLM(...) takes it", "mm_processor_kwargs"),
+    *_ignored("each rank has the whole vision tower, as with data", "mm_encoder_tp_mode"),
     *_ignored(_MEDIA_CACHE, "mm_processor_cache_gb"),
     *_ignored(_MEDIA_CACHE, "disable_mm_preprocessor_cache", switch=True),
     *_ignored("limits are --max_image_bytes, --max_source_pixels and --image_timeout", "media_io_kwargs"),
