@@ -59,5 +59,8 @@ def test_what_cannot_be_used() -> None:
     data = encode(PICTURE, "PNG")
     with pytest.raises(ImageError, match="cannot be used: "):
         pixels_of(Image.open(io.BytesIO(data[: len(data) // 2])), processor, processor.own_bounds)
+    for each in PROCESSORS:
+        with pytest.raises(ImageError, match="nothing to see"):
+            pixels_of(Image.new("RGB", (1, 1)), each, each.own_bounds)
     with pytest.raises(ImageError, match="200 times"):
         pixels_of(Image.new("RGB", (1000, 2)), processor, processor.own_bounds)

@@ -37,7 +37,7 @@ CASES = {case.name: case for case in cases()}
 
 
 def _pixels(processor: ImageProcessor, data: bytes, bounds: PixelBounds | None = None) -> ImagePixels:
-    image = decode(data, 1 << 24, processor.check_size)
+    image = decode(data, 1 << 24, lambda height, width: None)
     return image_pixels(*processor.process(image, bounds or processor.own_bounds))
 
 

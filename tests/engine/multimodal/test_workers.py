@@ -133,6 +133,7 @@ async def test_bad_images_harm_no_other() -> None:
         image_bombs.png_with_text(80 << 20),
         image_bombs.tiff_with_strip(1 << 30),
         image_bombs.blank_png(1, 4000),
+        encode(Image.new("RGB", (1, 1)), "PNG"),
         *(image_bombs.truncated(kind) for kind in ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")),
     ]
     seen: set[int] = set()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from blade_llm.multimodal.processors.resized import BICUBIC, CHANNELS, Resized
+from blade_llm.multimodal.processors.sizes import check_area
 from blade_llm.multimodal.processors.smart_resize import check_ratio, smart_resize
 from blade_llm.multimodal.settings import PixelBounds
 from blade_llm.spec.vision.images import CLIP_MEAN, CLIP_STD
@@ -42,6 +43,7 @@ class QwenProcessor(msgspec.Struct, frozen=True, tag="qwen"):
 
     def check_size(self, height: int, width: int) -> None:
         """Of an image not decoded yet. Raises :class:`ImageError`."""
+        check_area(height, width)
         check_ratio(height, width)
 
     def grid(self, height: int, width: int, bounds: PixelBounds) -> tuple[int, int, int]:

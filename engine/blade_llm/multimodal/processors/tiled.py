@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from blade_llm.multimodal.processors.resized import BICUBIC, CHANNELS, Resized
+from blade_llm.multimodal.processors.sizes import check_area
 from blade_llm.multimodal.settings import PixelBounds
 from blade_llm.spec.vision.images import CLIP_MEAN, CLIP_STD
 
@@ -42,7 +43,8 @@ class TiledProcessor(msgspec.Struct, frozen=True, tag="tiled"):
         return PixelBounds(self.min_tiles * area, self.max_tiles * area)
 
     def check_size(self, height: int, width: int) -> None:
-        """Of an image not decoded yet: every ratio will do."""
+        """Of an image not decoded yet; every ratio will do. Raises :class:`ImageError`."""
+        check_area(height, width)
 
     def grid(self, height: int, width: int, bounds: PixelBounds) -> tuple[int, int, int]:
         """Tiles (the thumbnail included), rows and columns of one, in patches."""

@@ -33,7 +33,7 @@ def file(height: int, width: int) -> bytes:
     return encode(Image.fromarray(waves(height, width, 3)), "PNG")
 
 
-CAT, DOG, ICON = file(40, 56), file(31, 90), file(1, 1)
+CAT, DOG, ICON = file(40, 56), file(31, 90), file(1, 2)
 
 
 @pytest.fixture(scope="module", params=["qwen2-vl", "internvl"])
@@ -244,6 +244,7 @@ BAD: Final[dict[str, tuple[Any, str, str]]] = {
     "truncated": (part(CAT[: len(CAT) // 2]), "truncated or broken", "invalid_image"),
     "no image": (part(b"hello, I am no picture"), "of no known format", "invalid_image"),
     "SVG": (part(image_bombs.SVG), "the image is SVG", "invalid_image"),
+    "1 x 1": (part(file(1, 1)), "nothing to see", "invalid_image"),
     "not base64": (
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,%%%"}}, "data:image/png", "invalid_image_url",
     ),

@@ -20,7 +20,7 @@ from operator_support.loop import Loop, loop, manifest
 from PIL import Image
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "qwen2-vl.yaml"
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SMALL = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAFklEQVR4nGM8IafBwMDAxMDAwMDAAAANcgESOXKF8gAAAABJRU5ErkJggg=="
 """A PNG."""
 MIB = 1 << 20
 
@@ -93,20 +93,20 @@ def test_limits_of_images_reach_engine_check_and_router(running: Loop, tmp_path:
 
     # The router refuses what is over its limits before an engine has it.
     url = running.service("qwen")["status"]["url"]
-    refused = _ask(url, *[_image(PIXEL)] * 3)
+    refused = _ask(url, *[_image(SMALL)] * 3)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "too_many_images")
     refused = _ask(url, _image(base64.b64encode(bytes(MIB)).decode()))
     assert (refused.status_code, refused.json()["error"]["code"]) == (413, "part_too_large")
     refused = _ask(url, *[{"type": "text", "text": "x" * (MIB * 15 // 16)}] * 4)
     assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
-    assert _ask(url).status_code == _ask(url, *[_image(PIXEL)] * 2).status_code == 200
+    assert _ask(url).status_code == _ask(url, *[_image(SMALL)] * 2).status_code == 200
 
     # Other limits are other routers; the engine goes on.
     spec["router"] = {"maxImages": 3, "maxBodyBytes": "3Mi"}
     before = _names(running, "router")
     running.command("apply", "-f", str(manifest(tmp_path, model=model, **spec)))
     running.until(lambda: not before & _names(running, "router") and running.ready("qwen"), 60)
-    refused = _ask(url, *[_image(PIXEL)] * 4)
+    refused = _ask(url, *[_image(SMALL)] * 4)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "too_many_images")
     assert [*_pods(running, "engine").items()] == [engine]
 
@@ -126,7 +126,7 @@ def test_an_engine_without_its_tower_takes_no_image(running: Loop, tmp_path: Pat
     assert _vision_bytes(running) == 0
     url = running.service("qwen")["status"]["url"]
     assert _ask(url).status_code == 200
-    refused = _ask(url, _image(PIXEL))
+    refused = _ask(url, _image(SMALL))
     assert refused.status_code == 400
     assert "--with_visual false" in refused.json()["error"]["message"]
     assert running.interrupt() == 0
