@@ -185,7 +185,7 @@ class Scheduler:
         images = self.images if self.images is not None and self.images.active else None
         if images is not None:
             prefills = [request for request in prefills if request.num_computable]
-            images.schedule(step, self.budget.cost.decode, prefill_waits=bool(prefills or may_admit))
+            images.schedule(step, self.budget.cost.usual_decode, prefill_waits=bool(prefills or may_admit))
         if step.tokens_left and (prefills or may_admit) and not step.encoder:
             crowd = len(prefills) + (min(len(waiting), len(free_slots)) if may_admit else 0)
             crowd = crowd if images is None else 1  # nobody is to wait longer for others' images
@@ -198,7 +198,7 @@ class Scheduler:
                 for request in self._admission.schedule(step, prefills, may_admit):
                     self._admitted(step, request)
             if self.images is not None and not step.prefill_tokens and allowance != 0:
-                self.images.schedule(step, self.budget.cost.decode, prefill_waits=False)
+                self.images.schedule(step, self.budget.cost.usual_decode, prefill_waits=False)
         if not (step.chunks or step.encoder or step.new_requests or step.freed_images):
             return None
         if drafter is not None:
@@ -312,7 +312,7 @@ class Scheduler:
         step = self._launched.pop(plan.step)
         if seconds is not None:
             if step.encoder and self.images is not None:
-                self.images.observe(step, seconds, self.budget.cost.decode)
+                self.images.observe(step, seconds, self.budget.cost.usual_decode)
             else:
                 launched = is_launched(step, result)
                 self.budget.observe(step.num_decodes, step.prefill_tokens, seconds, launched=launched)

@@ -378,6 +378,17 @@ def test_a_gpu_begins_with_a_chunk_that_it_computes_beside_its_weights() -> None
     assert [budget.allowance(3) for _ in range(3)] == [0, 256, 256]
 
 
+def test_a_step_that_was_disturbed_is_not_what_the_encoder_measures_by() -> None:
+    cost = StepCost()
+    assert cost.usual_decode is None
+    for seconds in (0.04, 0.09, 0.041, 0.2, 0.039):
+        cost.observe_decode(seconds)
+    assert cost.usual_decode == 0.041
+    for _ in range(3):  # a lasting change gets through
+        cost.observe_decode(0.06)
+    assert cost.usual_decode == 0.06
+
+
 def test_both_parts_of_the_cost_are_told_apart() -> None:
     cost = StepCost()
     cost.observe_decode(0.002)

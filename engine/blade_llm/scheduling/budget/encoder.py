@@ -7,6 +7,8 @@ is. A step carries a piece of the encoder's work or of prefill, never of both, s
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from typing import Final
 
 LEAST_PER_TOKEN: Final = 8
@@ -17,6 +19,9 @@ _FIRST: Final = 4
 _GROWTH: Final = 2.0
 """A piece has at most so many times the row-layers of the one before: what small ones cost says little of large ones,
 and images differ."""
+_LATEST: Final = 5
+"""Pieces whose median cost counts. On a shared CPU some steps wait for other programs: charged to a small piece, such a
+wait would make all work look dear, and the pieces after it as small as can be."""
 _MOST_PAUSES: Final = 8.0
 """Steps without the encoder after one with it, at most."""
 
@@ -32,10 +37,11 @@ class EncoderBudget:
     """
 
     def __init__(
-        self, *, least: int = 64, stretch: float = 1.7, most_seconds: float = 0.2, probe_every: int = 32
+        self, *, least: int = 64, stretch: float = 1.6, most_seconds: float = 0.2, probe_every: int = 32
     ) -> None:
         self.seconds_per_row_layer: float | None = None
         """None before the first measurement."""
+        self._costs = deque[float](maxlen=_LATEST)
         self._least = least
         self._stretch = stretch
         self._most_seconds = most_seconds
@@ -72,16 +78,12 @@ class EncoderBudget:
                 return
             room = (self._stretch - 1.0) * decode_seconds
             seconds = max(0.0, seconds - decode_seconds)
-        cost = seconds / row_layers
-        known = self.seconds_per_row_layer
-        if known is None or cost > known:  # at once: the next piece may be as dear
-            self.seconds_per_row_layer = cost if not known else min(cost, 4.0 * known)
-        else:
-            self.seconds_per_row_layer = known + 0.25 * (cost - known)
+        self._costs.append(seconds / row_layers)
+        cost = self.seconds_per_row_layer = statistics.median_high(self._costs)
         # Neither an outlier nor the small end of an image undoes at once what larger pieces have shown.
         self._largest = max(_GROWTH * row_layers, 0.9 * self._largest)
-        if num_decodes and room and seconds > room:
-            self._pauses = min(self._pauses + seconds / room - 1.0, _MOST_PAUSES)
+        if num_decodes and room and cost * row_layers > room:
+            self._pauses = min(self._pauses + cost * row_layers / room - 1.0, _MOST_PAUSES)
 
     def _within(self, seconds: float) -> int:
         most = self._largest

@@ -10,7 +10,9 @@ A step that replays a CUDA graph costs what the graph's size does, padding inclu
 
 from __future__ import annotations
 
+import statistics
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +20,8 @@ _FORGET: Final = 0.9
 """Weight of a measurement after the next one."""
 _PRIOR: Final = 0.05
 """Weight of the fixed part as it was, relative to all measurements. It decides where they do not."""
+_LATEST: Final = 5
+"""Steps of decodes whose median counts."""
 _UNIFORM: Final = 0.01
 """Below this squared coefficient of variation chunks count as of one size."""
 
@@ -50,6 +54,7 @@ class StepCost:
 
     def __init__(self) -> None:
         self.decode: float | None = None
+        self._latest = deque[float](maxlen=_LATEST)
         self.fixed = 0.0
         self.per_token: float | None = None
         self._alone_seconds = self._alone_tokens = 0.0
@@ -62,6 +67,12 @@ class StepCost:
         if self._count < 2.5:  # three measurements
             return False
         return self._squares * self._count < (1.0 + _UNIFORM) * self._tokens**2
+
+    @property
+    def usual_decode(self) -> float | None:
+        """Median seconds of the last steps of decodes only: one that waited for another program, as on a shared CPU
+        some do, counts for nothing. None before the first."""
+        return statistics.median_low(self._latest) if self._latest else None
 
     @property
     def alone(self) -> float:
@@ -79,6 +90,7 @@ class StepCost:
 
     def observe_decode(self, seconds: float) -> None:
         """A step of decodes took ``seconds``."""
+        self._latest.append(seconds)
         if self.decode is None:
             self.decode = seconds
         else:  # An outlier counts as no more than a doubling; a lasting change gets through in a few steps.

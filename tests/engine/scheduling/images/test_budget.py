@@ -85,13 +85,28 @@ def test_without_decodes_pieces_are_bounded_in_seconds() -> None:
     assert pieces[-1] == pytest.approx(20_000, abs=1)
 
 
-def test_a_dearer_image_makes_the_next_piece_smaller_at_once() -> None:
+def test_a_dearer_image_makes_pieces_smaller_soon() -> None:
     budget = EncoderBudget(least=8)
     for _ in range(20):
         piece = budget.allowance(0, None)
         budget.observe(0, piece, piece * 1e-6, None)
-    budget.observe(0, piece, piece * 3e-6, None)
+    for _ in range(3):
+        budget.observe(0, piece, piece * 3e-6, None)
     assert budget.allowance(0, None) == pytest.approx(0.2 / 3e-6, rel=0.01)
+
+
+@pytest.mark.parametrize("wait", [0.03, 0.2])
+def test_steps_that_wait_for_other_programs_do_not_make_the_work_look_dear(wait: float) -> None:
+    """Every fourth one does. Charged to small pieces, such a wait would keep them small."""
+    budget, decode, row_layer = EncoderBudget(least=64), 0.04, 5e-5
+    done = steps = 0
+    for number in range(400):
+        piece = budget.allowance(4, decode)
+        if piece:
+            budget.observe(4, piece, decode + row_layer * piece + (wait if number % 4 == 3 else 0.0), decode)
+        if number >= 100:
+            done, steps = done + piece, steps + 1
+    assert done * row_layer >= 0.8 * steps * 0.6 * decode
 
 
 def test_the_least_piece_is_made_good_by_pauses() -> None:
