@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from engine_support.families import ROWS, save_row
 from engine_support.feature_load import free_drafts
 from engine_support.normalise import normalised_patches, normalised_pixels
+from engine_support.thread_ranks import ThreadRanks
 from engine_support.tiny_models import engine_config
 from engine_support.vision_positions import behind_videos
 from engine_support.vision_rows import QWEN_TOKENS
@@ -154,10 +155,12 @@ def greedy(model: VisionModel, prompt: Prompt, count: int) -> tuple[list[int], l
 def core_of(
     model: VisionModel, runner: TorchRunner | None = None, cache_tokens: int = 1 << 12, **fields: Any
 ) -> EngineCore:
-    """An engine; ``cache_tokens``: image tokens that the encoder cache holds."""
+    """An engine; ``cache_tokens``: image tokens that the encoder cache holds. Of several ranks these are threads."""
     spec = model.spec
     token_bytes = spec.embedding_elements * DTYPE_BYTES["float32"]
     config: EngineConfig = engine_config(model.folder, encoder_cache_bytes=cache_tokens * token_bytes, **fields)
+    if runner is None and config.num_ranks > 1:
+        runner = cast(TorchRunner, ThreadRanks(config))
     runner = runner or build_runner(config, model.config)
     info = EngineInfo(
         model="tiny",

@@ -37,7 +37,7 @@ from blade_llm.engine.messages import (
     StepOutputs,
     UnloadAdapter,
 )
-from blade_llm.engine.pixel_frames import MAX_BYTES_ON_WAY, split
+from blade_llm.engine.pixel_frames import MAX_BYTES_ON_WAY, headers_of
 from blade_protocol.state import EngineState
 
 
@@ -210,24 +210,21 @@ class EngineClient:
         """
         if self._dead is not None:
             raise self._dead
-        parts = [split(request.pixels) for request in requests]
-        messages = [  # all or none, should one fail
-            self._encoder.encode(msgspec.structs.replace(request, pixels=headers) if headers else request)
-            for request, (headers, _) in zip(requests, parts, strict=True)
-        ]
+        headers = [msgspec.structs.replace(request, pixels=headers_of(request.pixels)) for request in requests]
+        messages = [self._encoder.encode(request) for request in headers]  # all or none, should one fail
         ids = [request_id for request in requests for request_id in request.all_request_ids]
         generation = Generation(self, ids)
         if not self._routes:
             self._record_progress()
-        nbytes = sum(len(image) for _, pixels in parts for image in pixels)
+        nbytes = sum(len(image.pixels) for request in requests for image in request.pixels)
         if nbytes and self._pixels_on_way + nbytes > MAX_BYTES_ON_WAY:
             self._loop.call_soon(self._refuse_pixels, generation, ids)
             return generation
         self._pixels_on_way += nbytes
         for index, request_id in enumerate(ids):
             self._routes[request_id] = (generation, index)
-        for message, (_, pixels) in zip(messages, parts, strict=True):
-            self._send_encoded(message, pixels)
+        for message, request in zip(messages, requests, strict=True):
+            self._send_encoded(message, [image.pixels for image in request.pixels])
         self._heartbeat[0] = len(self._routes)
         return generation
 

@@ -23,13 +23,13 @@ MAX_BYTES_ON_WAY: Final = 1 << 30
 what it has taken has a bound there (:class:`~blade_llm.scheduling.images.limits.EncoderLimits`)."""
 
 
-def split(images: Sequence[ImagePixels]) -> tuple[list[ImagePixels], list[bytes]]:
-    """The images without their pixels, and these."""
-    return [msgspec.structs.replace(image, pixels=b"") for image in images], [image.pixels for image in images]
+def headers_of(images: Sequence[ImagePixels]) -> list[ImagePixels]:
+    """The images without their pixels, which are frames behind them."""
+    return [msgspec.structs.replace(image, pixels=b"") for image in images]
 
 
 def join(images: Sequence[ImagePixels], frames: Sequence[zmq.Frame]) -> list[ImagePixels]:
-    """Undo :func:`split` without a copy: the pixels are writable memory of ``frames``, which lasts as long as they do.
+    """Undo :func:`headers_of` without a copy: pixels are writable memory of ``frames``, which lasts as long as they do.
 
     Raises ``ValueError`` for another number of frames than images.
     """

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
 import signal
-import sys
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
@@ -15,7 +13,8 @@ import msgspec
 
 from blade_llm.multimodal.errors import ImageError, ImagesBusyError
 from blade_llm.multimodal.settings import PixelBounds
-from blade_llm.multimodal.worker_messages import LENGTH_BYTES, Animation, Job, OneFrame, Reply, Setup, write_all
+from blade_llm.multimodal.worker_messages import Animation, Job, OneFrame, Reply, Setup, write_all
+from blade_llm.piped_process import BROKEN, PipedProcess
 from blade_llm.spec.vision.images import ImagePixels
 
 _START_SECONDS: Final = 60.0
@@ -23,8 +22,6 @@ _EXIT_SECONDS: Final = 5.0
 _PATIENCE: Final = 8
 """Times the limit of CPU time that an image may take altogether, on a machine that has other things to do."""
 _MAX_REPLY: Final = 64 * 1024
-_BROKEN: Final = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)
-"""Errors that an exited process causes; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
 _BREAKS: Final = "the image breaks its decoder: save it anew, as PNG or JPEG"
 
 
@@ -80,23 +77,18 @@ class Worker:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._file: SharedFile | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: PipedProcess | None = None
         self._killed = False
 
     async def start(self) -> None:
         """Raises :class:`ImagesBusyError`: the machine has no room for a process, most likely."""
         try:
             self._file = SharedFile()
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
+            self._process = await PipedProcess.start(
                 "blade_llm.multimodal.worker_process",
                 str(self._file.descriptor),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
                 limit=_MAX_REPLY,
                 pass_fds=(self._file.descriptor,),
-                env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # no secrets
             )
         except OSError as error:
             raise ImagesBusyError(f"the process that decodes images does not start: {error}") from None
@@ -104,7 +96,7 @@ class Worker:
             async with asyncio.timeout(_START_SECONDS):
                 await self._write(self._setup)
                 await self._read()
-        except (TimeoutError, *_BROKEN):
+        except (TimeoutError, *BROKEN):
             raise ImagesBusyError("the process that decodes images does not start") from None
 
     @property
@@ -113,7 +105,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None and not self._killed
+        return self._process is not None and self._process.alive and not self._killed
 
     async def run(self, data: bytes, bounds: PixelBounds, threads: Executor) -> ImagePixels:
         """Raises :class:`ImageError`, :class:`WorkerGoneError` and :class:`ImagesBusyError`. After an
@@ -139,7 +131,7 @@ class Worker:
         try:
             await self._write(job)
             await self._read()
-        except _BROKEN:
+        except BROKEN:
             raise WorkerGoneError from None
         try:
             async with asyncio.timeout(seconds * _PATIENCE):
@@ -147,7 +139,7 @@ class Worker:
         except TimeoutError:
             self.end()
             raise ImagesBusyError("an image was not decoded in time on a busy machine; try again later") from None
-        except (*_BROKEN, msgspec.DecodeError):
+        except (*BROKEN, msgspec.DecodeError):
             raise await self._why_ended(seconds) from None
         if reply.error:
             raise ImageError(reply.error)
@@ -158,12 +150,8 @@ class Worker:
         return reply, pixels
 
     async def _why_ended(self, seconds: float) -> ImageError | ImagesBusyError:
-        """Not killed before: asyncio's own loop may then lose the exit code."""
         assert self._process is not None
-        code: int | None = None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_EXIT_SECONDS):
-                code = await self._process.wait()
+        code = await self._process.exit_code(_EXIT_SECONDS)
         self.end()
         if code == -signal.SIGPROF:
             return ImageError(f"the image takes more than {seconds:g} s of CPU time to decode: send a smaller one")
@@ -172,28 +160,20 @@ class Worker:
         return ImageError(_BREAKS)
 
     async def _write(self, message: Setup | Job) -> None:
-        assert self._process is not None and self._process.stdin is not None  # noqa: PT018
-        payload = msgspec.msgpack.encode(message)
-        self._process.stdin.write(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
-        await self._process.stdin.drain()
+        assert self._process is not None
+        await self._process.write(msgspec.msgpack.encode(message))
 
     async def _read(self) -> bytes:
-        assert self._process is not None and self._process.stdout is not None  # noqa: PT018
-        length = int.from_bytes(await self._process.stdout.readexactly(LENGTH_BYTES), "little")
-        return await self._process.stdout.readexactly(length)
+        assert self._process is not None
+        return await self._process.read()
 
     def end(self) -> None:
         """At once."""
         self._killed = True
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        if self._process is not None:
+            self._process.kill()
 
     async def ended(self) -> None:
         """Wait until the process and its pipes are gone."""
         if self._process is not None:
-            await self._process.wait()
-            with contextlib.suppress(*_BROKEN):
-                assert self._process.stdout is not None
-                while await self._process.stdout.read(_MAX_REPLY):
-                    pass
+            await self._process.ended()

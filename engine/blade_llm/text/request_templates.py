@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from blade_llm.piped_process import BROKEN, PipedProcess
 from blade_llm.text.errors import ChatTemplateError, TemplatesBusyError
-from blade_llm.text.template_process import LENGTH_BYTES, MAX_CHARACTERS, SECONDS, Job, Rendered
+from blade_llm.text.template_process import MAX_CHARACTERS, SECONDS, Job, Rendered
 
 _PROCESSES: Final = 2
 """Most processes at once; further requests wait."""
@@ -27,8 +26,6 @@ _WAIT_SECONDS: Final = 10.0
 _START_SECONDS: Final = 60.0
 _EXIT_SECONDS: Final = 1.0
 _MAX_SOURCE: Final = 128 * 1024
-_BROKEN: Final = (asyncio.IncompleteReadError, ConnectionError, RuntimeError)
-"""Errors that an exited process causes; ``RuntimeError`` is uvloop's for a pipe that is closed already."""
 _TOO_MUCH: Final = Rendered(error=f"the chat template takes more than {SECONDS:g} s, or too much memory")
 
 
@@ -36,7 +33,7 @@ class RequestTemplates:
     """Pool of the rendering processes. Use within one running event loop."""
 
     def __init__(self) -> None:
-        self._idle: list[asyncio.subprocess.Process] = []
+        self._idle: list[PipedProcess] = []
         self._ending: set[asyncio.Task[None]] = set()
         self._free = asyncio.Semaphore(_PROCESSES)
         self._waiting = 0
@@ -88,32 +85,33 @@ class RequestTemplates:
     async def _render(self, payload: bytes) -> Rendered:
         process = self._take()
         if process is not None:
-            with contextlib.suppress(*_BROKEN):  # ended while it was idle, which is no template's fault
+            with contextlib.suppress(*BROKEN):  # ended while it was idle, which is no template's fault
                 return await self._rendered(process, payload)
         try:
             return await self._rendered(await self._start(), payload)
-        except _BROKEN:
+        except BROKEN:
             return _TOO_MUCH
 
-    def _take(self) -> asyncio.subprocess.Process | None:
+    def _take(self) -> PipedProcess | None:
         """An idle process that is alive."""
         while self._idle:
             process = self._idle.pop()
-            if process.returncode is None:
+            if process.alive:
                 return process
         return None
 
-    async def _rendered(self, process: asyncio.subprocess.Process, payload: bytes) -> Rendered:
-        """Raises one of :data:`_BROKEN` when the process ended in another way than by its own alarm."""
+    async def _rendered(self, process: PipedProcess, payload: bytes) -> Rendered:
+        """Raises one of :data:`BROKEN` when the process ended in another way than by its own alarm."""
         done = False
         try:
             async with asyncio.timeout(SECONDS + _START_SECONDS):  # its own alarm comes long before
-                reply = await _query(process, payload)
+                await process.write(payload)
+                reply = await process.read()
             done = True
         except TimeoutError:
             return _TOO_MUCH
-        except _BROKEN:
-            if await _exit_code(process) == -signal.SIGALRM:
+        except BROKEN:
+            if await process.exit_code(_EXIT_SECONDS) == -signal.SIGALRM:
                 return _TOO_MUCH
             raise
         finally:  # also when the request is cancelled: a reply nobody read would be the next request's
@@ -123,24 +121,16 @@ class RequestTemplates:
                 self._end(process)
         return msgspec.msgpack.decode(reply, type=Rendered)
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> PipedProcess:
         """Raises :class:`TemplatesBusyError`: the machine has no room for a process, most likely."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "blade_llm.text.template_process",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=MAX_CHARACTERS,
-                env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},  # no secrets
-            )
+            process = await PipedProcess.start("blade_llm.text.template_process", limit=MAX_CHARACTERS)
         except OSError as error:
             raise TemplatesBusyError(f"the process that renders chat templates does not start: {error}") from None
         try:
             async with asyncio.timeout(_START_SECONDS):
-                await _read(process)
-        except (TimeoutError, *_BROKEN):
+                await process.read()
+        except (TimeoutError, *BROKEN):
             self._end(process)
             raise TemplatesBusyError("the process that renders chat templates does not start") from None
         except BaseException:
@@ -148,11 +138,9 @@ class RequestTemplates:
             raise
         return process
 
-    def _end(self, process: asyncio.subprocess.Process) -> None:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        task = asyncio.get_running_loop().create_task(_ended(process))
+    def _end(self, process: PipedProcess) -> None:
+        process.kill()
+        task = asyncio.get_running_loop().create_task(process.ended())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
@@ -161,33 +149,3 @@ class RequestTemplates:
         while self._idle:
             self._end(self._idle.pop())
         await asyncio.gather(*self._ending)
-
-
-async def _query(process: asyncio.subprocess.Process, payload: bytes) -> bytes:
-    assert process.stdin is not None
-    process.stdin.write(len(payload).to_bytes(LENGTH_BYTES, "little") + payload)
-    await process.stdin.drain()
-    return await _read(process)
-
-
-async def _read(process: asyncio.subprocess.Process) -> bytes:
-    assert process.stdout is not None
-    length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "little")
-    return await process.stdout.readexactly(length)
-
-
-async def _exit_code(process: asyncio.subprocess.Process) -> int | None:
-    """Exit code of a process whose pipes are closed. Not killed before: asyncio's own loop may then lose the code."""
-    try:
-        async with asyncio.timeout(_EXIT_SECONDS):
-            return await process.wait()
-    except TimeoutError:
-        return None
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    await process.wait()
-    with contextlib.suppress(*_BROKEN):
-        assert process.stdout is not None
-        while await process.stdout.read(MAX_CHARACTERS):
-            pass

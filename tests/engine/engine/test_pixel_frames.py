@@ -24,7 +24,7 @@ from blade_llm.engine import client as clients
 from blade_llm.engine.client import EngineClient, Generation
 from blade_llm.engine.core import EngineCore, EngineInfo
 from blade_llm.engine.messages import GenerateRequest
-from blade_llm.engine.pixel_frames import join, split
+from blade_llm.engine.pixel_frames import headers_of, join
 from blade_llm.engine.process import EngineProcess
 from blade_llm.sampling.grammar_spec import GrammarSpec
 from blade_llm.sampling.parameters import SamplingParams
@@ -223,8 +223,9 @@ def test_pixels_of_requests_that_wait_for_an_adapter_count(tmp_path: Path) -> No
 
 
 def test_frames_of_another_number_are_refused() -> None:
-    headers, pixels = split(request("a").pixels)
-    assert [len(each) for each in pixels] == [NBYTES]
-    assert join(headers, [zmq.Frame(pixels[0])]) == request("a").pixels
+    images = request("a").pixels
+    headers = headers_of(images)
+    assert [len(each.pixels) for each in (*headers, *images)] == [0, NBYTES]
+    assert join(headers, [zmq.Frame(images[0].pixels)]) == images
     with pytest.raises(ValueError, match="shorter"):
         join(headers, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from typing import Any
@@ -31,7 +32,7 @@ def test_an_idle_process_that_is_gone_is_replaced(run: Any, pause: float) -> Non
         templates = RequestTemplates()
         assert await _render(templates) == "hello"
         (process,) = templates._idle
-        process.send_signal(signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)
         await asyncio.sleep(pause)
         assert await _render(templates) == "hello"
         await templates.close()

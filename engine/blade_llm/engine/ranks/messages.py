@@ -15,7 +15,7 @@ import zmq
 
 from blade_llm.config import EngineConfig
 from blade_llm.engine.messages import EngineFailure
-from blade_llm.engine.pixel_frames import join, split
+from blade_llm.engine.pixel_frames import headers_of, join
 from blade_llm.engine.ranks.adapter_messages import AdapterMessage
 from blade_llm.sampling.masks import TokenMasks
 from blade_llm.scheduling.plan import StepPlan
@@ -97,7 +97,7 @@ _DECODER: Final = msgspec.msgpack.Decoder[RankMessage](RankMessage)
 def encode_forward(plan: StepPlan) -> bytes:
     """The message that launches ``plan``, whose pixels go behind it."""
     if plan.new_images:
-        plan = msgspec.structs.replace(plan, new_images=split(plan.new_images)[0])
+        plan = msgspec.structs.replace(plan, new_images=headers_of(plan.new_images))
     return _ENCODER.encode(ForwardMessage(plan))
 
 

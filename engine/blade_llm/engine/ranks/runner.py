@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from blade_llm.engine.pixel_frames import split
 from blade_llm.engine.ranks.messages import encode_forward, encode_release_cache, encode_sampling
 from blade_llm.models.dtypes import DTypeName
 from blade_llm.sampling.masks import DraftMasks, TokenMasks
@@ -100,7 +99,7 @@ class RankedRunner:
         """See :class:`~blade_llm.scheduling.plan.Runner`. ``draft_masks`` are left out: only rank 0 has grammars, and
         every rank's draft model has to sample the same."""
         self._ranks.raise_if_lost()
-        self._ranks.send(encode_forward(plan), split(plan.new_images)[1])
+        self._ranks.send(encode_forward(plan), [image.pixels for image in plan.new_images])
         with self._naming:
             return self._runner.launch_forward(plan)
 

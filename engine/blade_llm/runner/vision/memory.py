@@ -13,19 +13,24 @@ from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.spec.vision.tower import Grid, VisionSpec
 
 
+def vision_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
+    """What embeds images for ``model``; None: they are refused, for want of a tower or by ``with_visual``."""
+    return model.vision if config.with_visual else None
+
+
 def tower_of(config: EngineConfig, model: ModelConfig) -> VisionSpec | None:
-    """What computes the images of ``model``, whole on each rank; None: they are refused, for want of a tower or by
-    ``with_visual``, or they are embedded in earlier stages of the pipeline."""
-    spec, stage = model.vision, model.stage
-    if spec is None or not config.with_visual:
-        return None
-    return spec if stage is None or stage.first or stage.layers.start < spec.levels else None
+    """:func:`vision_of` where this rank computes it, whole; None also in a stage of a pipeline whose layers are not fed
+    with embeddings."""
+    spec, stage = vision_of(config, model), model.stage
+    if spec is None or stage is None or stage.first:
+        return spec
+    return spec if stage.layers.start < spec.levels else None
 
 
 def encoder_bytes(config: EngineConfig, model: ModelConfig, dtype: DTypeName, max_model_len: int) -> int:
     """What images take on the device at most: the encoder cache, a run of the tower, and the table of positions. 0 of a
     model without images; of a stage without the tower the table alone."""
-    if model.vision is None or not config.with_visual:
+    if vision_of(config, model) is None:
         return 0
     positions = table_bytes(config.max_num_seqs + 1, max_model_len) if has_axes(model) else 0
     spec = tower_of(config, model)

@@ -8,7 +8,7 @@ from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.models.vision.tower import VisionTower
 from blade_llm.runner.vision.images import RunnerImages
-from blade_llm.runner.vision.memory import has_axes, tower_of
+from blade_llm.runner.vision.memory import has_axes, tower_of, vision_of
 from blade_llm.weights.vision import load_tower
 
 
@@ -17,8 +17,8 @@ def load_images(
 ) -> RunnerImages | None:
     """The images of a runner, with the tower of ``model`` where it computes any; None where images are refused. Raises
     :class:`~blade_llm.models.errors.ModelFilesError`."""
-    spec = model.vision
-    if spec is None or not config.with_visual:
+    spec = vision_of(config, model)
+    if spec is None:
         return None
     tower: VisionTower | None = None
     if tower_of(config, model) is not None:

@@ -82,8 +82,9 @@ class EncoderBudget:
         cost = self.seconds_per_row_layer = statistics.median_high(self._costs)
         # Neither an outlier nor the small end of an image undoes at once what larger pieces have shown.
         self._largest = max(_GROWTH * row_layers, 0.9 * self._largest)
-        if num_decodes and room and cost * row_layers > room:
-            self._pauses = min(self._pauses + cost * row_layers / room - 1.0, _MOST_PAUSES)
+        expected = cost * row_layers
+        if num_decodes and room and expected > room:
+            self._pauses = min(self._pauses + expected / room - 1.0, _MOST_PAUSES)
 
     def _within(self, seconds: float) -> int:
         most = self._largest

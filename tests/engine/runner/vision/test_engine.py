@@ -19,8 +19,12 @@ from engine_support.vision_models import (
     several_images,
 )
 
+from blade_llm.check.rank_memory import rank_memory
 from blade_llm.engine.build import build_core
-from blade_llm.models.vision.memory import activation_bytes
+from blade_llm.models.sharding import rank_model
+from blade_llm.models.vision.memory import activation_bytes, tower_bytes
+from blade_llm.parallel.layout import RankLayout
+from blade_llm.runner.vision.memory import encoder_bytes, has_axes, table_bytes, tower_of
 from blade_llm.sampling.parameters import SamplingParams
 from blade_llm.scheduling.images.limits import MAX_RUN_IMAGES
 
@@ -46,8 +50,16 @@ def expected(model: VisionModel) -> list[tuple[list[int], list[float]]]:
         {"cache_tokens": 12},
         {"max_kv_blocks": 12, "max_model_len": 100},
         {"enable_prompt_cache": False, "max_num_seqs": 2},
+        {"tensor_parallel_size": 2},
+        {"tensor_parallel_size": 2, "max_kv_blocks": 12, "max_model_len": 100},
+        {"pipeline_parallel_size": 2, "pipeline_micro_batch": 4},
+        {"pipeline_parallel_size": 3, "max_batch_tokens": 13},
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "cache_tokens": 12, "max_num_seqs": 2},
     ],
-    ids=["together", "in chunks", "small encoder cache", "few blocks", "two slots"],
+    ids=[
+        *("together", "in chunks", "small encoder cache", "few blocks", "two slots"),
+        *("ranks", "ranks, few blocks", "stages", "stages, in chunks", "ranks and stages, small encoder cache"),
+    ],
 )
 def test_tokens_are_those_of_transformers(
     model: VisionModel, expected: list[tuple[list[int], list[float]]], fields: dict[str, Any]
@@ -60,15 +72,21 @@ def test_tokens_are_those_of_transformers(
     assert core.scheduler.images.pixel_bytes == 0
 
 
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_a_second_question_about_an_image_encodes_nothing(model: VisionModel, forgotten: bool) -> None:
+@pytest.mark.parametrize(
+    ("forgotten", "fields"),
+    [(False, {}), (True, {}), (False, {"tensor_parallel_size": 2}), (False, {"pipeline_parallel_size": 2})],
+    ids=["one rank", "forgotten", "ranks", "stages"],
+)
+def test_a_second_question_about_an_image_encodes_nothing(
+    model: VisionModel, forgotten: bool, fields: dict[str, Any]
+) -> None:
     """Nor does it compute the image again: no more than a block, and the question. Where a block of text follows the
     images, not even their embeddings are needed."""
     first = several_images(model)
     if forgotten:
         first.text(16, 21)
     second = Prompt(first.tokens[:-12], first.spans, first.pixels).text(9, 20)
-    core = core_of(model)
+    core = core_of(model, **fields)
     run(core, [first.request("0", 2)])
     assert core.scheduler.images is not None
     assert core.scheduler.images.counts.images == 3
@@ -120,3 +138,19 @@ def test_the_engine_of_a_folder_takes_images_and_plans_memory_for_them(model: Vi
     answer = run(core, [prompt.request("0", 4)])["0"]
     assert len(answer.tokens) == 4
     assert images.counts.images == 3
+
+
+def test_stages_that_need_no_embeddings_have_no_tower(model: VisionModel) -> None:
+    config = engine_config(model.folder, pipeline_parallel_size=3)
+    layout = RankLayout.of(config)
+    parts = [rank_model(model.config, layout, rank) for rank in range(3)]
+    for part in parts:
+        assert part.stage is not None
+        needed = part.stage.layers.start == 0 or part.stage.layers.start < model.spec.levels
+        assert (tower_of(config, part) is not None) == needed
+    assert tower_of(config, parts[-1]) is None
+    table = table_bytes(config.max_num_seqs + 1, 64) if has_axes(model.config) else 0
+    assert encoder_bytes(config, parts[-1], "float32", 64) == table
+    assert encoder_bytes(config, parts[0], "float32", 64) > table + config.encoder_cache_bytes
+    first, *_, last = [rank_memory(config, part, "float32").vision for part in parts]
+    assert first > tower_bytes(model.spec, "float32") + config.encoder_cache_bytes > last
