@@ -14,6 +14,7 @@
 namespace blade {
 
 constexpr float INT8_STEPS = 127.5f, FP8_MOST = 448.0f;
+constexpr int64_t ROUND_AHEAD = 1024;  // inputs fetched ahead of those whose magnitudes are compared
 constexpr float LEAST_SCALE = 0x1p-23f;  // of a row of zeros: any will do, this is compressed-tensors'
 
 // The scale of values of which the largest magnitude is ``peak``, or NaN.
@@ -29,8 +30,10 @@ static inline float scale_of(float peak, float given, float most) {
 BLADE_AVX512_BF16 static inline float peak_avx512(const bf16* x, int64_t count) {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     __m512i most = _mm512_setzero_si512();  // bits of magnitudes are ordered as the magnitudes are
-    for (int64_t i = 0; i < count; i += 16)
+    for (int64_t i = 0; i < count; i += 16) {
+        if (i % 32 == 0) _mm_prefetch(x + i + ROUND_AHEAD, _MM_HINT_T0);
         most = _mm512_max_epi32(most, _mm512_and_si512(_mm512_castps_si512(load_bf16(x + i)), magnitude));
+    }
     const int32_t bits = _mm512_reduce_max_epi32(most);
     float value;
     memcpy(&value, &bits, sizeof value);

@@ -9,8 +9,17 @@
 namespace blade {
 
 constexpr int AMX_BYTE_ROWS = 32;
-constexpr int64_t AMX_BYTE_BLOCK = 256;  // rows that stay in L2 while panels pass by
+constexpr int64_t AMX_BYTE_RECORDS = 10;       // of 32 rows: 20 KiB that stay in L1 while panels pass by
+constexpr int64_t AMX_BYTE_GROUP = 1 << 19;    // bytes of panels that stay in L2 while rows pass by
 constexpr int64_t AMX_BYTE_PREFETCH = 3072;
+constexpr int AMX_BYTE_LINES = W8A8_RECORD / 64;
+
+// Lines to fetch while records are multiplied.
+struct Ahead {
+    const uint8_t* at;
+    int lines;  // with each record
+    bool to_l1;
+};
 
 // Tiles 0-3: sums of (rows 0-15, outputs 0-15), (0-15, 16-31), (16-31, 0-15), (16-31, 16-31); 4, 5: inputs; 6, 7: weight.
 BLADE_AMX static inline void configure_bytes(int rows) {
@@ -22,20 +31,27 @@ BLADE_AMX static inline void configure_bytes(int rows) {
     load_tile_config(config);
 }
 
-// Add records of as many rows as are configured to ``sums``, 32 x 32. ``few``: weights come from memory.
+// Records of as many rows as are configured. ``sums``: 32 x 32, continued if ``resume``.
 template <bool LOWER>
 BLADE_AMX static inline void bytes_sums(
-    const int8_t* x, int64_t x_stride, const uint8_t* record, int64_t records, int32_t* sums, bool few) {
+    const int8_t* x, int64_t x_stride, const uint8_t* record, int64_t records, int32_t* sums, bool resume, Ahead ahead) {
     const int8_t* lower = x + 16 * x_stride;
-    _tile_loadd(0, sums, 128);
-    _tile_loadd(1, sums + 16, 128);
-    if constexpr (LOWER) {
-        _tile_loadd(2, sums + 16 * PANEL, 128);
-        _tile_loadd(3, sums + 16 * PANEL + 16, 128);
+    if (resume) {
+        _tile_loadd(0, sums, 128);
+        _tile_loadd(1, sums + 16, 128);
+        if constexpr (LOWER) {
+            _tile_loadd(2, sums + 16 * PANEL, 128);
+            _tile_loadd(3, sums + 16 * PANEL + 16, 128);
+        }
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        if constexpr (LOWER) {
+            _tile_zero(2);
+            _tile_zero(3);
+        }
     }
     for (; records > 0; --records, record += W8A8_RECORD, x += W8A8_INPUTS, lower += W8A8_INPUTS) {
-        if (few)
-            for (int at = 0; at < W8A8_RECORD; at += 64) _mm_prefetch(record + AMX_BYTE_PREFETCH + at, _MM_HINT_T0);
         _tile_loadd(4, x, x_stride);
         _tile_loadd(6, record, 64);
         _tile_loadd(7, record + W8A8_RECORD / 2, 64);
@@ -46,6 +62,11 @@ BLADE_AMX static inline void bytes_sums(
             _tile_dpbsud(2, 5, 6);
             _tile_dpbsud(3, 5, 7);
         }
+        if (ahead.to_l1)
+            for (int line = 0; line < ahead.lines; ++line) _mm_prefetch(ahead.at + line * 64, _MM_HINT_T0);
+        else
+            for (int line = 0; line < ahead.lines; ++line) _mm_prefetch(ahead.at + line * 64, _MM_HINT_T1);
+        ahead.at += ahead.lines * 64;
     }
     _tile_stored(0, sums, 128);
     _tile_stored(1, sums + 16, 128);
@@ -55,37 +76,63 @@ BLADE_AMX static inline void bytes_sums(
     }
 }
 
-// For each block of rows and panel, some records at a time: they stay in L1 while the rows pass by, whose sums wait in L2.
+// The outputs of some rows and a panel, from their sums without the rows' offsets.
+BLADE_AVX512_BF16 static inline void store_bytes_rows(
+    const Job& job, int64_t first, int rows, int64_t panel, const int32_t* sums) {
+    const Epilogue epilogue(*job.weight, panel);
+    for (int64_t row = first; row < first + rows; ++row, sums += PANEL) {
+        const __m512i offset = _mm512_set1_epi32(job.offsets[row]);
+        store_bytes_row(
+            epilogue, job, row, panel, _mm512_add_epi32(offset, _mm512_load_si512(sums)),
+            _mm512_add_epi32(offset, _mm512_load_si512(sums + 16)));
+    }
+}
+
+// How the work is divided: panels in groups that fit L2, inputs in stretches of which those of 32 rows fit L1, both of
+// about the same size each.
+struct ByteBlocking {
+    int64_t all, records, panels, subs;
+
+    ByteBlocking(const Job& job, int64_t count) : all(w8a8_records(*job.weight)), records(all), panels(1) {
+        subs = (job.rows + AMX_BYTE_ROWS - 1) / AMX_BYTE_ROWS;
+        if (subs == 1) return;  // bound by memory: weights are read in the order in which they lie
+        const int64_t stretches = (all + AMX_BYTE_RECORDS - 1) / AMX_BYTE_RECORDS;
+        records = (all + stretches - 1) / stretches;
+        const int64_t most = std::max<int64_t>(1, AMX_BYTE_GROUP / job.weight->panel_bytes());
+        const int64_t groups = (count + most - 1) / most;
+        panels = (count + groups - 1) / groups;
+    }
+};
+
+// For each group of panels, 32 rows at a time, stretch by stretch of the inputs: these rows' inputs stay in L1 while the
+// panels pass by, whose sums wait in L2. Meanwhile the next group is fetched, a part with each 32 rows.
 BLADE_AMX static void multiply_bytes_amx(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
     const Weight& weight = *job.weight;
-    const int64_t all = w8a8_records(weight), block_rows = std::min(job.rows, AMX_BYTE_BLOCK);
-    const int64_t padded = (block_rows + AMX_BYTE_ROWS - 1) / AMX_BYTE_ROWS * AMX_BYTE_ROWS;
-    int32_t* sums = reinterpret_cast<int32_t*>(buffers.sums.get(padded * PANEL * sizeof(int32_t)));
+    const int64_t panel_bytes = weight.panel_bytes();
+    const ByteBlocking blocking(job, last - first);
+    const int64_t all = blocking.all, subs = blocking.subs;
+    constexpr int64_t waiting = AMX_BYTE_ROWS * PANEL;
+    int32_t* sums = reinterpret_cast<int32_t*>(buffers.sums.get(blocking.panels * waiting * sizeof(int32_t)));
     int configured = 0;
-    for (int64_t block = 0; block < job.rows; block += block_rows) {
-        const int64_t rows = std::min(block_rows, job.rows - block);
-        const bool few = rows <= AMX_BYTE_ROWS;
-        for (int64_t panel = first; panel < last; ++panel) {
-            for (int64_t row = 0; row < rows; ++row)
-                std::fill_n(sums + row * PANEL, PANEL, job.offsets[block + row]);
-            const uint8_t* record = weight.records + panel * weight.panel_bytes();
-            const int64_t stretch = few ? all : BYTE_RECORDS;
-            for (int64_t at = 0; at < all; at += stretch)
-                for (int64_t row = 0; row < rows; row += AMX_BYTE_ROWS) {
-                    const int count = static_cast<int>(std::min<int64_t>(AMX_BYTE_ROWS, rows - row));
-                    if (count != configured) configure_bytes(configured = count);
-                    const int8_t* x = job.bytes + (block + row) * job.x_stride + at * W8A8_INPUTS;
-                    const int64_t records = std::min(stretch, all - at);
-                    if (count > 16)
-                        bytes_sums<true>(x, job.x_stride, record + at * W8A8_RECORD, records, sums + row * PANEL, few);
-                    else
-                        bytes_sums<false>(x, job.x_stride, record + at * W8A8_RECORD, records, sums + row * PANEL, few);
+    for (int64_t group = first; group < last; group += blocking.panels) {
+        const int64_t end = std::min(last, group + blocking.panels);
+        const int lines = end == last && subs > 1 ? 0 : static_cast<int>((AMX_BYTE_LINES + subs - 1) / subs);
+        const int64_t distance = subs == 1 ? AMX_BYTE_PREFETCH : blocking.panels * panel_bytes;
+        for (int64_t sub = 0; sub < subs; ++sub) {
+            const int64_t row = sub * AMX_BYTE_ROWS;
+            const int rows = static_cast<int>(std::min<int64_t>(AMX_BYTE_ROWS, job.rows - row));
+            if (rows != configured) configure_bytes(configured = rows);
+            for (int64_t at = 0; at < all; at += blocking.records) {
+                const int8_t* x = job.bytes + row * job.x_stride + at * W8A8_INPUTS;
+                const int64_t records = std::min(blocking.records, all - at);
+                for (int64_t panel = group; panel < end; ++panel) {
+                    const uint8_t* start = weight.records + panel * panel_bytes;
+                    const Ahead ahead{start + distance + (sub * all + at) * lines * 64, lines, subs == 1};
+                    int32_t* to = sums + (panel - group) * waiting;
+                    const auto add = rows > 16 ? bytes_sums<true> : bytes_sums<false>;
+                    add(x, job.x_stride, start + at * W8A8_RECORD, records, to, at > 0, ahead);
+                    if (at + records == all) store_bytes_rows(job, row, rows, panel, to);
                 }
-            const Epilogue epilogue(weight, panel);
-            for (int64_t row = 0; row < rows; ++row) {
-                const int32_t* sum = sums + row * PANEL;
-                store_bytes_row(
-                    epilogue, job, block + row, panel, _mm512_loadu_si512(sum), _mm512_loadu_si512(sum + 16));
             }
         }
     }
