@@ -56,6 +56,8 @@ class Kind:
     """Ours: the engines' internal routes are used, as in production; they are on the same port."""
     interpreted: bool = False
     """Ours without the compiled modules; otherwise they must be there."""
+    module: str = "blade_router.app"
+    """Ours: what is run."""
 
     def command(self, port: int, engines: Sequence[str], folder: Path) -> list[str]:
         """What starts it on ``port``; ours takes its endpoints from the options where they name a file."""
@@ -67,7 +69,7 @@ class Kind:
             elif self.internal:
                 endpoints = ("--config", str(write_config(folder, engines, internal=True)))
             workers = ("--workers", str(self.workers)) if self.workers > 1 else ()
-            return [PYTHON, "-m", "blade_router.app", *where, *endpoints, *workers, *self.options]
+            return [PYTHON, "-m", self.module, *where, *endpoints, *workers, *self.options]
         environment = CACHE / _ENVIRONMENTS[self.peer] / "bin"
         program: dict[str, list[str]] = {
             "sglang": [str(environment / "python"), "-m", "sglang_router.launch_router"],
@@ -208,6 +210,10 @@ class Router:
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
                     used += int((task / "schedstat").read_text(encoding="ascii").split()[0])
         return used * 1e-9
+
+    def signal(self, number: int) -> None:
+        """Send its process a signal."""
+        self._process.send_signal(number)
 
     def rss(self) -> float:
         """Resident memory in MiB, its children included."""

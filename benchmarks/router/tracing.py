@@ -1,11 +1,10 @@
 """What tracing costs the router: CPU time a request with traces of 1 % of requests, divided by that without tracing.
 
-Two routers on one CPU over engines of their own, measured in turn for a moment each, in changing order; the collector
-and the load are on another CPU. All CPU time of a router counts, also what its threads do afterwards: sending spans.
-Two processes of the same router differ by a few per cent for as long as they live, so each block of measurements has
-new ones. The figure is the median over the blocks.
+One router whose traces are switched off and on, in turns in changing order: two processes differ by a few per cent. The
+collector and the load are on another CPU. All CPU time of the router counts, also what its threads do afterwards:
+sending spans. How much two turns without traces differ is printed, too.
 
-    python -m benchmarks.router.tracing        QUICK=1: fewer blocks
+    python -m benchmarks.router.tracing        QUICK=1: fewer turns
 """
 
 from __future__ import annotations
@@ -14,10 +13,12 @@ import asyncio
 import contextlib
 import http.server
 import os
+import random
 import statistics
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import uvloop
 
@@ -26,13 +27,12 @@ from benchmarks.router.engines import fleet
 from benchmarks.router.load import crowd, right
 from benchmarks.router.prompts import grouped
 from benchmarks.router.routers import LOAD_CPU, PYTHON, Router, ours, started
+from benchmarks.router.switched import OFF, ON
 from blade_telemetry.export import FLUSH_SECONDS
 
 RATIO = "0.01"
-BLOCKS = 3 if QUICK else 10
-PAIRS = 6
-"""Of a block."""
-SECONDS = 0.7
+TURNS = 3 if QUICK else 12
+SECONDS = 3.0
 AFTERWARDS = FLUSH_SECONDS + 0.5
 """Seconds until everything is sent."""
 CALLERS = 64
@@ -61,40 +61,43 @@ def collecting() -> Iterator[tuple[str, list[int]]]:
         server.shutdown()
 
 
-async def load(router: Router) -> int:
-    """Send it requests for a moment; returns how many."""
-    return right(await crowd(router.port, CALLERS, grouped(2_000), seconds=SECONDS)).done
+async def turn(router: Router, switch: int) -> float:
+    """Microseconds of CPU that a request takes, all that follows from it included."""
+    router.signal(switch)
+    await asyncio.sleep(0.05)
+    before = router.cpu()
+    done = right(await crowd(router.port, CALLERS, grouped(2_000), seconds=SECONDS)).done
+    await asyncio.sleep(AFTERWARDS)
+    return (router.cpu() - before) / done * 1e6
 
 
-async def measure(url: str, number: int) -> tuple[float, float]:
-    """Microseconds of CPU a request without and with tracing, in one block."""
-    without, traced = ours(), ours("--otlp_endpoint", url, "--trace_sampling", RATIO)
-    async with fleet() as some, fleet() as others, started(without, some) as off, started(traced, others) as on:
-        routers = (off, on)
-        for router in routers:  # warm
-            await load(router)
-        await asyncio.sleep(AFTERWARDS)  # what is done only once is over: the first request to the collector
-        before = [router.cpu() for router in routers]
-        requests = [0, 0]
-        for pair in range(PAIRS):
-            for which in (0, 1) if (number + pair) % 2 else (1, 0):
-                requests[which] += await load(routers[which])
-        await asyncio.sleep(AFTERWARDS)
-        used = [router.cpu() - start for router, start in zip(routers, before, strict=True)]
-    return used[0] / requests[0] * 1e6, used[1] / requests[1] * 1e6
+async def measure(url: str) -> list[dict[str, float]]:
+    """What a request takes in each turn with traces, without, and without once more."""
+    kind = replace(ours("--otlp_endpoint", url, "--trace_sampling", RATIO), module="benchmarks.router.switched")
+    found: list[dict[str, float]] = []
+    async with fleet() as engines, started(kind, engines) as router:
+        for number in range(TURNS + 1):
+            turns = [("on", ON), ("off", OFF), ("off again", OFF)]
+            random.shuffle(turns)
+            costs = {name: await turn(router, switch) for name, switch in turns}
+            if number:  # the first warms, and opens the connection to the collector
+                found.append(costs)
+    return found
 
 
 def main() -> int:
     print(f"ours runs on {PYTHON}")
     os.sched_setaffinity(0, {LOAD_CPU})
     with collecting() as (url, sizes), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        blocks = [runner.run(measure(url, number)) for number in range(BLOCKS)]
+        turns = runner.run(measure(url))
         received = len(sizes)
-    off, on = zip(*blocks, strict=True)
+    without = [(each["off"] + each["off again"]) / 2.0 for each in turns]
+    ratios = [each["on"] / cost for each, cost in zip(turns, without, strict=True)]
     figures = [
-        Figure("router_cpu_per_request_without_tracing", statistics.median(off), "us"),
-        Figure("router_cpu_per_request_traced", statistics.median(on), "us"),
-        Figure("router_tracing_cpu", statistics.median(b / a for a, b in blocks), "x", "<=", 1.03),
+        Figure("router_cpu_per_request_without_tracing", statistics.median(without), "us"),
+        Figure("router_cpu_per_request_traced", statistics.median(each["on"] for each in turns), "us"),
+        Figure("router_tracing_cpu", statistics.median(ratios), "x", "<=", 1.03),
+        Figure("router_tracing_off_by_off", statistics.median(each["off"] / each["off again"] for each in turns), "x"),
         Figure("router_tracing_exports", received, "requests", ">=", 1),
     ]
     return report("router_tracing", figures)

@@ -3,13 +3,12 @@
 Engines, load and viewers live in this process. The share is the difference of the router's CPU time with viewers and
 without, at the same load, in turns.
 
-What a request costs is measured with no page open and with all the load that callers make, on several routers of each
-kind at once, as two of the same kind differ by a percent or two. All are on the same CPU, only the one whose turn it is
-has load, and turns are in random order. How much two of those without a web UI differ is printed, too: less than that
-is not measured.
+What a request costs is measured with no page open and with all the load that callers make, on one router whose web UI
+is switched off and on: two processes of the same router differ by a few per cent. Turns are in random order. How much
+two turns without a web UI differ is printed, too.
 
-    python -m benchmarks.router.ui_viewers    VIEWERS=100 ENGINES=64 RATE=50 SECONDS=10 ROUNDS=3 · PAIRS=2 REQUESTS=4000
-                                              TURNS=10 · INTERPRETED=1
+    python -m benchmarks.router.ui_viewers    VIEWERS=100 ENGINES=64 RATE=50 SECONDS=10 ROUNDS=3 · TURNS=100
+                                              TURN_SECONDS=0.5 · INTERPRETED=1
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from benchmarks.figures import Figure, report
 from benchmarks.router.engines import Engine, fleet
 from benchmarks.router.load import Caller, callers, crowd, request, right
 from benchmarks.router.routers import Kind, Router, interpreted, ours, started
+from benchmarks.router.switched import OFF, ON
 from blade_router.compiled.sources import find
 
 VIEWERS = int(os.environ.get("VIEWERS", "100"))
@@ -39,14 +39,13 @@ RATE = float(os.environ.get("RATE", "50"))
 SECONDS = float(os.environ.get("SECONDS", "10"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 INTERPRETED = bool(os.environ.get("INTERPRETED"))
-REQUESTS = int(os.environ.get("REQUESTS", "4000"))
-"""Of each turn in which the cost of one is measured."""
-TURNS = int(os.environ.get("TURNS", "10"))
-"""Of each router."""
+TURNS = int(os.environ.get("TURNS", "100"))
+"""In which the cost of a request is measured with the web UI; there are twice as many without."""
+TURN_SECONDS = float(os.environ.get("TURN_SECONDS", "0.5"))
+WARM_SECONDS = 0.2
+"""Of load before each turn: as many requests as are recorded at once after a pause end in it."""
 FEW_ENGINES = 4
 """Where the cost of a request is measured: it takes the less to choose one, and the rest is the greater part."""
-PAIRS = int(os.environ.get("PAIRS", "2"))
-"""Routers of each kind."""
 TARGET = 2.0
 """Percent of a core."""
 
@@ -109,26 +108,24 @@ async def _cpu_share(router: Router, count: int) -> tuple[float, float, float]:
 
 
 async def _request_costs(kind: Kind, engines: Sequence[Engine]) -> tuple[list[float], list[float]]:
-    """Of each round: CPU time of a request without the web UI relative to that with it and no viewer; and of routers
-    without, that of every second one relative to that of the others."""
+    """Of each round: CPU time of a request without the web UI relative to that with it and no viewer; and that of one
+    turn without relative to that of another."""
     ratios: list[float] = []
     same: list[float] = []
-    async with contextlib.AsyncExitStack() as stack:
-        routers: list[tuple[str, int, Router]] = []
-        for number in range(PAIRS):
-            for name, each in (("on", kind), ("off", replace(kind, options=(*kind.options, "--no-ui")))):
-                routers.append((name, number, await stack.enter_async_context(started(each, engines))))
-        for turn in range(TURNS + 1):
-            cost: dict[tuple[str, int], float] = {}
-            random.shuffle(routers)
-            for name, number, router in routers:
+    async with started(replace(kind, module="benchmarks.router.switched"), engines) as router:
+        for number in range(TURNS + 1):
+            cost: dict[str, float] = {}
+            turns = [("on", ON), ("off", OFF), ("off again", OFF)]
+            random.shuffle(turns)
+            for name, switch in turns:
+                router.signal(switch)
+                right(await crowd(router.port, 32, lambda: "conversation ", seconds=WARM_SECONDS))
                 before = router.cpu()
-                outcome = right(await crowd(router.port, 32, lambda: "conversation ", requests=REQUESTS))
-                cost[name, number] = (router.cpu() - before) / max(1, outcome.done)
-            if turn:  # the first warms all up
-                on, off = ([cost[name, number] for number in range(PAIRS)] for name in ("on", "off"))
-                ratios.append(sum(off) / sum(on))
-                same.append(statistics.fmean(off[::2]) / statistics.fmean(off[1::2] or off))
+                outcome = right(await crowd(router.port, 32, lambda: "conversation ", seconds=TURN_SECONDS))
+                cost[name] = (router.cpu() - before) / max(1, outcome.done)
+            if number:  # the first warms all up
+                ratios.append((cost["off"] + cost["off again"]) / 2.0 / cost["on"])
+                same.append(cost["off"] / cost["off again"])
     return ratios, same
 
 
