@@ -37,7 +37,7 @@ class EncoderBudget:
     """
 
     def __init__(
-        self, *, least: int = 64, stretch: float = 1.6, most_seconds: float = 0.2, probe_every: int = 32
+        self, *, least: int = 64, stretch: float = 1.5, most_seconds: float = 0.2, probe_every: int = 32
     ) -> None:
         self.seconds_per_row_layer: float | None = None
         """None before the first measurement."""
