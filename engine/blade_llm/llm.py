@@ -166,7 +166,8 @@ class LLM:
             raise ValueError("LLM is of one machine; leave nnodes out, or start blade_llm_server on each machine")
         engine = EngineConfig(model=str(folder), **values)
         sources = MediaSources.of(allowed_local_media_path, allowed_media_domains, private_media_domains)
-        serving = offline_serving(folder, model_config, engine, sources, mm_processor_kwargs or {})
+        processor_kwargs = mm_processor_kwargs or {}
+        serving = offline_serving(folder, model_config, sources, processor_kwargs, with_visual=engine.with_visual)
         self._images = OfflineImages(serving, self.tokenizer)
         self._core = _build_core(engine)
         self._vocab_size = model_config.vocab_size

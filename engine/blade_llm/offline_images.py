@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from blade_llm.api.images.serving import ImageServing, NoImages
 from blade_llm.api.images.tokens import ImageTokens
-from blade_llm.config import EngineConfig
 from blade_llm.models.config import ModelConfig
 from blade_llm.multimodal.errors import ImageError, ProcessorFilesError
 from blade_llm.multimodal.options import ImageOptions
@@ -90,14 +89,16 @@ class TokenPrompt:
 def offline_serving(
     folder: Path,
     model: ModelConfig,
-    config: EngineConfig,
     sources: MediaSources,
     processor_kwargs: Mapping[str, Any],
+    *,
+    with_visual: bool = True,
 ) -> ImageServing | NoImages:
     """How prompts may bring images, or why not.
 
     Args:
         processor_kwargs: ``min_pixels`` and ``max_pixels`` in place of the model's own.
+        with_visual: the vision tower is loaded.
 
     Raises ``ValueError`` for arguments that cannot be meant.
     """
@@ -115,7 +116,7 @@ def offline_serving(
     vision = model.vision
     if vision is None:
         return NoImages()
-    if not config.with_visual:
+    if not with_visual:
         return NoImages(reason=_OFF)
     try:
         processor = read_processor(folder)

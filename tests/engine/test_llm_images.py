@@ -14,7 +14,6 @@ import pytest
 from engine_support.image_cases import encode, waves
 from engine_support.served_vision import FLAGS, IMAGE, ServedVision, part, save_served, user, words
 from engine_support.server_process import running_server
-from engine_support.tiny_models import engine_config
 from PIL import Image
 
 from blade_llm import LLM, SamplingParams
@@ -264,8 +263,7 @@ def test_why_there_are_none(model: ServedVision) -> None:
     config = load_model_config(model.folder)
 
     def serving(sources: MediaSources | None = None, **fields: Any) -> ImageServing | NoImages:
-        engine = engine_config(model.folder, **fields)
-        return offline_serving(model.folder, config, engine, sources or MediaSources(), {})
+        return offline_serving(model.folder, config, sources or MediaSources(), {}, **fields)
 
     found = serving(with_visual=False)
     assert isinstance(found, NoImages)
@@ -278,6 +276,4 @@ def test_why_there_are_none(model: ServedVision) -> None:
     with pytest.raises(ValueError, match="allowed_local_media_path"):
         serving(MediaSources(("relative",)))
     with pytest.raises(ValueError, match="min_image_pixels must not be more"):
-        offline_serving(
-            model.folder, config, engine_config(model.folder), MediaSources(), {"min_pixels": 9, "max_pixels": 8}
-        )
+        offline_serving(model.folder, config, MediaSources(), {"min_pixels": 9, "max_pixels": 8})

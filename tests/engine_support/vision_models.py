@@ -136,6 +136,14 @@ def positions_of(
 
 
 @torch.no_grad()
+def logits_of(model: VisionModel, prompt: Prompt) -> torch.Tensor:
+    """transformers' logits of a prompt's tokens, [tokens, vocabulary]. No videos."""
+    ids, inputs = torch.tensor([prompt.tokens]), inputs_of(model.spec, prompt)
+    more = {"mm_token_type_ids": ids.eq(IMAGE).int()} if "image_grid_thw" in inputs else {}
+    return torch.as_tensor(model.reference(ids, **inputs, **more).logits[0])
+
+
+@torch.no_grad()
 def greedy(model: VisionModel, prompt: Prompt, count: int) -> tuple[list[int], list[float]]:
     """transformers' greedy continuation, and the log-probability of each token."""
     inputs = inputs_of(model.spec, prompt)

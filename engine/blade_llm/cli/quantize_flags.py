@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blade_llm.cli.flags import Flag, boolean, byte_size, positive, tokens
-from blade_llm.quantize.calibration.texts import given_texts, read_texts
+from blade_llm.quantize.calibration.texts import CalibrationText, given_texts, read_texts
 from blade_llm.quantize.options import ALGORITHMS, BITS, LENGTH, SAMPLES, QuantizeOptions
 
 _BLOCK_SIZE: Final = 64
@@ -193,7 +193,7 @@ def options_of(flags: Mapping[str, Any]) -> QuantizeOptions:
     return options
 
 
-def texts_of(flags: Mapping[str, Any]) -> list[str]:
+def texts_of(flags: Mapping[str, Any]) -> Sequence[CalibrationText]:
     """The texts to calibrate with. Raises :class:`~blade_llm.models.errors.ModelFilesError` for what is no text,
     ``OSError``."""
     file = flags["calib_data_file"]

@@ -20,8 +20,10 @@ from blade_llm.models.implementation import read_model_config, through_transform
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.sharding import tensor_parallel_problem
 from blade_llm.quantize.calibration.mixed import find_left
+from blade_llm.quantize.calibration.prompts import encode_texts
 from blade_llm.quantize.calibration.run import Calibration
 from blade_llm.quantize.calibration.samples import Samples, make_samples
+from blade_llm.quantize.calibration.texts import CalibrationText
 from blade_llm.quantize.config import CONFIG_NAME, new_config, require_generative, require_unquantized
 from blade_llm.quantize.journal import JOURNAL_NAME, Done, Journal, read_journal
 from blade_llm.quantize.layout import Layout, make_layout
@@ -37,7 +39,6 @@ from blade_llm.quantize.writer import write_weights
 from blade_llm.runner.startup.host_memory import map_large_allocations
 from blade_llm.spec.decoder import DecoderSpec
 from blade_llm.text.errors import TokenizerFilesError, UnreadableTextError
-from blade_llm.text.tokenizer import Tokenizer
 from blade_llm.weights.checkpoint import check_weights
 from blade_llm.weights.output_folder import sync, write_whole
 from blade_llm.weights.split.manifest import is_split, read_split, require_size, source_file
@@ -87,7 +88,7 @@ def prepare(
     max_shard_bytes: int,
     tensor_parallel_size: int | None = None,
     split_output: bool = False,
-    texts: Sequence[str] = (),
+    texts: Sequence[CalibrationText] = (),
     states_in_files: bool = False,
 ) -> Job:
     """Read what ``folder`` holds and decide what becomes of it; only headers of weight files are read.
@@ -336,12 +337,17 @@ def _write_others(staging: Path, job: Job, done: Mapping[str, Done], found: Cali
     return report
 
 
-def _samples(folder: Path, config: ModelConfig, options: QuantizeOptions, texts: Sequence[str]) -> Samples:
+def _samples(folder: Path, config: ModelConfig, options: QuantizeOptions, texts: Sequence[CalibrationText]) -> Samples:
+    assert isinstance(config.decoder, DecoderSpec)
     try:
-        encode = Tokenizer(folder).encode
-        assert isinstance(config.decoder, DecoderSpec)
-        length = min(options.length, config.decoder.max_positions)
-        return make_samples(texts, encode, most=options.samples, length=length, vocab_size=config.vocab_size)
+        return make_samples(
+            texts,
+            lambda some: encode_texts(folder, config, some),
+            most=options.samples,
+            length=options.length,
+            max_positions=config.decoder.max_positions,
+            vocab_size=config.vocab_size,
+        )
     except (TokenizerFilesError, UnreadableTextError) as error:
         raise ModelFilesError(f"calibration: {error}") from None
 

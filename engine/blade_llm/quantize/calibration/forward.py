@@ -19,6 +19,7 @@ from blade_llm.models.config import ModelConfig
 from blade_llm.models.decoder_layer import DecoderLayer, build_norm
 from blade_llm.models.linear_method import LinearMethod
 from blade_llm.models.parameters import Parameters
+from blade_llm.quantize.calibration.images import SampleImages
 from blade_llm.quantize.calibration.recording import ActivationKind
 from blade_llm.quantize.calibration.samples import Batch, Samples
 from blade_llm.quantize.calibration.weights import CheckpointTensors
@@ -61,14 +62,16 @@ class LayerwiseModel:
         weights: CheckpointTensors,
         samples: Samples,
         outside: Outside | None = None,
+        images: SampleImages | None = None,
     ) -> None:
         """``tensors``: as the checkpoint has them. Layers are those of this engine. ``outside``: what of the model
-        outside of its layers is quantised; None: nothing."""
+        outside of its layers is quantised; None: nothing. ``images``: those of ``samples``; None: there are none."""
         assert isinstance(config.decoder, DecoderSpec)
         self.spec: DecoderSpec = config.decoder
         self.samples = samples
         self._weights = weights
         self._outside = outside or Outside()
+        self._images = images
         self._kv = replace(config.kv, num_layers=1)
         self.parameters = Parameters(weights, tensors)
         ropes = [(layer.attention.rope, layer.attention.rotary_width) for layer in self.spec.layers]
@@ -95,6 +98,8 @@ class LayerwiseModel:
         if self.spec.positions is not None:
             positions = torch.cat([torch.arange(len(each)) for each in self.samples.token_ids])
             x += F.embedding(positions, self.parameters.tensor("positions"))
+        if self._images is not None:
+            self._images.feed(x)
         norm = self.spec.embedding_norm
         return x if norm is None else build_norm(norm, self.parameters, "embedding_norm")(x)
 
@@ -122,19 +127,25 @@ class LayerwiseModel:
         """The states after layer ``index`` of those before, [tokens of the batch, hidden]."""
         step = self._step(batch)
         table = self._tables[self._rope_of[index]]
-        added, residual = layer(x.clone(), None, table(step.positions), step)
-        return added + residual
+        added, residual = layer(x.clone(), None, table(step.positions, step.axis_positions), step)
+        after = added + residual
+        if self._images is not None:
+            self._images.add_level(after, index, batch)
+        return after
 
     @torch.no_grad()
     def loss(self, states: Tensor, some: range, *, quantized: bool = False) -> tuple[float, int]:
-        """The summed cross entropy of each next token of ``some`` samples, and how many tokens these are. ``states``:
-        [tokens of these samples, hidden] after the last layer; ``quantized``: with the output matrix as it will be.
+        """The summed cross entropy of each next token of ``some`` samples that is one of text, and how many these are.
+
+        ``states``: [tokens of these samples, hidden] after the last layer; ``quantized``: with the output matrix as it
+        will be.
 
         The output matrix passes once, some rows at a time: neither it nor the logits of a token are there as a whole.
         """
         ids = [self.samples.token_ids[index] for index in some]
-        followed = torch.cat([torch.arange(len(each)) < len(each) - 1 for each in ids])
-        targets = torch.cat([each[1:] for each in ids])
+        counted = [self.samples.is_text(index)[1:] for index in some]
+        followed = torch.cat([F.pad(each, (0, 1)) for each in counted])
+        targets = torch.cat([each[1:][text] for each, text in zip(ids, counted, strict=True)])
         hidden = self.normalised(states[followed])
         rounded = self._outside.head if quantized else None
         if rounded is not None and self._outside.activations is not None and len(hidden):
@@ -200,5 +211,8 @@ class LayerwiseModel:
             )
             ragged = RaggedBatch.of(torch.arange(len(lengths)), lengths, lengths)
             attention = prepare(ragged, table, self._caches[0][0], self.spec.num_heads)
-            self._steps[batch.samples] = StepMetadata(positions, slots, attention, self._caches)
+            axes = None
+            if self._images is not None and any(table.has_axes for table in self._tables.values()):
+                axes = self._images.axis_positions(batch.samples)
+            self._steps[batch.samples] = StepMetadata(positions, slots, attention, self._caches, axis_positions=axes)
         return self._steps[batch.samples]

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from blade_llm.models.config import ModelConfig
 from blade_llm.quantize.calibration.forward import LayerwiseModel, Outside
 from blade_llm.quantize.calibration.groups import InputGroup, input_groups
+from blade_llm.quantize.calibration.images import SampleImages
 from blade_llm.quantize.calibration.layer import LayerQuantizer, QuantizedLayer
 from blade_llm.quantize.calibration.recording import ActivationKind, CalibrationMethod, Recorder
 from blade_llm.quantize.calibration.samples import Batch, Samples, batches_of
@@ -64,7 +66,12 @@ class Layerwise:
         if options.activations:
             self._activations = "fp8" if options.dtype == "fp8" else "int8"
         outside = _outside(self.tensors, modules, options, self._activations)
-        self.model = LayerwiseModel(config, self.tensors, self.weights, samples, outside)
+        images: SampleImages | None = None
+        if samples.images:
+            assert config.vision is not None
+            dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16  # as a server on a CPU
+            images = SampleImages(samples, config.vision, reader, dtype)
+        self.model = LayerwiseModel(config, self.tensors, self.weights, samples, outside, images)
         everything = range(len(samples.token_ids))
         self._all = batches_of(samples, everything)
         self._calibrating = batches_of(samples, samples.calibrating)

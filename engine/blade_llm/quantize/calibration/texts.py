@@ -1,17 +1,37 @@
-"""Texts to calibrate with: those of the command line, or of a file of JSON lines."""
+"""Texts to calibrate with: those of the command line, or of a file of JSON lines, which may have images."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 from blade_llm.models.errors import ModelFilesError
 
-_TEXT = "text"
-_CONTENT = "content"
-_SHOWN = 6
+_TEXT: Final = "text"
+_CONTENT: Final = "content"
+_IMAGE: Final = "image"
+_OTHERS: Final = ("audio", "image_url", "video", "video_url")
+_SHOWN: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class IllustratedText:
+    """Texts and images, as a user sends them to a model that sees."""
+
+    parts: tuple[tuple[Literal["text", "image"], str], ...]
+    """In order; of an image its URL: ``https:``, ``data:``, or ``file:`` for what lies in :attr:`folder`."""
+    folder: Path
+    """The folder of the file that it is of, absolute."""
+    where: str
+    """Its place, for errors."""
+
+
+CalibrationText = str | IllustratedText
+Part = tuple[Literal["text", "image"], str]
 
 
 def given_texts(texts: Sequence[str]) -> list[str]:
@@ -24,18 +44,19 @@ def given_texts(texts: Sequence[str]) -> list[str]:
     return found
 
 
-def read_texts(path: Path) -> list[str]:
-    """The texts of a file with a JSON object a line: ``{"text": "…"}``, or ``{"content": [{"text": "…"}, …]}``.
+def read_texts(path: Path) -> list[CalibrationText]:
+    """The texts of a file with a JSON object a line: ``{"text": "…"}``, or ``{"content": [{"text": "…"}, …]}``, where
+    ``{"image": "…"}`` is an image's URL, or the path of one, relative to the file's folder.
 
     Empty lines and empty texts are skipped. Raises :class:`ModelFilesError`, which names the line, for all that is
-    something else, images among it, and for a file without texts; ``OSError``.
+    something else, and for a file without texts; ``OSError``.
     """
     try:
         # Not splitlines(): JSON may have U+2028 and U+0085 in its strings as they are. A BOM is Windows'.
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ModelFilesError(f"--calib_data_file {path}: not UTF-8 text ({error.reason})") from None
-    found = [text for text in _texts(path, lines) if text.strip()]
+    found = [text for text in _texts(path, lines) if not isinstance(text, str) or text.strip()]
     if not found:
         raise ModelFilesError(
             f'--calib_data_file {path} has no texts; write lines like {{"text": "…"}}, 100 to 1,000 of them'
@@ -43,17 +64,22 @@ def read_texts(path: Path) -> list[str]:
     return found
 
 
-def _texts(path: Path, lines: Sequence[str]) -> Iterator[str]:
+def _texts(path: Path, lines: Sequence[str]) -> Iterator[CalibrationText]:
     for number, line in enumerate(lines, 1):
         if line.strip():
+            where = f"--calib_data_file {path}, line {number}"
             try:
-                text = _text_of(json.loads(line))
-                if not _is_text(text):
+                parts = _parts_of(json.loads(line))
+                if not all(_is_text(text) for _, text in parts):
                     raise ValueError("it has half of a pair of UTF-16 surrogates, which is no character")
-                yield text
             except (ValueError, RecursionError) as error:
                 why = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
-                raise ModelFilesError(f"--calib_data_file {path}, line {number}: {why}") from None
+                raise ModelFilesError(f"{where}: {why}") from None
+            if any(kind == _IMAGE for kind, _ in parts):
+                folder = path.absolute().parent
+                yield IllustratedText(tuple(_with_url(part, folder) for part in parts), folder, where)
+            else:
+                yield "\n".join(text for _, text in parts)
 
 
 def _is_text(text: str) -> bool:
@@ -61,32 +87,42 @@ def _is_text(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _text_of(entry: Any) -> str:
+def _parts_of(entry: Any) -> list[Part]:
     if not isinstance(entry, dict):
         raise ValueError('not an object; write {"text": "…"}')
     if _TEXT in entry:
         text = entry[_TEXT]
         if not isinstance(text, str):
             raise ValueError(f'"text" is no text but {json.dumps(text)[:40]}')
-        return text
+        return [("text", text)]
     if _CONTENT in entry:
-        return _text_of_content(entry[_CONTENT])
+        content = entry[_CONTENT]
+        if isinstance(content, str):
+            return [("text", content)]
+        if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+            raise ValueError('"content" is no list of objects like {"text": "…"}')
+        return [_part_of(part) for part in content]
     columns = ", ".join(map(repr, list(entry)[:_SHOWN])) or "nothing"
     raise ValueError(f'it has {columns}; "text" is what is read: rename the column that holds the texts')
 
 
-def _text_of_content(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise ValueError('"content" is no list of objects like {"text": "…"}')
-    other = sorted({name for part in content for name in part if name in ("image", "video", "audio", "image_url")})
-    if other:
-        raise ValueError(
-            f'its "content" has {", ".join(map(repr, other))}: models that see or hear cannot be quantised here yet; '
-            "give texts alone"
-        )
-    texts = [part.get(_TEXT) for part in content]
-    if not all(isinstance(text, str) for text in texts):
+def _part_of(part: dict[str, Any]) -> Part:
+    for other in _OTHERS:
+        if other in part:
+            raise ValueError(f'its "content" has {other!r}; give {{"text": "…"}} and {{"image": "URL or path"}}')
+    image, text = part.get(_IMAGE), part.get(_TEXT)
+    if isinstance(image, str) and image and text is None:
+        return "image", image
+    if _IMAGE in part:
+        raise ValueError('a part of its "content" has an "image" that is no URL and no path, or a "text" beside it')
+    if not isinstance(text, str):
         raise ValueError('a part of its "content" has no "text"')
-    return "\n".join(map(str, texts))
+    return "text", text
+
+
+def _with_url(part: Part, folder: Path) -> Part:
+    """With a ``file:`` URL in place of a path."""
+    kind, value = part
+    if kind == "text" or re.match(r"(?:https?|data|file):", value, re.IGNORECASE):
+        return part
+    return kind, (folder / value).as_uri()

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors in fp32 for one layer after the other, some of them replaced."""
+"""A checkpoint's tensors in one type for one layer after the other, some of them replaced."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from blade_llm.spec.slices import Slice
 class CheckpointTensors:
     """A :class:`~blade_llm.models.weight_source.WeightSource` that keeps nothing."""
 
-    def __init__(self, reader: TensorReader) -> None:
+    def __init__(self, reader: TensorReader, dtype: torch.dtype = torch.float32) -> None:
+        """``dtype``: that tensors are read in."""
         self._reader = reader
+        self._dtype = dtype
         self.replaced: dict[str, Tensor | QuantizedWeight | Float8Weight] = {}
         """Whole tensors that take the place of the checkpoint's, by their names."""
         self._last: tuple[str, Tensor] | None = None
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.float32
+        return self._dtype
 
     def tensor(self, name: str, block: Slice | None = None, dtype: torch.dtype | None = None) -> Tensor:
         return self.stored(name, block).to(dtype or self.dtype).contiguous()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from blade_llm.models.errors import ModelFilesError
+from blade_llm.offline_images import TokenPrompt
 from blade_llm.quantize.calibration.samples import Samples, batches_of, make_samples
-from blade_llm.quantize.calibration.texts import given_texts, read_texts
+from blade_llm.quantize.calibration.texts import IllustratedText, given_texts, read_texts
+from blade_llm.spec.vision.images import ImagePixels, ImageSpan
 
 
 def written(folder: Path, *lines: str) -> Path:
@@ -30,6 +34,28 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert given_texts(["a", " ", "b"]) == ["a", "b"]
 
 
+def test_images(tmp_path: Path) -> None:
+    """Paths are those of files in the folder."""
+    images = [
+        "a b.png",
+        "sub/c.png",
+        str(tmp_path / "d.png"),
+        "https://x/e.png",
+        "FILE:///f.png",
+        "data:image/png;base64,",
+    ]
+    content = [{"text": "see"}, *({"image": each} for each in images), {"text": "and"}]
+    file = written(tmp_path, json.dumps({"text": "one"}), json.dumps({"content": content}))
+    one, two = read_texts(file)
+    assert one == "one"
+    assert isinstance(two, IllustratedText)
+    here = tmp_path.as_uri()
+    urls = [f"{here}/a%20b.png", f"{here}/sub/c.png", f"{here}/d.png", *images[3:]]
+    assert two.parts == (("text", "see"), *(("image", url) for url in urls), ("text", "and"))
+    assert two.folder == tmp_path
+    assert two.where == f"--calib_data_file {file}, line 2"
+
+
 def test_line_ends_are_those_of_the_file(tmp_path: Path) -> None:
     """Strings may have U+2028, U+2029 and U+0085 as they are, and Windows writes a mark and CRLF."""
     texts = ["a\u2028b", "c\u2029d", "e\u0085f"]
@@ -48,9 +74,14 @@ def test_line_ends_are_those_of_the_file(tmp_path: Path) -> None:
         ("plain text", "line 2: not JSON (Expecting value"),
         ('{"text": ["a"]}', 'line 2: "text" is no text but ["a"]'),
         (
-            '{"content": [{"image": "https://x/y.png"}, {"text": "a"}]}',
-            "line 2: its \"content\" has 'image': models that see or hear cannot be quantised here yet",
+            '{"content": [{"text": "a"}, {"audio": "https://x/y.wav"}]}',
+            'line 2: its "content" has \'audio\'; give {"text": "…"} and {"image": "URL or path"}',
         ),
+        ('{"content": [{"image_url": {"url": "a"}}]}', "line 2: its \"content\" has 'image_url'; give"),
+        ('{"content": [{"image": 5}]}', 'line 2: a part of its "content" has an "image" that is no URL and no path'),
+        ('{"content": [{"image": ""}]}', 'line 2: a part of its "content" has an "image" that is no URL and no path'),
+        ('{"content": [{"image": "a", "text": "b"}]}', 'or a "text" beside it'),
+        (r'{"content": [{"image": "a\ud800"}]}', "line 2: it has half of a pair of UTF-16 surrogates"),
         ('{"content": [{"txt": "a"}]}', 'line 2: a part of its "content" has no "text"'),
         (r'{"text": "a \ud800 b"}', "line 2: it has half of a pair of UTF-16 surrogates"),
         ('{"content": 5}', 'line 2: "content" is no list of objects like {"text": "…"}'),
@@ -81,7 +112,69 @@ def test_no_utf8(tmp_path: Path) -> None:
 
 
 def samples_of(texts: list[str], most: int = 100, length: int = 100) -> Samples:
-    return make_samples(texts, lambda text: list(map(ord, text)), most=most, length=length, vocab_size=256)
+    return made(texts, most, length)
+
+
+def made(texts: list[str], most: int = 100, length: int = 100, vocab_size: int = 256) -> Samples:
+    """A token a character."""
+
+    def encode(some: Sequence[str]) -> list[TokenPrompt]:
+        return [TokenPrompt(text, list(map(ord, text))) for text in some]
+
+    return make_samples(texts, encode, most=most, length=length, max_positions=5000, vocab_size=vocab_size)
+
+
+def prompt_of(shape: str) -> TokenPrompt:
+    """A token a character; each run of the same capitals is an image."""
+    prompt = TokenPrompt(shape, list(map(ord, shape)))
+    for found in re.finditer(r"([A-Z])\1*", shape):
+        digest = found[1].encode() * 32
+        prompt.images.append(ImageSpan(found.start(), len(found[0]), digest, (1, 1, len(found[0]))))
+        prompt.pixels.append(ImagePixels(digest, (1, 1, len(found[0])), (1, 1, 1, 3), b"abc"))
+    return prompt
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "positions", "kept"),
+    [
+        ("abAAAAcdBBef", 5, 99, "abAAAAcdBBe"),
+        ("abAAAAcdBBef", 4, 99, "abAAAAcd"),
+        ("abAAAAcdBBef", 3, 99, "abAAAAc"),
+        ("abAAAAcdBBef", 2, 99, "ab"),
+        ("AAAAcd", 1, 99, "AAAAc"),
+        ("abAAAAcdBBef", 9, 9, "abAAAAcd"),
+        ("abAAAAcdBBef", 9, 5, "ab"),
+        ("abAAAAcdBBef", 9, 11, "abAAAAcdBBe"),
+        ("abcdef", 9, 4, "abcd"),
+    ],
+)
+def test_images_stay_whole_and_are_not_counted(shape: str, length: int, positions: int, kept: str) -> None:
+    found = make_samples(
+        [shape], lambda some: list(map(prompt_of, some)), most=1, length=length, max_positions=positions, vocab_size=256
+    )
+    assert "".join(map(chr, found.token_ids[0].tolist())) == kept
+    assert found.is_text(0).tolist() == [each.islower() for each in kept]
+    assert {digest[:1].decode() for digest in found.pixels} == {each for each in kept if each.isupper()}
+    if found.images:
+        assert [image.start for image in found.images[0]] == [each.start() for each in re.finditer(r"([A-Z])\1*", kept)]
+    else:
+        assert kept.islower()
+
+
+def test_images_stay_with_their_samples() -> None:
+    """Also where samples are held out, and another image is another sample."""
+    shapes = [f"a{chr(65 + index) * 2}b" for index in range(8)]
+
+    def samples(shapes: list[str]) -> Samples:
+        return make_samples(
+            shapes, lambda some: list(map(prompt_of, some)), most=9, length=9, max_positions=99, vocab_size=256
+        )
+
+    found = samples(shapes)
+    assert found.held_out == 1
+    assert [ids[1].item() for ids in found.token_ids] == [images[0].digest[0] for images in found.images]
+    assert found.digest != samples([*shapes[:-1], "aZZb"]).digest
+    assert found.digest == samples(shapes).digest
 
 
 def test_bounds_are_kept_and_said() -> None:
@@ -114,9 +207,9 @@ def test_some_are_held_out() -> None:
 
 def test_tokens_that_cannot_be() -> None:
     with pytest.raises(ModelFilesError, match="the calibration texts have no tokens"):
-        make_samples(["a"], lambda text: [], most=1, length=1, vocab_size=9)
+        made([""])
     with pytest.raises(ModelFilesError, match="the tokenizer has token id 300, the model only 256 ids"):
-        make_samples(["a"], lambda text: [300], most=1, length=1, vocab_size=256)
+        made([chr(300)])
 
 
 def test_batches_hold_whole_samples() -> None:
