@@ -72,6 +72,23 @@ def test_tokens_are_those_of_transformers(
     assert core.scheduler.images.pixel_bytes == 0
 
 
+def test_one_to_eight_images_and_64_tokens(model: VisionModel) -> None:
+    """Of many shapes, beside text alone, in chunks, with fewer blocks than all of them want."""
+    tiles = model.spec.family == "internvl"
+    shapes = [(count, 4, 4) for count in (1, 2, 3, 5)] if tiles else [(1, 2, 14), (1, 10, 6), (1, 6, 2), (1, 4, 18)]
+    prompts = [Prompt().text(23, 1)]
+    for count in (1, 3, 8):
+        prompt = Prompt()
+        for index in range(count):
+            prompt.text(1 + 3 * index % 7, 10 * count + index).image(model.spec, shapes[index % 4], 100 * count + index)
+        prompts.append(prompt.text(5, count))
+    most = max(len(prompt.tokens) for prompt in prompts) + 64
+    core = core_of(model, max_batch_tokens=29, max_kv_blocks=-(-most // 16) + 8, max_model_len=most)
+    answers = run(core, [prompt.request(str(index), 64) for index, prompt in enumerate(prompts)])
+    assert core.scheduler.stats().preemptions_total
+    check_answers(answers, [greedy(model, prompt, 64) for prompt in prompts])
+
+
 @pytest.mark.parametrize(
     ("forgotten", "fields"),
     [(False, {}), (True, {}), (False, {"tensor_parallel_size": 2}), (False, {"pipeline_parallel_size": 2})],
