@@ -109,7 +109,8 @@ _CALIBRATION: Final = (
         name="calib_data_file",
         kind=Path,
         metavar="FILE",
-        help='file with a line {"text": "…"} for each text to calibrate with, 100 to 1,000 of them',
+        help='file with a line {"text": "…"}, or {"content": [{"image": "…"}, {"text": "…"}]}, for each text to '
+        "calibrate with, 100 to 1,000 of them",
     ),
     Flag(name="calib_samples", kind=positive, default=SAMPLES, help="texts of these to use at most"),
     Flag(
