@@ -19,6 +19,7 @@ from blade_llm.models.families.registry import family_of
 from blade_llm.models.implementation import read_model_config, through_transformers
 from blade_llm.models.raw_config import RawConfig
 from blade_llm.models.sharding import tensor_parallel_problem
+from blade_llm.quantize.calibration.images import SampleImages, images_of
 from blade_llm.quantize.calibration.mixed import find_left
 from blade_llm.quantize.calibration.prompts import encode_texts
 from blade_llm.quantize.calibration.run import Calibration
@@ -72,6 +73,8 @@ class Job:
     config: ModelConfig
     samples: Samples | None
     """Those to calibrate with; None where the algorithm needs none."""
+    images: SampleImages | None
+    """Those of the samples: the vision tower embeds each once, however many tries there are."""
     left: tuple[str, ...]
     """Linear layers that stay as they are for ``max_perplexity_increase``; the plan has none of them."""
     ranks: Ranks | None
@@ -142,6 +145,7 @@ def prepare(
         fingerprint=fingerprint,
         config=config,
         samples=samples,
+        images=None if samples is None else images_of(samples, config, reader),
         left=(),
         ranks=ranks,
         states_in_files=states_in_files,

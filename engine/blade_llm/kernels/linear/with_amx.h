@@ -5,13 +5,12 @@
 
 #include <algorithm>
 
-#include "amx.h"
+#include "amx_block.h"
 #include "epilogue.h"
 #include "unpack.h"
 
 namespace blade {
 
-constexpr int AMX_ROWS = 32;
 constexpr int UNPACK_AHEAD = 8;             // records unpacked at a time: 16 KiB, a third of L1
 constexpr int64_t PREFETCH_BYTES = 3072;
 constexpr int STREAM = UNPACKED_RECORD / 64;  // lines that a step of bf16 weights takes
@@ -32,16 +31,6 @@ struct Blocking {
 
     int64_t subs() const { return rows / AMX_ROWS; }
 };
-
-// Tiles 0-3: sums of (rows 0-15, outputs 0-15), (0-15, 16-31), (16-31, 0-15), (16-31, 16-31); 4, 5: inputs; 6, 7: weight.
-BLADE_AMX static inline void configure(int rows) {
-    TileConfig config;
-    int upper = std::min(rows, 16), lower = std::max(rows - 16, 1);
-    for (int tile : {0, 1, 4}) config.set(tile, upper, 64);
-    for (int tile : {2, 3, 5}) config.set(tile, lower, 64);
-    for (int tile : {6, 7}) config.set(tile, 16, 64);
-    load_tile_config(config);
-}
 
 // Add steps [0, steps) of ``tiles``; ``prefetch``: lines to fetch per step, spread over the stream at ``next``.
 template <bool LOWER>
@@ -87,21 +76,7 @@ struct Stretch {
 template <Kind KIND, bool LOWER>
 BLADE_AMX static inline void stretch_sums(
     const Stretch<KIND>& stretch, const bf16* x, int64_t x_stride, const Tables& tables, float* sums, bool resume) {
-    if (resume) {
-        _tile_loadd(0, sums, 128);
-        _tile_loadd(1, sums + 16, 128);
-        if constexpr (LOWER) {
-            _tile_loadd(2, sums + 16 * PANEL, 128);
-            _tile_loadd(3, sums + 16 * PANEL + 16, 128);
-        }
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        if constexpr (LOWER) {
-            _tile_zero(2);
-            _tile_zero(3);
-        }
-    }
+    begin_sums<LOWER>(sums, resume);
     if constexpr (KIND == Kind::bf16) {
         const bf16* tiles = reinterpret_cast<const bf16*>(stretch.panel.record(stretch.first));
         accumulate<LOWER>(x, x_stride, tiles, stretch.steps, stretch.next, stretch.lines);
@@ -119,12 +94,7 @@ BLADE_AMX static inline void stretch_sums(
             accumulate<LOWER>(x + step * STEP, x_stride, stretch.unpacked + step * 2 * TILE_WORDS, count, stretch.next, 0);
         }
     }
-    _tile_stored(0, sums, 128);
-    _tile_stored(1, sums + 16, 128);
-    if constexpr (LOWER) {
-        _tile_stored(2, sums + 16 * PANEL, 128);
-        _tile_stored(3, sums + 16 * PANEL + 16, 128);
-    }
+    store_sums<LOWER>(sums);
 }
 
 // 32 rows or fewer of one panel, over one stretch of the inputs; the outputs are written after the last stretch.
@@ -211,7 +181,7 @@ BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, 
     const int64_t all_steps = weight.steps();
     const Blocking blocking(job.rows, all_steps);
     bf16* unpacked = KIND == Kind::bf16 ? nullptr : buffers.unpacked.get(blocking.steps * UNPACKED_RECORD);
-    float* sums = buffers.sums.get(blocking.subs() * blocking.panels * AMX_ROWS * PANEL * sizeof(float));
+    float* sums = buffers.sums.get(blocking.subs() * blocking.panels * AMX_SUMS * sizeof(float));
     if constexpr (KIND == Kind::bf16)
         if (job.rows <= 16) first = multiply_pairs(job, first, last, sums);
     int configured = 0;
@@ -228,10 +198,10 @@ BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, 
                     // Few rows: memory is the limit, so fetch just ahead. Many: fetch the next panel meanwhile.
                     const int lines = static_cast<int>((STREAM + subs - 1) / subs);
                     const uint8_t* next = records.record(step) + (subs == 1 ? PREFETCH_BYTES : weight.panel_bytes());
-                    for (int64_t sub = 0; sub < subs; ++sub, waiting += AMX_ROWS * PANEL) {
+                    for (int64_t sub = 0; sub < subs; ++sub, waiting += AMX_SUMS) {
                         const int64_t row = block + sub * AMX_ROWS;
                         const int rows = static_cast<int>(std::min<int64_t>(AMX_ROWS, block_end - row));
-                        if (rows != configured) configure(configured = rows);
+                        if (rows != configured) configure_block(configured = rows);
                         const uint8_t* part = next + sub * lines * 64 * steps;
                         const Stretch<KIND> stretch{records, step, unpacked, steps, sub == 0, part, lines};
                         multiply_sub<KIND>(job, row, rows, panel, step, stretch, tables, waiting);

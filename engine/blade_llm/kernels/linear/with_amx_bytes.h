@@ -3,12 +3,11 @@
 
 #include <algorithm>
 
-#include "amx.h"
+#include "amx_block.h"
 #include "with_bytes.h"
 
 namespace blade {
 
-constexpr int AMX_BYTE_ROWS = 32;
 constexpr int64_t AMX_BYTE_RECORDS = 10;       // of 32 rows: 20 KiB that stay in L1 while panels pass by
 constexpr int64_t AMX_BYTE_GROUP = 1 << 19;    // bytes of panels that stay in L2 while rows pass by
 constexpr int64_t AMX_BYTE_PREFETCH = 3072;
@@ -21,36 +20,12 @@ struct Ahead {
     bool to_l1;
 };
 
-// Tiles 0-3: sums of (rows 0-15, outputs 0-15), (0-15, 16-31), (16-31, 0-15), (16-31, 16-31); 4, 5: inputs; 6, 7: weight.
-BLADE_AMX static inline void configure_bytes(int rows) {
-    TileConfig config;
-    const int upper = std::min(rows, 16), lower = std::max(rows - 16, 1);
-    for (int tile : {0, 1, 4}) config.set(tile, upper, 64);
-    for (int tile : {2, 3, 5}) config.set(tile, lower, 64);
-    for (int tile : {6, 7}) config.set(tile, 16, 64);
-    load_tile_config(config);
-}
-
 // Records of as many rows as are configured. ``sums``: 32 x 32, continued if ``resume``.
 template <bool LOWER>
 BLADE_AMX static inline void bytes_sums(
     const int8_t* x, int64_t x_stride, const uint8_t* record, int64_t records, int32_t* sums, bool resume, Ahead ahead) {
     const int8_t* lower = x + 16 * x_stride;
-    if (resume) {
-        _tile_loadd(0, sums, 128);
-        _tile_loadd(1, sums + 16, 128);
-        if constexpr (LOWER) {
-            _tile_loadd(2, sums + 16 * PANEL, 128);
-            _tile_loadd(3, sums + 16 * PANEL + 16, 128);
-        }
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        if constexpr (LOWER) {
-            _tile_zero(2);
-            _tile_zero(3);
-        }
-    }
+    begin_sums<LOWER>(sums, resume);
     for (; records > 0; --records, record += W8A8_RECORD, x += W8A8_INPUTS, lower += W8A8_INPUTS) {
         _tile_loadd(4, x, x_stride);
         _tile_loadd(6, record, 64);
@@ -68,12 +43,7 @@ BLADE_AMX static inline void bytes_sums(
             for (int line = 0; line < ahead.lines; ++line) _mm_prefetch(ahead.at + line * 64, _MM_HINT_T1);
         ahead.at += ahead.lines * 64;
     }
-    _tile_stored(0, sums, 128);
-    _tile_stored(1, sums + 16, 128);
-    if constexpr (LOWER) {
-        _tile_stored(2, sums + 16 * PANEL, 128);
-        _tile_stored(3, sums + 16 * PANEL + 16, 128);
-    }
+    store_sums<LOWER>(sums);
 }
 
 // The outputs of some rows and a panel, from their sums without the rows' offsets.
@@ -94,7 +64,7 @@ struct ByteBlocking {
     int64_t all, records, panels, subs;
 
     ByteBlocking(const Job& job, int64_t count) : all(w8a8_records(*job.weight)), records(all), panels(1) {
-        subs = (job.rows + AMX_BYTE_ROWS - 1) / AMX_BYTE_ROWS;
+        subs = (job.rows + AMX_ROWS - 1) / AMX_ROWS;
         if (subs == 1) return;  // bound by memory: weights are read in the order in which they lie
         const int64_t stretches = (all + AMX_BYTE_RECORDS - 1) / AMX_BYTE_RECORDS;
         records = (all + stretches - 1) / stretches;
@@ -111,24 +81,23 @@ BLADE_AMX static void multiply_bytes_amx(const Job& job, int64_t first, int64_t 
     const int64_t panel_bytes = weight.panel_bytes();
     const ByteBlocking blocking(job, last - first);
     const int64_t all = blocking.all, subs = blocking.subs;
-    constexpr int64_t waiting = AMX_BYTE_ROWS * PANEL;
-    int32_t* sums = reinterpret_cast<int32_t*>(buffers.sums.get(blocking.panels * waiting * sizeof(int32_t)));
+    int32_t* sums = reinterpret_cast<int32_t*>(buffers.sums.get(blocking.panels * AMX_SUMS * sizeof(int32_t)));
     int configured = 0;
     for (int64_t group = first; group < last; group += blocking.panels) {
         const int64_t end = std::min(last, group + blocking.panels);
         const int lines = end == last && subs > 1 ? 0 : static_cast<int>((AMX_BYTE_LINES + subs - 1) / subs);
         const int64_t distance = subs == 1 ? AMX_BYTE_PREFETCH : blocking.panels * panel_bytes;
         for (int64_t sub = 0; sub < subs; ++sub) {
-            const int64_t row = sub * AMX_BYTE_ROWS;
-            const int rows = static_cast<int>(std::min<int64_t>(AMX_BYTE_ROWS, job.rows - row));
-            if (rows != configured) configure_bytes(configured = rows);
+            const int64_t row = sub * AMX_ROWS;
+            const int rows = static_cast<int>(std::min<int64_t>(AMX_ROWS, job.rows - row));
+            if (rows != configured) configure_block(configured = rows);
             for (int64_t at = 0; at < all; at += blocking.records) {
                 const int8_t* x = job.bytes + row * job.x_stride + at * W8A8_INPUTS;
                 const int64_t records = std::min(blocking.records, all - at);
                 for (int64_t panel = group; panel < end; ++panel) {
                     const uint8_t* start = weight.records + panel * panel_bytes;
                     const Ahead ahead{start + distance + (sub * all + at) * lines * 64, lines, subs == 1};
-                    int32_t* to = sums + (panel - group) * waiting;
+                    int32_t* to = sums + (panel - group) * AMX_SUMS;
                     const auto add = rows > 16 ? bytes_sums<true> : bytes_sums<false>;
                     add(x, job.x_stride, start + at * W8A8_RECORD, records, to, at > 0, ahead);
                     if (at + records == all) store_bytes_rows(job, row, rows, panel, to);

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from blade_llm.layers.linear import LinearOptions
+from blade_llm.models.config import ModelConfig
 from blade_llm.models.linear_method import CheckpointWeights
 from blade_llm.models.parameters import Parameters
 from blade_llm.models.vision.axis_positions import axis_positions
@@ -17,6 +18,15 @@ from blade_llm.quantize.calibration.samples import Batch, Samples
 from blade_llm.quantize.calibration.weights import CheckpointTensors
 from blade_llm.quantize.source import TensorReader
 from blade_llm.spec.vision.tower import VisionSpec
+
+
+def images_of(samples: Samples, config: ModelConfig, reader: TensorReader) -> SampleImages | None:
+    """The images of ``samples``, whose tower computes in the type that a server on a CPU would take; None: they have
+    none."""
+    if not samples.images:
+        return None
+    assert config.vision is not None
+    return SampleImages(samples, config.vision, reader, torch.float32 if config.dtype == "float32" else torch.bfloat16)
 
 
 class SampleImages:

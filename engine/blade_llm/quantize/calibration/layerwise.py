@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from blade_llm.models.config import ModelConfig
@@ -53,8 +52,11 @@ class Layerwise:
         samples: Samples,
         options: QuantizeOptions,
         modules: Mapping[str, str],
+        images: SampleImages | None = None,
     ) -> None:
-        """``modules``: the linear layers to quantise, by the names of their weights."""
+        """``modules``: the linear layers to quantise, by the names of their weights. ``images``: those of
+        ``samples``."""
+        assert (images is not None) == bool(samples.images)
         stored = reader.checkpoint.tensors
         self.samples = samples
         self._hidden = config.hidden_size
@@ -66,11 +68,6 @@ class Layerwise:
         if options.activations:
             self._activations = "fp8" if options.dtype == "fp8" else "int8"
         outside = _outside(self.tensors, modules, options, self._activations)
-        images: SampleImages | None = None
-        if samples.images:
-            assert config.vision is not None
-            dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16  # as a server on a CPU
-            images = SampleImages(samples, config.vision, reader, dtype)
         self.model = LayerwiseModel(config, self.tensors, self.weights, samples, outside, images)
         everything = range(len(samples.token_ids))
         self._all = batches_of(samples, everything)

@@ -99,7 +99,7 @@ def _try(
 ) -> tuple[float, _Errors]:
     """By how much perplexity grows with ``modules`` quantised, and the relative error of the outputs of each linear
     layer: of its modules together, as they share kernels."""
-    layerwise = Layerwise(work.config, work.reader, samples, work.options, modules)
+    layerwise = Layerwise(work.config, work.reader, samples, work.options, modules, work.images)
     stored = work.reader.checkpoint.tensors
     smoothing: float | None = work.options.smoothing
     if work.options.algorithm == "smoothquant+":

@@ -31,7 +31,7 @@ class Calibration:
         self._work = work
         self._folder = folder
         self._samples = samples
-        self._layerwise = Layerwise(work.config, work.reader, samples, work.options, work.plan.modules)
+        self._layerwise = Layerwise(work.config, work.reader, samples, work.options, work.plan.modules, work.images)
         self._files = self._layerwise.state_files(folder, mapped=work.states_in_files)
 
     @property

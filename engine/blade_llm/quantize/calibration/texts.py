@@ -16,13 +16,14 @@ _CONTENT: Final = "content"
 _IMAGE: Final = "image"
 _OTHERS: Final = ("audio", "image_url", "video", "video_url")
 _SHOWN: Final = 6
+Part = tuple[Literal["text", "image"], str]
 
 
 @dataclass(frozen=True, slots=True)
 class IllustratedText:
     """Texts and images, as a user sends them to a model that sees."""
 
-    parts: tuple[tuple[Literal["text", "image"], str], ...]
+    parts: tuple[Part, ...]
     """In order; of an image its URL: ``https:``, ``data:``, or ``file:`` for what lies in :attr:`folder`."""
     folder: Path
     """The folder of the file that it is of, absolute."""
@@ -31,7 +32,6 @@ class IllustratedText:
 
 
 CalibrationText = str | IllustratedText
-Part = tuple[Literal["text", "image"], str]
 
 
 def given_texts(texts: Sequence[str]) -> list[str]:

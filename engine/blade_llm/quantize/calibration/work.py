@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from blade_llm.models.config import ModelConfig
+from blade_llm.quantize.calibration.images import SampleImages
 from blade_llm.quantize.layout import Layout
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.plan import Plan
@@ -28,6 +29,9 @@ class Work(Protocol):
 
     @property
     def layout(self) -> Layout: ...
+
+    @property
+    def images(self) -> SampleImages | None: ...
 
     @property
     def left(self) -> tuple[str, ...]: ...

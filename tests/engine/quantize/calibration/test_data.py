@@ -112,16 +112,12 @@ def test_no_utf8(tmp_path: Path) -> None:
 
 
 def samples_of(texts: list[str], most: int = 100, length: int = 100) -> Samples:
-    return made(texts, most, length)
-
-
-def made(texts: list[str], most: int = 100, length: int = 100, vocab_size: int = 256) -> Samples:
     """A token a character."""
 
     def encode(some: Sequence[str]) -> list[TokenPrompt]:
         return [TokenPrompt(text, list(map(ord, text))) for text in some]
 
-    return make_samples(texts, encode, most=most, length=length, max_positions=5000, vocab_size=vocab_size)
+    return make_samples(texts, encode, most=most, length=length, max_positions=5000, vocab_size=256)
 
 
 def prompt_of(shape: str) -> TokenPrompt:
@@ -207,9 +203,9 @@ def test_some_are_held_out() -> None:
 
 def test_tokens_that_cannot_be() -> None:
     with pytest.raises(ModelFilesError, match="the calibration texts have no tokens"):
-        made([""])
+        samples_of([""])
     with pytest.raises(ModelFilesError, match="the tokenizer has token id 300, the model only 256 ids"):
-        made([chr(300)])
+        samples_of([chr(300)])
 
 
 def test_batches_hold_whole_samples() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from PIL import Image
 
 from blade_llm.models.errors import ModelFilesError
 from blade_llm.models.implementation import read_model_config
+from blade_llm.models.vision.tower import VisionTower
+from blade_llm.quantize.calibration.images import images_of
 from blade_llm.quantize.calibration.layer import QuantizedLayer
 from blade_llm.quantize.calibration.layerwise import Layerwise
 from blade_llm.quantize.calibration.prompts import encode_texts
@@ -35,6 +38,7 @@ from blade_llm.quantize.calibration.texts import read_texts
 from blade_llm.quantize.options import QuantizeOptions
 from blade_llm.quantize.report import REPORT_NAME
 from blade_llm.quantize.source import TensorReader
+from blade_llm.spec.vision.images import ImagePixels
 
 FAMILIES = ["qwen2-vl", "qwen2.5-vl", "qwen3-vl", "internvl"]
 
@@ -63,7 +67,9 @@ def test_each_layer_computes_what_transformers_does(model: VisionModel) -> None:
     begins = Prompt().image(model.spec, one, 3).text(9, 1).image(model.spec, other, 4)
     prompts = [*prompts_of(model), several_images(model), begins, Prompt().text(13, 5)]
     samples = samples_of(prompts)
-    found = Layerwise(model.config, TensorReader(model.folder), samples, QuantizeOptions(), {})
+    reader = TensorReader(model.folder)
+    images = images_of(samples, model.config, reader)
+    found = Layerwise(model.config, reader, samples, QuantizeOptions(), {}, images)
     states = found.model.embedded()
     for index in range(found.num_layers):
         found.compute_quantized(index, QuantizedLayer(), states, states, found._all)
@@ -124,6 +130,23 @@ def test_the_whole_command(served: ServedVision, tmp_path: Path, algorithm: str)
     assert tower
     assert all(torch.equal(before[name], after[name]) for name in tower)
     assert any(not torch.equal(after[name], other[name]) for name in after.keys() & other.keys())
+
+
+def test_tries_embed_each_image_once(served: ServedVision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With mixed precision, whose tries each compute the whole model."""
+    embedded = []
+    begin = VisionTower.begin
+
+    def counted(tower: VisionTower, pixels: Sequence[ImagePixels]) -> Any:
+        embedded.extend(each.digest for each in pixels)
+        return begin(tower, pixels)
+
+    monkeypatch.setattr(VisionTower, "begin", counted)
+    lines = [{"content": [{"image": data_url(image)}, {"text": "what is it?"}]} for image in (CAT, DOG, CAT)]
+    flags = ("--bit", "3", "--max_perplexity_increase", "0.0001", "--quant_algo", "gptq")
+    path = written(tmp_path, *lines)
+    quantize(served.folder, tmp_path / "out", *flags, "--calib_data_file", str(path))
+    assert len(embedded) == len(set(embedded)) == 2
 
 
 def failure_of(folder: Path, path: Path) -> str:
