@@ -7,8 +7,10 @@ one. Switched off, it does what one without the part does: ``--no-ui``, or no ``
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Self
 
 from blade_router import app
@@ -17,6 +19,35 @@ from blade_router.router import Router
 OFF = signal.SIGUSR1
 ON = signal.SIGUSR2
 Switch = Callable[[bool], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a request takes in a turn with the part, in one without, and in another one without."""
+
+    on: float
+    off: float
+    off_again: float
+
+    @property
+    def without(self) -> float:
+        return (self.off + self.off_again) / 2.0
+
+    @property
+    def same(self) -> float:
+        """Of two that should be equal, one divided by the other."""
+        return self.off / self.off_again
+
+
+async def in_turns(count: int, cost: Callable[[int], Awaitable[float]]) -> list[Costs]:
+    """So many costs, each of three turns in random order; ``cost`` sends the router the signal that it gets, and
+    measures. What is measured first warms all up, and is left out."""
+    found: list[Costs] = []
+    for _ in range(count + 1):
+        turns = [("on", ON), ("off", OFF), ("off_again", OFF)]
+        random.shuffle(turns)
+        found.append(Costs(**{name: await cost(switch) for name, switch in turns}))
+    return found[1:]
 
 
 class SwitchedRouter(Router):

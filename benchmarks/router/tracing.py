@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import http.server
 import os
-import random
 import statistics
 import sys
 import threading
@@ -27,7 +26,7 @@ from benchmarks.router.engines import fleet
 from benchmarks.router.load import crowd, right
 from benchmarks.router.prompts import grouped
 from benchmarks.router.routers import LOAD_CPU, PYTHON, Router, ours, started
-from benchmarks.router.switched import OFF, ON
+from benchmarks.router.switched import Costs, in_turns
 from blade_telemetry.export import FLUSH_SECONDS
 
 RATIO = "0.01"
@@ -71,18 +70,10 @@ async def turn(router: Router, switch: int) -> float:
     return (router.cpu() - before) / done * 1e6
 
 
-async def measure(url: str) -> list[dict[str, float]]:
-    """What a request takes in each turn with traces, without, and without once more."""
+async def measure(url: str) -> list[Costs]:
     kind = replace(ours("--otlp_endpoint", url, "--trace_sampling", RATIO), module="benchmarks.router.switched")
-    found: list[dict[str, float]] = []
     async with fleet() as engines, started(kind, engines) as router:
-        for number in range(TURNS + 1):
-            turns = [("on", ON), ("off", OFF), ("off again", OFF)]
-            random.shuffle(turns)
-            costs = {name: await turn(router, switch) for name, switch in turns}
-            if number:  # the first warms, and opens the connection to the collector
-                found.append(costs)
-    return found
+        return await in_turns(TURNS, lambda switch: turn(router, switch))
 
 
 def main() -> int:
@@ -91,13 +82,11 @@ def main() -> int:
     with collecting() as (url, sizes), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         turns = runner.run(measure(url))
         received = len(sizes)
-    without = [(each["off"] + each["off again"]) / 2.0 for each in turns]
-    ratios = [each["on"] / cost for each, cost in zip(turns, without, strict=True)]
     figures = [
-        Figure("router_cpu_per_request_without_tracing", statistics.median(without), "us"),
-        Figure("router_cpu_per_request_traced", statistics.median(each["on"] for each in turns), "us"),
-        Figure("router_tracing_cpu", statistics.median(ratios), "x", "<=", 1.03),
-        Figure("router_tracing_off_by_off", statistics.median(each["off"] / each["off again"] for each in turns), "x"),
+        Figure("router_cpu_per_request_without_tracing", statistics.median(each.without for each in turns), "us"),
+        Figure("router_cpu_per_request_traced", statistics.median(each.on for each in turns), "us"),
+        Figure("router_tracing_cpu", statistics.median(each.on / each.without for each in turns), "x", "<=", 1.03),
+        Figure("router_tracing_off_by_off", statistics.median(each.same for each in turns), "x"),
         Figure("router_tracing_exports", received, "requests", ">=", 1),
     ]
     return report("router_tracing", figures)

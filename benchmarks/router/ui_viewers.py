@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import statistics
 import sys
 import time
@@ -30,7 +29,7 @@ from benchmarks.figures import Figure, report
 from benchmarks.router.engines import Engine, fleet
 from benchmarks.router.load import Caller, callers, crowd, request, right
 from benchmarks.router.routers import Kind, Router, interpreted, ours, started
-from benchmarks.router.switched import OFF, ON
+from benchmarks.router.switched import Costs, in_turns
 from blade_router.compiled.sources import find
 
 VIEWERS = int(os.environ.get("VIEWERS", "100"))
@@ -107,26 +106,18 @@ async def _cpu_share(router: Router, count: int) -> tuple[float, float, float]:
         return share, (counts[0] - updates) / each, (counts[1] - size) / each
 
 
-async def _request_costs(kind: Kind, engines: Sequence[Engine]) -> tuple[list[float], list[float]]:
-    """Of each round: CPU time of a request without the web UI relative to that with it and no viewer; and that of one
-    turn without relative to that of another."""
-    ratios: list[float] = []
-    same: list[float] = []
+async def _request_costs(kind: Kind, engines: Sequence[Engine]) -> list[Costs]:
+    """CPU seconds of a request with the web UI and no viewer, and without."""
+
+    async def cost(switch: int) -> float:
+        router.signal(switch)
+        right(await crowd(router.port, 32, lambda: "conversation ", seconds=WARM_SECONDS))
+        before = router.cpu()
+        outcome = right(await crowd(router.port, 32, lambda: "conversation ", seconds=TURN_SECONDS))
+        return (router.cpu() - before) / max(1, outcome.done)
+
     async with started(replace(kind, module="benchmarks.router.switched"), engines) as router:
-        for number in range(TURNS + 1):
-            cost: dict[str, float] = {}
-            turns = [("on", ON), ("off", OFF), ("off again", OFF)]
-            random.shuffle(turns)
-            for name, switch in turns:
-                router.signal(switch)
-                right(await crowd(router.port, 32, lambda: "conversation ", seconds=WARM_SECONDS))
-                before = router.cpu()
-                outcome = right(await crowd(router.port, 32, lambda: "conversation ", seconds=TURN_SECONDS))
-                cost[name] = (router.cpu() - before) / max(1, outcome.done)
-            if number:  # the first warms all up
-                ratios.append((cost["off"] + cost["off again"]) / 2.0 / cost["on"])
-                same.append(cost["off"] / cost["off again"])
-    return ratios, same
+        return await in_turns(TURNS, cost)
 
 
 async def measure() -> list[Figure]:
@@ -143,15 +134,15 @@ async def measure() -> list[Figure]:
             with_viewers.append(share)
             got.append((updates, size))
     async with fleet(FEW_ENGINES) as engines:
-        ratios, same = await _request_costs(kind, engines)
+        costs = await _request_costs(kind, engines)
     extra = [after - before for after, before in zip(with_viewers, without, strict=True)]
     return [
         Figure(f"ui_{VIEWERS}_viewers_cpu", statistics.median(extra), "% of a core", "<=", TARGET),
         Figure("ui_updates_a_viewer", statistics.median(each for each, _ in got), "1/s"),
         Figure("ui_bytes_a_viewer", statistics.median(each for _, each in got), "B/s"),
         Figure("ui_load_cpu_without_viewers", statistics.median(without), "% of a core"),
-        Figure("ui_request_cpu_off_by_on", statistics.median(ratios), "", ">=", 0.99),
-        Figure("ui_request_cpu_off_by_off", statistics.median(same), ""),
+        Figure("ui_request_cpu_off_by_on", statistics.median(each.without / each.on for each in costs), "", ">=", 0.99),
+        Figure("ui_request_cpu_off_by_off", statistics.median(each.same for each in costs), ""),
     ]
 
 
