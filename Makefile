@@ -162,7 +162,7 @@ families: install ## small random models for the manifests in examples/families
 bench: install ## the engine beside the best CPU engines; QUICK=1: OpenVINO and transformers only; BEFORE=DIR: beside an earlier checkout
 	$(BIN)/python -m benchmarks.peers
 
-bench-quant: install ## perplexity of each way to quantise, as served; trains a model first (half an hour); QUICK=1, ROWS=bf16,gptq-4
+bench-quant: install ## perplexity of each way to quantise, as served; trains a model first (a quarter of an hour); QUICK=1, ROWS=bf16,gptq-4
 	$(BIN)/python -m benchmarks.quantization
 
 bench-engine: install ## the engine's parts: host's time a step, scheduling, API server, linear layers, KV cache, experts, latent attention, CPU operators, attention of decodes, long contexts, guided decoding, start-up, presets, replicas
