@@ -10,6 +10,7 @@
 #include "rounded.h"
 #include "with_amx.h"
 #include "with_amx_bytes.h"
+#include "with_amx_float8.h"
 #include "with_amx_int8.h"
 #include "with_avx2.h"
 #include "with_avx2_bytes.h"
@@ -54,10 +55,15 @@ Worker choose_bytes() {
     return isa() == Isa::amx ? multiply_bytes_amx : multiply_bytes;
 }
 
+Worker choose_float8() {
+    if (isa() < Isa::avx512_bf16) return multiply_avx2<Kind::float8>;
+    return isa() == Isa::amx ? multiply_float8_amx : multiply_float8;
+}
+
 Worker choose(const Job& job) {
     switch (job.weight->kind) {
         case Kind::w8a8: return choose_bytes();
-        case Kind::float8: return isa() < Isa::avx512_bf16 ? multiply_avx2<Kind::float8> : multiply_float8;
+        case Kind::float8: return choose_float8();
         case Kind::int8: return choose<Kind::int8>(job);
         case Kind::int4: return choose<Kind::int4>(job);
         case Kind::affine4: return choose<Kind::affine4>(job);

@@ -365,10 +365,8 @@ def prefetch_matters(kind: Kind) -> bool:
     """Whether the kernels in use fetch at a distance that is measured."""
     if _functions() is None:
         return False
-    if kind == "w8a8":
+    if kind in ("w8a8", "float8"):
         return native.isa() == "avx512_bf16"
-    if kind == "float8":
-        return native.isa() in ("avx512_bf16", "amx")
     return kind != "none" or native.isa() != "amx"
 
 

@@ -67,7 +67,7 @@ struct Stretch {
     int64_t first;  // step
     bf16* unpacked;
     int64_t steps;
-    bool unpack;
+    bool unpack, keep;  // keep what is unpacked, for rows that follow
     const uint8_t* next;  // to prefetch, as in accumulate()
     int lines;
 };
@@ -83,15 +83,17 @@ BLADE_AMX static inline void stretch_sums(
     } else if (!stretch.unpack) {
         accumulate<LOWER>(x, x_stride, stretch.unpacked, stretch.steps, stretch.next, 0);
     } else {
+        bf16* unpacked = stretch.unpacked;
         for (int64_t step = 0; step < stretch.steps; step += UNPACK_AHEAD) {
-            int64_t count = std::min<int64_t>(UNPACK_AHEAD, stretch.steps - step);
+            const int64_t count = std::min<int64_t>(UNPACK_AHEAD, stretch.steps - step);
             for (int64_t i = step; i < step + count; ++i) {
                 const uint8_t* ahead = stretch.panel.record(stretch.first + i) + PREFETCH_BYTES;
                 for (int at = 0; at < value_bytes(KIND); at += 64) _mm_prefetch(ahead + at, _MM_HINT_T0);
                 if constexpr (KIND == Kind::int4) _mm_prefetch(ahead + VALUE_BYTES_4, _MM_HINT_T0);
-                unpack_record<KIND>(stretch.panel, stretch.first + i, stretch.unpacked + i * 2 * TILE_WORDS, tables);
+                unpack_record<KIND>(stretch.panel, stretch.first + i, unpacked + (i - step) * 2 * TILE_WORDS, tables);
             }
-            accumulate<LOWER>(x + step * STEP, x_stride, stretch.unpacked + step * 2 * TILE_WORDS, count, stretch.next, 0);
+            accumulate<LOWER>(x + step * STEP, x_stride, unpacked, count, stretch.next, 0);
+            if (stretch.keep) unpacked += count * 2 * TILE_WORDS;
         }
     }
     store_sums<LOWER>(sums);
@@ -203,7 +205,7 @@ BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, 
                         const int rows = static_cast<int>(std::min<int64_t>(AMX_ROWS, block_end - row));
                         if (rows != configured) configure_block(configured = rows);
                         const uint8_t* part = next + sub * lines * 64 * steps;
-                        const Stretch<KIND> stretch{records, step, unpacked, steps, sub == 0, part, lines};
+                        const Stretch<KIND> stretch{records, step, unpacked, steps, sub == 0, subs > 1, part, lines};
                         multiply_sub<KIND>(job, row, rows, panel, step, stretch, tables, waiting);
                     }
                 }
