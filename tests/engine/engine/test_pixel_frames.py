@@ -86,6 +86,14 @@ class Server:
                 self.runner.plans.clear()  # a record for tests, which would keep pixels
                 await asyncio.sleep(0)
 
+    async def receive(self, count: int) -> None:
+        """Turn for messages alone, until ``count`` images have come: no request has more steps than that."""
+        async with asyncio.timeout(20):
+            while len(self.frames) < count:
+                if self._socket.poll(0):
+                    assert self._process.turn()
+                await asyncio.sleep(0)
+
     @property
     def num_alive(self) -> int:
         """Images whose memory is still there."""
@@ -138,8 +146,10 @@ async def test_pixels_arrive_and_go_with_their_request(server: Server) -> None:
 
 
 async def test_pixels_of_aborted_and_of_refused_requests_are_free_at_once(server: Server) -> None:
-    running = [server.client.submit([request(name, seed)]) for seed, name in enumerate("abc")]
+    sampling = SamplingParams(max_tokens=80, temperature=0, ignore_eos=True, seed=1)
+    running = [server.client.submit([request(name, seed, sampling=sampling)]) for seed, name in enumerate("abc")]
     refused = server.client.submit([request("d", 9)])
+    await server.receive(4)
     await server.turn_until(lambda: ended(refused))
     assert error_of(refused) == (
         "overloaded",

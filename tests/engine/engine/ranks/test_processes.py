@@ -7,13 +7,11 @@ import os
 import select
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 from engine_support.fake_ranks import (
     MEETS,
@@ -28,6 +26,7 @@ from engine_support.fake_ranks import (
     plan_of,
     received,
 )
+from engine_support.idle import wait_for_sleep
 from engine_support.server_process import TESTS, gone, wait_until
 
 from blade_llm.engine.messages import EngineFailure
@@ -120,12 +119,7 @@ def test_a_slow_rank_loses_nothing(start: Start, tmp_path: Path) -> None:
 
 
 def test_an_idle_rank_uses_no_cpu(start: Start) -> None:
-    ranks = start()
-    used = [psutil.Process(pid).cpu_times() for pid in ranks.pids]
-    time.sleep(1.0)
-    for pid, before in zip(ranks.pids, used, strict=True):
-        now = psutil.Process(pid).cpu_times()
-        assert now.user + now.system - before.user - before.system <= 0.05
+    wait_for_sleep(start().pids)
 
 
 def test_an_idle_rank_does_not_hang(start: Start) -> None:
