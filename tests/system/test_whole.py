@@ -131,7 +131,7 @@ def test_an_idle_engine_uses_no_cpu(two_replicas: Fleet) -> None:
     family = [parent, *parent.children(recursive=True)]
     assert len(family) >= 2
     engine_process = max(family[1:], key=lambda process: process.memory_info().rss)
-    wait_for_sleep([engine_process.pid], seconds=2.0)
+    wait_for_sleep([engine_process.pid], seconds=2.0, most=0.0)
 
 
 async def test_killed_engine_under_load_costs_no_client_error_before_the_first_byte(tmp_path: Path) -> None:

@@ -11,21 +11,6 @@
 
 namespace blade {
 
-// Add the sums of a segment, scaled, to the totals of as many rows; ``begin``: its first step. Both are [rows, PANEL].
-BLADE_AMX static inline void add_segment(
-    const Job& job, const Segments& segments, const Panel<Kind::float8>& panel, int64_t begin, int64_t row, int rows,
-    const float* sums, float* totals) {
-    const SegmentScales scales(panel, begin);
-    for (int64_t end = row + rows; row < end; ++row, sums += PANEL, totals += PANEL) {
-        const __m512 own = row_scale(job, segments, row, begin);
-        const __m512 first = _mm512_mul_ps(scales.first, own), second = _mm512_mul_ps(scales.second, own);
-        const __m512 zero = _mm512_setzero_ps();
-        const __m512 before = begin ? _mm512_load_ps(totals) : zero, after = begin ? _mm512_load_ps(totals + 16) : zero;
-        _mm512_store_ps(totals, _mm512_fmadd_ps(_mm512_load_ps(sums), first, before));
-        _mm512_store_ps(totals + 16, _mm512_fmadd_ps(_mm512_load_ps(sums + 16), second, after));
-    }
-}
-
 // 32 rows or fewer of one panel, over one stretch of the inputs, all in one segment. What was summed of it before is in
 // ``sums``, what was scaled in ``totals``; the outputs are written after the last stretch.
 BLADE_AMX static inline void multiply_float8_sub(
@@ -39,11 +24,7 @@ BLADE_AMX static inline void multiply_float8_sub(
         stretch_sums<Kind::float8, false>(stretch, x, job.x_stride, tables, sums, resume);
     const int64_t end = stretch.first + stretch.steps;
     if (end == segments.end(begin)) add_segment(job, segments, stretch.panel, begin, row, rows, sums, totals);
-    if (end < segments.steps) return;
-    const Epilogue epilogue(*job.weight, panel);
-    bf16* y = job.y + row * job.y_stride + panel * PANEL;
-    for (int i = 0; i < rows; ++i, y += job.y_stride, totals += PANEL)
-        epilogue.store(y, _mm512_load_ps(totals), _mm512_load_ps(totals + 16));
+    if (end == segments.steps) store_totals(job, row, rows, panel, totals);
 }
 
 // Divided as in multiply_amx().

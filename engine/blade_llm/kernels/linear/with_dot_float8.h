@@ -43,6 +43,31 @@ BLADE_AVX512_BF16 static inline __m512 row_scale(const Job& job, const Segments&
     return _mm512_set1_ps(job.row_scales[row * job.row_groups + step / segments.input_steps]);
 }
 
+// Add the sums of a segment, scaled, to the totals of the same rows; ``begin``: its first step, 0 for the first segment,
+// before which there is no total. Both are [rows, PANEL].
+BLADE_AVX512_BF16 static inline void add_segment(
+    const Job& job, const Segments& segments, const Panel<Kind::float8>& panel, int64_t begin, int64_t row, int64_t rows,
+    const float* sums, float* totals) {
+    const SegmentScales scales(panel, begin);
+    for (int64_t end = row + rows; row < end; ++row, sums += PANEL, totals += PANEL) {
+        const __m512 own = row_scale(job, segments, row, begin);
+        const __m512 first = _mm512_mul_ps(scales.first, own), second = _mm512_mul_ps(scales.second, own);
+        const __m512 zero = _mm512_setzero_ps();
+        const __m512 before = begin ? _mm512_load_ps(totals) : zero, after = begin ? _mm512_load_ps(totals + 16) : zero;
+        _mm512_store_ps(totals, _mm512_fmadd_ps(_mm512_load_ps(sums), first, before));
+        _mm512_store_ps(totals + 16, _mm512_fmadd_ps(_mm512_load_ps(sums + 16), second, after));
+    }
+}
+
+// The outputs of some rows and a panel.
+BLADE_AVX512_BF16 static inline void store_totals(
+    const Job& job, int64_t row, int64_t rows, int64_t panel, const float* totals) {
+    const Epilogue epilogue(*job.weight, panel);
+    for (int64_t end = row + rows; row < end; ++row, totals += PANEL)
+        epilogue.store(
+            job.y + row * job.y_stride + panel * PANEL, _mm512_load_ps(totals), _mm512_load_ps(totals + 16));
+}
+
 // Add one record, which is unpacked on the way.
 template <int ROWS>
 BLADE_AVX512_BF16 static inline void add_float8(
@@ -112,7 +137,6 @@ BLADE_AVX512_BF16 static void float8_block(
     const Panel<Kind::float8> records(weight, panel);
     const Segments segments(weight);
     const int64_t groups = (rows + DOT_ROWS - 1) / DOT_ROWS;
-    std::fill_n(totals, rows * PANEL, 0.0f);
     for (int64_t begin = 0; begin < segments.steps;) {
         const int64_t end = segments.end(begin);
         for (int64_t step = begin; step < end; step += DOT_STEPS) {
@@ -128,23 +152,10 @@ BLADE_AVX512_BF16 static void float8_block(
                     job.x + (block + row) * job.x_stride + step * STEP, job.x_stride, unpacked, steps, step == begin);
             }
         }
-        const SegmentScales scales(records, begin);
-        for (int64_t row = 0; row < rows; ++row) {
-            const __m512 own = row_scale(job, segments, block + row, begin);
-            const float* sum = sums + row * PANEL;
-            float* total = totals + row * PANEL;
-            const __m512 first = _mm512_mul_ps(scales.first, own), second = _mm512_mul_ps(scales.second, own);
-            _mm512_storeu_ps(total, _mm512_fmadd_ps(_mm512_loadu_ps(sum), first, _mm512_loadu_ps(total)));
-            _mm512_storeu_ps(total + 16, _mm512_fmadd_ps(_mm512_loadu_ps(sum + 16), second, _mm512_loadu_ps(total + 16)));
-        }
+        add_segment(job, segments, records, begin, block, rows, sums, totals);
         begin = end;
     }
-    const Epilogue epilogue(weight, panel);
-    for (int64_t row = 0; row < rows; ++row) {
-        const float* total = totals + row * PANEL;
-        epilogue.store(
-            job.y + (block + row) * job.y_stride + panel * PANEL, _mm512_loadu_ps(total), _mm512_loadu_ps(total + 16));
-    }
+    store_totals(job, block, rows, panel, totals);
 }
 
 BLADE_AVX512_BF16 static void multiply_float8(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
