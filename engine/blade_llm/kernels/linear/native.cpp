@@ -10,7 +10,6 @@
 #include "rounded.h"
 #include "with_amx.h"
 #include "with_amx_bytes.h"
-#include "with_amx_float8.h"
 #include "with_amx_int8.h"
 #include "with_avx2.h"
 #include "with_avx2_bytes.h"
@@ -57,7 +56,7 @@ Worker choose_bytes() {
 
 Worker choose_float8() {
     if (isa() < Isa::avx512_bf16) return multiply_avx2<Kind::float8>;
-    return isa() == Isa::amx ? multiply_float8_amx : multiply_float8;
+    return isa() == Isa::amx ? multiply_amx<Kind::float8> : multiply_float8;
 }
 
 Worker choose(const Job& job) {

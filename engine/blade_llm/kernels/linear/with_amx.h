@@ -1,6 +1,7 @@
 // Multiplication with AMX: 32 rows by 32 outputs are summed over all inputs in four tile registers.
 //
-// Every sum runs over the inputs in order in one register, so a row's result does not depend on the rows around it.
+// Every sum runs over the inputs in order in one register, so a row's result does not depend on the rows around it. Those
+// of float8 leave it at the end of each segment, to be scaled and added to the total.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include "amx_block.h"
 #include "epilogue.h"
 #include "unpack.h"
+#include "with_dot_float8.h"
 
 namespace blade {
 
@@ -99,21 +101,23 @@ BLADE_AMX static inline void stretch_sums(
     store_sums<LOWER>(sums);
 }
 
-// 32 rows or fewer of one panel, over one stretch of the inputs; the outputs are written after the last stretch.
+// 32 rows or fewer of one panel, over one stretch of the inputs, in the segment that begins with step ``begin``. What was
+// summed of it before is in ``sums``, of float8's segments before it in ``totals``; the outputs are written after the last
+// stretch.
 template <Kind KIND>
 BLADE_AMX static inline void multiply_sub(
-    const Job& job, int64_t row, int rows, int64_t panel, int64_t step, const Stretch<KIND>& stretch, const Tables& tables,
-    float* sums) {
-    const bf16* x = job.x + row * job.x_stride + step * STEP;
+    const Job& job, const Segments& segments, int64_t begin, int64_t row, int rows, int64_t panel,
+    const Stretch<KIND>& stretch, const Tables& tables, float* sums, float* totals) {
+    const bf16* x = job.x + row * job.x_stride + stretch.first * STEP;
+    const bool resume = stretch.first > begin;
     if (rows > 16)
-        stretch_sums<KIND, true>(stretch, x, job.x_stride, tables, sums, step > 0);
+        stretch_sums<KIND, true>(stretch, x, job.x_stride, tables, sums, resume);
     else
-        stretch_sums<KIND, false>(stretch, x, job.x_stride, tables, sums, step > 0);
-    if (step + stretch.steps < job.weight->steps()) return;
-    const Epilogue epilogue(*job.weight, panel);
-    bf16* y = job.y + row * job.y_stride + panel * PANEL;
-    for (int i = 0; i < rows; ++i, y += job.y_stride, sums += PANEL)
-        epilogue.store(y, _mm512_load_ps(sums), _mm512_load_ps(sums + 16));
+        stretch_sums<KIND, false>(stretch, x, job.x_stride, tables, sums, resume);
+    const int64_t end = stretch.first + stretch.steps;
+    if constexpr (KIND == Kind::float8)
+        if (end == segments.end(begin)) add_segment(job, segments, stretch.panel, begin, row, rows, sums, totals);
+    if (end == segments.steps) store_totals(job, row, rows, panel, KIND == Kind::float8 ? totals : sums);
 }
 
 // At most 16 rows of two panels at once: every tile of inputs that is loaded serves four tiles of the weight. Tiles 5-7
@@ -180,20 +184,23 @@ template <Kind KIND>
 BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, Buffers& buffers) {
     const Weight& weight = *job.weight;
     const Tables tables(weight);
-    const int64_t all_steps = weight.steps();
-    const Blocking blocking(job.rows, all_steps);
+    const Segments segments(weight);
+    const Blocking blocking(job.rows, segments.end(0));
     bf16* unpacked = KIND == Kind::bf16 ? nullptr : buffers.unpacked.get(blocking.steps * UNPACKED_RECORD);
-    float* sums = buffers.sums.get(blocking.subs() * blocking.panels * AMX_SUMS * sizeof(float));
+    const int64_t all_sums = blocking.subs() * blocking.panels * AMX_SUMS;
+    float* sums = buffers.sums.get((KIND == Kind::float8 ? 2 : 1) * all_sums * sizeof(float));
     if constexpr (KIND == Kind::bf16)
         if (job.rows <= 16) first = multiply_pairs(job, first, last, sums);
     int configured = 0;
     for (int64_t block = 0; block < job.rows; block += blocking.rows)
-        for (int64_t group = first; group < last; group += blocking.panels)
-            for (int64_t step = 0; step < all_steps; step += blocking.steps) {
+        for (int64_t group = first; group < last; group += blocking.panels) {
+            int64_t begin = 0, steps = 0;
+            for (int64_t step = 0; step < segments.steps; step += steps) {
+                if (step == segments.end(begin)) begin = step;
+                steps = std::min(blocking.steps, segments.end(begin) - step);
                 const int64_t block_end = std::min(job.rows, block + blocking.rows);
                 const int64_t group_end = std::min(last, group + blocking.panels);
                 const int64_t subs = (block_end - block + AMX_ROWS - 1) / AMX_ROWS;
-                const int64_t steps = std::min(blocking.steps, all_steps - step);
                 float* waiting = sums;
                 for (int64_t panel = group; panel < group_end; ++panel) {
                     const Panel<KIND> records(weight, panel);
@@ -206,10 +213,12 @@ BLADE_AMX static void multiply_amx(const Job& job, int64_t first, int64_t last, 
                         if (rows != configured) configure_block(configured = rows);
                         const uint8_t* part = next + sub * lines * 64 * steps;
                         const Stretch<KIND> stretch{records, step, unpacked, steps, sub == 0, subs > 1, part, lines};
-                        multiply_sub<KIND>(job, row, rows, panel, step, stretch, tables, waiting);
+                        float* totals = waiting + all_sums;
+                        multiply_sub<KIND>(job, segments, begin, row, rows, panel, stretch, tables, waiting, totals);
                     }
                 }
             }
+        }
     _tile_release();
 }
 

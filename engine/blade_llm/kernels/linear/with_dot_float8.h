@@ -13,13 +13,13 @@ namespace blade {
 
 constexpr int FLOAT8_STREAM_ROWS = 4;  // up to here weights go through registers alone
 
-// Steps with the same scales.
+// Steps with the same scales; all of them where the kind is another.
 struct Segments {
     int64_t steps, group_steps, input_steps;
 
     explicit Segments(const Weight& weight)
         : steps(weight.steps()),
-          group_steps(weight.group_steps ? weight.group_steps : steps),
+          group_steps(weight.kind == Kind::float8 && weight.group_steps ? weight.group_steps : steps),
           input_steps(weight.input_steps ? weight.input_steps : steps) {}
 
     int64_t end(int64_t step) const {
@@ -59,7 +59,7 @@ BLADE_AVX512_BF16 static inline void add_segment(
     }
 }
 
-// The outputs of some rows and a panel.
+// The outputs of some rows and a panel, from [rows, PANEL].
 BLADE_AVX512_BF16 static inline void store_totals(
     const Job& job, int64_t row, int64_t rows, int64_t panel, const float* totals) {
     const Epilogue epilogue(*job.weight, panel);
